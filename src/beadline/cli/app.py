@@ -1,0 +1,47 @@
+"""The list of commands. Each is a function in a module of its own name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from beadline.cli.doctor import doctor
+
+# In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
+# docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
+# Spark and extras are imported inside the functions, so that `--help` stays quick.
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (("doctor", doctor),)
+
+app = typer.Typer(
+    name="beadline",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"beadline {importlib.metadata.version('beadline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """End-to-end exactly-once for PySpark Structured Streaming.
+
+    Exit codes: 0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced.
+    """
+
+
+for _name, _command in COMMANDS:
+    app.command(_name)(_command)

@@ -1,0 +1,166 @@
+"""`beadline doctor`: is everything here that Beadline needs, and if not, what to do.
+
+It looks and never repairs. What is required is ok or broken; what is optional is ok or absent, and
+an absent one breaks nothing. Each finding that is not ok carries its fix in one sentence.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import typer
+from rich.table import Table
+
+from beadline.cli.output import JsonOption, output
+from beadline.errors import JavaProblem
+from beadline.run import extras
+from beadline.run.java import find_java, require_java
+from beadline.testing.servers.maven import cache_folder
+
+Status = Literal["ok", "warning", "broken", "absent"]
+_COLOURS = {"ok": "green", "warning": "yellow", "broken": "red", "absent": "dim"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Required:
+    """A distribution of the base install, with the versions that work: at least, and below."""
+
+    distribution: str
+    at_least: tuple[int, ...]
+    below: tuple[int, ...] | None = None
+
+    @property
+    def specifier(self) -> str:
+        """The range as pip writes it."""
+        text = f"{self.distribution}>={_dotted(self.at_least)}"
+        return text if self.below is None else f"{text},<{_dotted(self.below)}"
+
+    def holds(self, version: str) -> bool:
+        """Whether this version is in the range."""
+        numbers = _numbers(version)
+        return numbers >= self.at_least and (self.below is None or numbers < self.below)
+
+
+REQUIRED = (
+    Required("pyspark", (4, 0), (5,)),
+    Required("pyarrow", (15,)),
+    Required("pandas", (2, 2), (3,)),
+)
+
+
+def doctor(json: JsonOption = False) -> None:
+    """Check Java, versions, jars and extras; exits with 1 if something required is broken."""
+    findings = list(examine())
+    healthy = all(finding.status != "broken" for finding in findings)
+    result = {"ok": healthy, "checks": [asdict(finding) for finding in findings]}
+    output(json).show(result, _table(findings))
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything, the required first."""
+    yield Finding("beadline", "ok", importlib.metadata.version("beadline"))
+    yield Finding("python", "ok", platform.python_version())
+    yield java()
+    for required in REQUIRED:
+        yield package(required)
+    yield maven()
+    yield jars()
+    for name in extras.EXTRAS:
+        yield extra(name)
+
+
+def java() -> Finding:
+    """Spark 4 needs Java 17 or 21; a newer one may work and is only remarked on."""
+    try:
+        found = require_java()
+    except JavaProblem as problem:
+        return Finding("java", "broken", _too_old() or "not found", str(problem))
+    text = f"{found.version} ({found.path})"
+    if found.tested:
+        return Finding("java", "ok", text)
+    return Finding("java", "warning", text, "If Spark fails to start, use Java 17 or 21 instead.")
+
+
+def package(required: Required) -> Finding:
+    """A distribution of the base install, in its range of versions."""
+    fix = f"Run: pip install '{required.specifier}'"
+    try:
+        version = importlib.metadata.version(required.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(required.distribution, "broken", "not installed", fix)
+    if required.holds(version):
+        return Finding(required.distribution, "ok", version)
+    return Finding(required.distribution, "broken", f"{version}, not {required.specifier}", fix)
+
+
+def maven() -> Finding:
+    """Only connectors that need jars, and the test servers, ask for it."""
+    found = shutil.which("mvn")
+    if found:
+        return Finding("mvn", "ok", found)
+    fix = "Install Maven if you use connectors that need jars, or give Spark the jars yourself."
+    return Finding("mvn", "absent", "not on the PATH", fix)
+
+
+def jars() -> Finding:
+    """What Maven has brought already."""
+    folder = cache_folder() / "jars"
+    count = sum(1 for _ in folder.rglob("*.jar")) if folder.is_dir() else 0
+    if count:
+        return Finding("jars", "ok", f"{count} in {folder}")
+    return Finding("jars", "absent", f"none in {folder}", "They are fetched when first needed.")
+
+
+def extra(name: str) -> Finding:
+    """An optional dependency, which is absent if any library of it is."""
+    if extras.missing(name):
+        return Finding(f"extra {name}", "absent", "not installed", extras.fix(name))
+    versions = (f"{each.distribution} {each.version}" for each in extras.EXTRAS[name])
+    return Finding(f"extra {name}", "ok", ", ".join(versions))
+
+
+def _too_old() -> str:
+    try:
+        return find_java().version
+    except JavaProblem:
+        return ""
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("check", "status", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        colour = _COLOURS[finding.status]
+        # Escaped: `beadline[kafka]` would be read as markup.
+        words = (finding.found.replace("[", r"\["), finding.fix.replace("[", r"\["))
+        table.add_row(finding.name, f"[{colour}]{finding.status}[/]", *words)
+    return table
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release part: 4.1.0.dev2 is read as 4.1.0, which is near enough for a range."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, release.group().split("."))) if release else ()
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,88 @@
+"""One small interface for both readers: people, through Rich, and programs, through JSON.
+
+A command says everything once and does not ask who reads. With `--json` progress is left out, and
+stdout holds one object per line, the last of which is the result; so `| tail -1 | jq` always works.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from beadline.errors import BeadlineError
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="For programs: the last line is one JSON object.")
+]
+
+
+class Output(ABC):
+    """Where a command's words go."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Tell how it goes. Only people want to know; Rich markup is allowed."""
+
+    @abstractmethod
+    def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
+        """Give the result: the object for programs, the same as views (tables) for people."""
+
+    @abstractmethod
+    def fail(self, error: BeadlineError) -> None:
+        """Give an error that ends the command; its exit code is the caller's business."""
+
+
+class ForPeople(Output):
+    """Rich text on stdout, errors on stderr."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+
+    def say(self, text: str) -> None:
+        """Print one line, with its markup."""
+        self.console.print(text, highlight=False)
+
+    def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
+        """Print the views."""
+        for view in views:
+            self.console.print(view, highlight=False)
+
+    def fail(self, error: BeadlineError) -> None:
+        """Print the message as it is: it may hold brackets that are not markup."""
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(Text.assemble((type(error).__name__, "bold red"), f": {error}"))
+
+
+class ForPrograms(Output):
+    """JSON on stdout, one object per line."""
+
+    def say(self, text: str) -> None:
+        """Nothing: a program waits for the result."""
+
+    def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
+        """Print the object."""
+        _print_object(result)
+
+    def fail(self, error: BeadlineError) -> None:
+        """Print the error as an object."""
+        _print_object(
+            {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+        )
+
+
+def output(json: bool) -> Output:
+    """Choose by the `--json` option."""
+    return ForPrograms() if json else ForPeople()
+
+
+def _print_object(value: Mapping[str, Any]) -> None:
+    """One line, flushed: a command that is killed next has still said it."""
+    sys.stdout.write(json_module.dumps(value, default=str) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,20 @@
+"""The decision log: dense numbered slots for which claims and decisions compete."""
+
+from __future__ import annotations
+
+from beadline.decisions.log import DecisionLog, LogState
+from beadline.decisions.record import Claim, Decision, Pointer, Record, StoredPart
+from beadline.decisions.store import FileStore, MemoryStore, Store
+
+__all__ = [
+    "Claim",
+    "Decision",
+    "DecisionLog",
+    "FileStore",
+    "LogState",
+    "MemoryStore",
+    "Pointer",
+    "Record",
+    "Store",
+    "StoredPart",
+]

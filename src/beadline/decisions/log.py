@@ -1,0 +1,167 @@
+"""Compare-and-append: whoever takes the next slot has decided, everybody else is fenced.
+
+Claims and decisions compete for the same next slot (rule 1), so there is no moment between
+"am I still the newest?" and "then I decide". Three things make that hold for ever:
+
+- a failed append is never taken as undecided: the slot is read back, and only its nonce counts
+  (rule 3);
+- retention frees old slots, so a driver that slept through two takeovers could find its slot
+  empty again. After each append the log is listed: a slot above our own means that somebody has
+  been here, and we are fenced whatever the create said. Retention never deletes the newest claim,
+  so there is such a slot for as long as there is such a somebody;
+- a reader never scans downwards for the newest decision, where such a sleeper's leaving could
+  lie: every record points, by slot and nonce, to the newest decision before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from beadline.decisions.record import Claim, Decision, Pointer, Record, decode, encode
+from beadline.decisions.store import Store
+from beadline.errors import CorruptRecord, DecisionUnknown, Fenced
+
+KEEP_DEFAULT = 100
+
+
+@dataclass(frozen=True)
+class LogState:
+    """What the head of the log says."""
+
+    head: int
+    claim: Claim | None
+    claim_at: Pointer | None
+    decision: Decision | None
+    decided_at: Pointer | None
+
+
+EMPTY = LogState(0, None, None, None, None)
+
+
+class DecisionLog:
+    """The log of one query. One instance is one driver's view of it."""
+
+    def __init__(self, store: Store, keep: int = KEEP_DEFAULT) -> None:
+        """Keep the newest ``keep`` records, beside those that are always kept."""
+        self._store = store
+        self._keep = max(keep, 2)
+        self.state = EMPTY
+
+    def open(self) -> LogState:
+        """Read the head of the log."""
+        slots = self._store.slots()
+        if not slots:
+            self.state = EMPTY
+            return EMPTY
+        head = slots[-1]
+        record = self._read(head)
+        here = Pointer(head, record.nonce)
+        if isinstance(record, Claim):
+            decided = self._decision(record.decided)
+            self.state = LogState(head, record, here, decided, record.decided)
+        else:
+            claim = self._follow(record.claim)
+            if not isinstance(claim, Claim):
+                raise self._broken(record.claim, "a claim")
+            self.state = LogState(head, claim, record.claim, record, here)
+        return self.state
+
+    def append(self, record: Record) -> Pointer:
+        """Take the next slot for ``record``, or raise ``Fenced`` or ``DecisionUnknown``."""
+        slot = self.state.head + 1
+        self._take(slot, record)
+        slots = self._store.slots()
+        if slots and slots[-1] > slot:
+            raise self._fenced(slot)
+        here = Pointer(slot, record.nonce)
+        if isinstance(record, Claim):
+            self.state = LogState(slot, record, here, self.state.decision, record.decided)
+        else:
+            self.state = LogState(slot, self.state.claim, self.state.claim_at, record, here)
+        self._trim(slots)
+        return here
+
+    def history(self) -> Iterator[tuple[int, Decision]]:
+        """Yield the retained decisions, newest first."""
+        pointer = self.state.decided_at
+        while pointer is not None:
+            data = self._store.read(pointer.slot)
+            if data is None:
+                return  # freed by retention
+            record = decode(data, self._store.path(pointer.slot))
+            if not isinstance(record, Decision) or record.nonce != pointer.nonce:
+                return
+            yield pointer.slot, record
+            pointer = record.decided
+
+    def _take(self, slot: int, record: Record) -> None:
+        """Create the slot; after any doubt, what is read back is what counts."""
+        try:
+            if self._store.create(slot, encode(record)):
+                return
+            cause: Exception | None = None
+        except Exception as error:
+            cause = error
+        try:
+            data = self._store.read(slot)
+        except Exception as error:
+            raise self._unknown(slot, error) from error
+        if data is None:
+            raise self._unknown(slot, cause) from cause
+        if decode(data, self._store.path(slot)).nonce != record.nonce:
+            raise self._fenced(slot) from cause
+
+    def _trim(self, slots: list[int]) -> None:
+        """Free what is old; the newest claim and the newest decision always stay."""
+        kept = {p.slot for p in (self.state.claim_at, self.state.decided_at) if p}
+        for slot in slots:
+            if slot > self.state.head - self._keep:
+                break
+            if slot not in kept:
+                self._store.delete(slot)
+
+    def _read(self, slot: int) -> Record:
+        data = self._store.read(slot)
+        path = self._store.path(slot)
+        if data is None:
+            raise CorruptRecord(
+                f"record {path} of the decision log is listed but cannot be read. Nothing was "
+                "started, committed or aborted. Restore the file from a backup of the checkpoint."
+            )
+        return decode(data, path)
+
+    def _follow(self, pointer: Pointer) -> Record:
+        record = self._read(pointer.slot)
+        if record.nonce != pointer.nonce:
+            raise self._broken(pointer, f"the record with nonce {pointer.nonce}")
+        return record
+
+    def _decision(self, pointer: Pointer | None) -> Decision | None:
+        if pointer is None:
+            return None
+        record = self._follow(pointer)
+        if not isinstance(record, Decision):
+            raise self._broken(pointer, "a decision")
+        return record
+
+    def _broken(self, pointer: Pointer, expected: str) -> CorruptRecord:
+        return CorruptRecord(
+            f"record {self._store.path(pointer.slot)} of the decision log is not {expected}, "
+            "which a newer record names. Nothing was started, committed or aborted. Restore the "
+            "checkpoint folder as a whole from one backup."
+        )
+
+    def _fenced(self, slot: int) -> Fenced:
+        return Fenced(
+            f"slot {slot} of the decision log ({self._store.path(slot)}) was taken by a newer "
+            "start of this query, which finishes what was decided and gives the rest again. "
+            "Nothing was committed by this one. Stop one of the two drivers."
+        )
+
+    def _unknown(self, slot: int, cause: Exception | None) -> DecisionUnknown:
+        return DecisionUnknown(
+            f"the append to {self._store.path(slot)} failed ({cause!r}) and it cannot be told "
+            "whether it landed. Nothing was committed or aborted; the next start of the query "
+            "reads the log and settles it, without loss or duplicate."
+        )

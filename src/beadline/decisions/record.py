@@ -1,0 +1,152 @@
+"""The two records of the log, versioned and checksummed.
+
+A record is a header line and a JSON body. The header names the format's version and the body's
+SHA-256, so that a torn or edited file is noticed; the body can be read by a person. Secrets never
+get here: sinks are recorded by target, and parts by their committables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from beadline.errors import CorruptRecord
+from beadline.ids import PartId, QueryId
+
+VERSION = 1
+_HEADER = "beadline-record"
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Another record of the log: its slot, and the nonce that it must have."""
+
+    slot: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """A prepared part as the log keeps it; query, sink and epoch are the decision's."""
+
+    partition: int
+    attempt: int
+    generation: int
+    rows: int
+    checksum: int | None
+    committable: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One start of the query. A newer claim fences every older one.
+
+    ``base`` is the last epoch that Spark had committed at that time, -1 for none. ``decided``
+    points to the newest decision before it. ``sinks`` maps names to targets.
+    """
+
+    nonce: str
+    query: QueryId
+    generation: int
+    mode: str
+    base: int
+    sinks: dict[str, str]
+    decided: Pointer | None
+    at_ms: int
+    host: str = ""
+    pid: int = 0
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One epoch made certain, all sinks together.
+
+    ``claim`` points to the claim under which it was made, ``decided`` to the decision before it.
+    ``offsets`` is the digest of Spark's own ``offsets/<epoch>``. ``replays`` counts how often lost
+    parts were replaced. ``finished_at_ms`` says when the decision before it had been committed.
+    """
+
+    nonce: str
+    generation: int
+    epoch: int
+    offsets: str
+    parts: int
+    settings: dict[str, str]
+    sinks: dict[str, tuple[StoredPart, ...]]
+    claim: Pointer
+    decided: Pointer | None
+    started_at_ms: int
+    prepared_at_ms: int
+    at_ms: int
+    finished_at_ms: int | None = None
+    replays: int = 0
+
+    def part_id(self, query: QueryId, sink: str, part: StoredPart) -> PartId:
+        """Return the whole id of a stored part."""
+        return PartId(
+            query.name,
+            query.incarnation,
+            sink,
+            part.generation,
+            self.epoch,
+            part.partition,
+            part.attempt,
+        )
+
+
+Record = Claim | Decision
+
+
+def encode(record: Record) -> bytes:
+    """Return the bytes of a record."""
+    kind = "claim" if isinstance(record, Claim) else "decision"
+    body = json.dumps({"kind": kind, **asdict(record)}, sort_keys=True, indent=1).encode()
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{_HEADER} version={VERSION} sha256={digest}\n".encode() + body + b"\n"
+
+
+def decode(data: bytes, path: str) -> Record:
+    """Read a record of this or an older version; ``path`` is named if it cannot be done."""
+    header, _, rest = data.partition(b"\n")
+    body = rest.removesuffix(b"\n")
+    words = header.decode("ascii", "replace").split(" ")
+    if len(words) != 3 or words[0] != _HEADER:
+        raise _corrupt(path, f"it is not a record of Beadline ({len(data)} bytes)")
+    version = words[1].removeprefix("version=")
+    if version != str(VERSION):
+        raise _corrupt(path, f"its version {version} is newer than this Beadline reads ({VERSION})")
+    if words[2].removeprefix("sha256=") != hashlib.sha256(body).hexdigest():
+        raise _corrupt(path, "its checksum does not fit its content")
+    try:
+        return _build(json.loads(body))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _corrupt(path, f"its content cannot be understood: {error!r}") from error
+
+
+def _build(fields: dict[str, Any]) -> Record:
+    kind = fields.pop("kind")
+    decided = fields.pop("decided")
+    pointer = Pointer(**decided) if decided else None
+    if kind == "claim":
+        query = QueryId(**fields.pop("query"))
+        dropped = tuple(fields.pop("dropped", ()))
+        return Claim(query=query, decided=pointer, dropped=dropped, **fields)
+    if kind == "decision":
+        claim = Pointer(**fields.pop("claim"))
+        sinks = {
+            name: tuple(StoredPart(**part) for part in parts)
+            for name, parts in fields.pop("sinks").items()
+        }
+        return Decision(claim=claim, decided=pointer, sinks=sinks, **fields)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _corrupt(path: str, why: str) -> CorruptRecord:
+    return CorruptRecord(
+        f"record {path} of the decision log cannot be used: {why}. Whether its epoch was decided "
+        "cannot be known without it, so nothing was started, committed or aborted. Restore the "
+        "file from a backup of the checkpoint, or read it with a Beadline that knows its version."
+    )

@@ -1,0 +1,111 @@
+"""Where slots are kept: in files under the checkpoint, or in memory for model tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from beadline.chaos.points import reach
+from beadline.files import FileSystem, join
+
+T = TypeVar("T")
+_SLOT_DIGITS = 19
+
+
+class Store(Protocol):
+    """Slots that can be created once, read, listed and deleted."""
+
+    def create(self, slot: int, data: bytes) -> bool:
+        """Create the slot durably; False if it is taken. An exception leaves both open."""
+
+    def read(self, slot: int) -> bytes | None:
+        """Return the slot's bytes, or None if it is empty."""
+
+    def slots(self) -> list[int]:
+        """Return the taken slots, in order."""
+
+    def delete(self, slot: int) -> None:
+        """Empty a slot."""
+
+    def path(self, slot: int) -> str:
+        """Return what to call the slot in an error."""
+
+
+class FileStore:
+    """One file per slot, in one folder.
+
+    Every call runs on a thread of the store's own: ``query.stop()`` interrupts the thread on
+    which Spark calls back, and Hadoop's client throws in the middle of a write then (rule 3).
+    """
+
+    def __init__(self, files: FileSystem, folder: str) -> None:
+        """Make the folder if need be."""
+        self._files = files
+        self._folder = folder
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beadline-log")
+
+    def _call(self, function: Callable[[], T]) -> T:
+        return self._thread.submit(function).result()
+
+    def make_folder(self) -> None:
+        """Make the folder of the log."""
+        self._call(lambda: self._files.make_folder(self._folder))
+
+    def create(self, slot: int, data: bytes) -> bool:
+        """Create the slot durably; False if it is taken."""
+        return self._call(lambda: self._files.create_exclusive(self.path(slot), data))
+
+    def read(self, slot: int) -> bytes | None:
+        """Return the slot's bytes, or None if it is empty."""
+        return self._call(lambda: self._files.read(self.path(slot)))
+
+    def slots(self) -> list[int]:
+        """Return the taken slots; temporary files and strangers are passed over."""
+        names = self._call(lambda: self._files.names(self._folder))
+        return sorted(int(name) for name in names if len(name) == _SLOT_DIGITS and name.isdigit())
+
+    def delete(self, slot: int) -> None:
+        """Empty a slot."""
+        self._call(lambda: self._files.delete(self.path(slot)))
+
+    def path(self, slot: int) -> str:
+        """Return the slot's URI."""
+        return join(self._folder, f"{slot:0{_SLOT_DIGITS}d}")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+
+class MemoryStore:
+    """Slots in a dictionary, with the same crash points as the real ones."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.data: dict[int, bytes] = {}
+
+    def create(self, slot: int, data: bytes) -> bool:
+        """Create the slot; False if it is taken."""
+        reach("append.written")
+        if slot in self.data:
+            return False
+        self.data[slot] = data
+        reach("append.linked")
+        return True
+
+    def read(self, slot: int) -> bytes | None:
+        """Return the slot's bytes, or None if it is empty."""
+        return self.data.get(slot)
+
+    def slots(self) -> list[int]:
+        """Return the taken slots, in order."""
+        return sorted(self.data)
+
+    def delete(self, slot: int) -> None:
+        """Empty a slot."""
+        self.data.pop(slot, None)
+
+    def path(self, slot: int) -> str:
+        """Return a name for errors."""
+        return f"memory:{slot}"

@@ -1,0 +1,113 @@
+"""Every error Beadline raises, in one tree.
+
+An error says what happened, to which query, epoch, sink or part, what it means for the
+data, and what to do. ``exit_code`` is what the command line answers with.
+
+    BeadlineError                       1
+    ├── UsageError                      2   the call cannot be right; nothing was written
+    │   ├── BadQuery                        the stream, its names or its sinks
+    │   ├── BadSetting                      a Spark setting or an option that breaks a rule
+    │   └── BadSink                         a sink that cannot take these rows
+    ├── GuaranteeRefused                3   the query is weaker than the function's name
+    ├── Fenced                          4   a newer start of this query has taken over
+    ├── MissingExtra                    1   an optional dependency is not installed
+    ├── JavaProblem                     1   no Java, or one that Spark cannot use
+    ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
+    │   └── WrongCheckpoint                 made by another query, copied, deleted or rewound
+    ├── LogProblem                      1
+    │   ├── CorruptRecord                   a record of the decision log cannot be read
+    │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
+    └── EpochFailed                     1
+        ├── PrepareFailed                   nothing of the epoch was decided; it will be given again
+        ├── CommitFailed                    decided; finished by the next start
+        ├── PartLost                        decided, and proven absent from the outside system
+        └── NotDeterministic                a replay gave other rows than were decided
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BeadlineError(Exception):
+    """The root of every error that Beadline raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(BeadlineError):
+    """The call cannot be right. Nothing was written."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class BadQuery(UsageError):
+    """The stream, its name, or its set of sinks is not one that can be run."""
+
+
+class BadSetting(UsageError):
+    """A Spark setting or an option would break a rule of the protocol."""
+
+
+class BadSink(UsageError):
+    """A sink cannot take the rows that this query would give it."""
+
+
+class GuaranteeRefused(BeadlineError):
+    """The query would be weaker than the function it was started with."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class Fenced(BeadlineError):
+    """A newer start of the same query has taken over; this one must not write any more."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class MissingExtra(BeadlineError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class JavaProblem(BeadlineError):
+    """There is no Java here, or one that Spark cannot use."""
+
+
+class CheckpointProblem(BeadlineError):
+    """The checkpoint cannot be used as it is."""
+
+
+class WrongCheckpoint(CheckpointProblem):
+    """The checkpoint belongs to another query, or was copied, deleted or rewound."""
+
+
+class LogProblem(BeadlineError):
+    """The decision log cannot be read or written as it must be."""
+
+
+class CorruptRecord(LogProblem):
+    """A record of the log cannot be read. It is named, and never guessed round."""
+
+
+class DecisionUnknown(LogProblem):
+    """An append failed in a way that leaves open whether it landed; the next start settles it."""
+
+
+class EpochFailed(BeadlineError):
+    """One epoch could not be carried through."""
+
+
+class PrepareFailed(EpochFailed):
+    """Preparing failed. Nothing of the epoch was decided, and Spark will give it again."""
+
+
+class CommitFailed(EpochFailed):
+    """The epoch is decided but not every sink shows it yet; the next start finishes it."""
+
+
+class PartLost(EpochFailed):
+    """A decided part is proven absent from its outside system and could not be replayed."""
+
+
+class NotDeterministic(EpochFailed):
+    """A replay of a decided epoch gave other rows than were decided, so nothing was published."""

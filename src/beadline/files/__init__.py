@@ -1,0 +1,47 @@
+"""File systems, as far as the log and the file sinks need them.
+
+Local files go through the operating system, everything else through the Hadoop client that
+comes with Spark. The one operation that matters is ``create_exclusive``: create-if-absent that
+is really atomic and durable against power loss (rule 2). A scheme whose rule is not tested has
+``exclusive = False`` and is refused for exactly-once.
+"""
+
+from __future__ import annotations
+
+from beadline.files.base import FileSystem, split_uri
+from beadline.files.local import LocalFiles
+
+__all__ = ["FileSystem", "join", "open_files", "qualify", "split_uri"]
+
+
+def qualify(path: str) -> str:
+    """Return the full URI of a path, as Spark would understand it; always without a slash at the end.
+
+    >>> qualify("file:///data/out/")
+    'file:/data/out'
+    """
+    import os
+
+    scheme, rest = split_uri(path)
+    if scheme == "file":
+        return "file:" + os.path.abspath(rest)
+    from beadline.files import hadoop
+
+    if scheme is None:
+        return hadoop.qualify(path) if hadoop.is_running() else "file:" + os.path.abspath(path)
+    return path.rstrip("/")
+
+
+def open_files(uri: str) -> FileSystem:
+    """Return the file system of a qualified URI."""
+    scheme, _ = split_uri(uri)
+    if scheme == "file":
+        return LocalFiles()
+    from beadline.files.hadoop import HadoopFiles
+
+    return HadoopFiles(uri)
+
+
+def join(uri: str, *names: str) -> str:
+    """Join a URI and names below it."""
+    return "/".join((uri.rstrip("/"), *names))

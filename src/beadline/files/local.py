@@ -1,0 +1,150 @@
+"""Local files. A hard link is the only local create-if-absent that has one winner.
+
+Hadoop's ``rename`` without overwrite had two winners in 7 of 300 races on ``file:``, and its
+``create(overwrite=false)`` in 98 (measured while the protocol was designed). So: a temporary
+file, fsync, a hard link, which fails if the name is taken, and fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from beadline.chaos.points import reach
+from beadline.files.base import FileSystem, FoundFile, split_uri
+
+TEMPORARY = ".beadline-tmp-"
+
+
+def local_path(uri: str) -> str:
+    """Return the operating system's path of a ``file:`` URI."""
+    return split_uri(uri)[1]
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Write a new file and fsync it."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class LocalFiles(FileSystem):
+    """The operating system's own files."""
+
+    exclusive = True
+
+    def create_exclusive(self, uri: str, data: bytes) -> bool:
+        """Temporary file, fsync, hard link, fsync of the folder."""
+        path = local_path(uri)
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f"{TEMPORARY}{name}-{uuid.uuid4().hex}")
+        try:
+            write_durably(temporary, data)
+            reach("append.written")
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            reach("append.linked")
+        finally:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+        _sync(folder)
+        return True
+
+    def write(self, uri: str, data: bytes) -> None:
+        """Write beside it and rename over it."""
+        path = local_path(uri)
+        temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{uuid.uuid4().hex}")
+        write_durably(temporary, data)
+        os.replace(temporary, path)
+        _sync(os.path.dirname(path))
+
+    def read(self, uri: str) -> bytes | None:
+        """Return the content, or None if there is no such file."""
+        try:
+            with open(local_path(uri), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def names(self, uri: str) -> list[str]:
+        """Return the names in a folder; none if there is no such folder."""
+        try:
+            return os.listdir(local_path(uri))
+        except FileNotFoundError:
+            return []
+
+    def walk(self, uri: str) -> list[FoundFile]:
+        """Return every file below a folder; none if there is no such folder."""
+        top = local_path(uri)
+        found = []
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(folder, name)
+                found.append(FoundFile(os.path.relpath(path, top), os.path.getsize(path)))
+        return found
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file or folder is there."""
+        return os.path.lexists(local_path(uri))
+
+    def make_folder(self, uri: str) -> None:
+        """Make a folder and its parents, durably."""
+        path = local_path(uri)
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            os.makedirs(folder, exist_ok=True)
+            _sync(os.path.dirname(folder))
+
+    def rename(self, source: str, target: str) -> bool:
+        """Rename; a source that is gone was renamed by somebody else."""
+        if os.path.lexists(local_path(target)):
+            return False
+        try:
+            os.rename(local_path(source), local_path(target))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete(self, uri: str) -> None:
+        """Delete a file or a whole folder; no error if it is not there."""
+        path = local_path(uri)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def sync_files(self, uri: str, paths: list[str]) -> None:
+        """Fsync files and the folders that name them, several at a time."""
+        top = local_path(uri)
+        full = [os.path.join(top, path) for path in paths]
+        folders = {os.path.dirname(path) for path in full} | {top}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(_sync, full))
+            list(pool.map(_sync, folders))
+
+    def sync_folder(self, uri: str) -> None:
+        """Fsync the folder."""
+        _sync(local_path(uri))
+
+    def same_volume(self, one: str, other: str) -> bool:
+        """Compare devices."""
+        return os.stat(local_path(one)).st_dev == os.stat(local_path(other)).st_dev

@@ -1,0 +1,7 @@
+"""What can be seen of a running query: epoch events, for logs, the command line and dashboards."""
+
+from __future__ import annotations
+
+from beadline.observe.events import Event, Listener, ignore
+
+__all__ = ["Event", "Listener", "ignore"]

@@ -1,0 +1,27 @@
+"""Epoch events: what the coordinator did, told to whoever listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to one query; ``kind`` is a word of the protocol."""
+
+    kind: str
+    query: str
+    generation: int
+    epoch: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    at_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""

@@ -1,0 +1,234 @@
+"""The coordinator: the whole protocol on one screen.
+
+    start      claim the log → finish the newest decision → sweep orphans
+    run_epoch  prepare → decide → commit → return, or finish what was decided before
+
+Kill the process between any two lines and the next start ends in the same place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from beadline.chaos.points import reach
+from beadline.decisions import Decision, DecisionLog
+from beadline.errors import Fenced, WrongCheckpoint
+from beadline.ids import QueryId
+from beadline.observe import Event, Listener, ignore
+from beadline.protocol import identity, replay
+from beadline.protocol.commit import Helpers, InOrder, Lost, commit, parts_of
+from beadline.protocol.decide import Times, decide, stored
+from beadline.protocol.engine import Acks, Batch, Progress
+from beadline.protocol.epoch import EpochProgress, State
+from beadline.protocol.prepare import prepare
+from beadline.protocol.recover import claim, sweep
+from beadline.sink import BoundSink, Prepared
+
+CLAIM_TRIES_MAX = 100
+
+
+def now_ms() -> int:
+    """The wall clock, for people; nothing is decided by it."""
+    return time.time_ns() // 1_000_000
+
+
+class Coordinator:
+    """One start of one query: triggers, collects acks, decides, notifies."""
+
+    mode = identity.EXACTLY_ONCE
+    query: QueryId
+
+    def __init__(
+        self,
+        name: str,
+        checkpoint: str,
+        sinks: Sequence[BoundSink],
+        log: DecisionLog,
+        progress: Progress,
+        helpers: Helpers | None = None,
+        listener: Listener = ignore,
+    ) -> None:
+        """Nothing is read or written before ``start``."""
+        self.name = name
+        self.checkpoint = checkpoint
+        self.sinks = list(sinks)
+        self.log = log
+        self.progress = progress
+        self.helpers = helpers or InOrder()
+        self.listener = listener
+        self.generation = 0
+        self.finished_at_ms: int | None = None
+        self.lost: Lost = {}
+        self.losers = False
+
+    def start(self, drop: Collection[str] = ()) -> None:
+        """Claim, finish, sweep: everything that must be settled before Spark runs."""
+        pending = self.claim(drop)
+        if pending is not None:
+            reach("recover.before")
+            self.lost = self.commit(pending, self.kept(pending))
+            self.tell("recovered", pending.epoch, lost=sorted(self.lost))
+            reach("recover.after")
+        self.sweep_older()
+        reach("sweep.after")
+
+    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+        """Take the log over; return the decision that may be unfinished.
+
+        A slot lost to a driver that still decides is no defeat: look again and take the next.
+        """
+        for _ in range(CLAIM_TRIES_MAX):
+            state = self.log.open()
+            self.query = identity.identify(state, self.progress, self.name, self.checkpoint)
+            identity.check_progress(state, self.progress)
+            identity.check_seen(self.query, state, self.progress, self.sinks)
+            pending = identity.unfinished(state, self.progress)
+            dropped = identity.check_targets(state, pending, self.sinks, drop)
+            base = self.progress.last_committed()
+            try:
+                self.generation = claim(
+                    self.log, self.query, self.mode, self.sinks, base, dropped, now_ms()
+                )
+            except Fenced:
+                continue
+            self.tell("claimed")
+            return pending
+        raise Fenced(
+            f"query {self.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next "
+            "slot of the decision log. Another driver of this query is running: stop it first."
+        )
+
+    def run_epoch(self, batch: Batch) -> None:
+        """Carry one epoch through. Returns only after every sink has committed (rule 11)."""
+        reach("epoch.begin")
+        decision = self.log.state.decision
+        if decision is not None and decision.epoch == batch.number:
+            self.finish_again(decision, batch)
+        else:
+            self.expect_next(batch.number)
+            self.sweep_losers()
+            self.run_undecided(batch)
+        reach("epoch.return")
+
+    def run_undecided(self, batch: Batch) -> None:
+        """The normal case: prepare, decide, commit."""
+        progress = EpochProgress(batch.number)
+        started = now_ms()
+        acks = self.prepare(batch, self.sinks)
+        progress.move(State.PREPARED)
+        decision = self.decide(batch, acks, started)
+        progress.move(State.DECIDED)
+        self.finish(decision, batch, progress)
+
+    def finish_again(self, decision: Decision, batch: Batch) -> None:
+        """Spark gave a decided epoch again: finish it, and let its state move on (rule 16)."""
+        identity.check_offsets(decision, batch.offsets())
+        reach("epoch.again")
+        progress = EpochProgress(batch.number, State.DECIDED)
+        replayed = self.finish(decision, batch, progress)
+        if not replayed:
+            batch.advance_state()
+
+    def finish(self, decision: Decision, batch: Batch, progress: EpochProgress) -> bool:
+        """Commit until nothing is lost; return whether parts had to be computed again."""
+        lost, self.lost = self.lost, {}
+        lost = lost or self.commit(decision, self.kept(decision))
+        replays = 0
+        while lost:
+            progress.move(State.LOST)
+            replays += 1
+            decision = replay.replay(self, decision, batch, lost, replays)
+            progress.move(State.DECIDED)
+            lost = self.commit(decision, self.kept(decision))
+        progress.move(State.COMMITTED)
+        self.finished_at_ms = now_ms()
+        self.tell("committed", decision.epoch, rows=rows_of(decision))
+        return replays > 0
+
+    def prepare(self, batch: Batch, sinks: Sequence[BoundSink]) -> dict[str, Acks]:
+        """Every sink's parts, durable and invisible; on failure what was prepared is swept."""
+        decided = self.decided_parts()
+        try:
+            acks = prepare(batch, sinks, self.query, self.generation, decided)
+        except Exception:
+            self.losers = True
+            self.sweep_losers()
+            raise
+        self.losers = any(ack.extra_attempts for ack in acks.values())
+        self.tell("prepared", batch.number, acks={n: len(a.prepared) for n, a in acks.items()})
+        return acks
+
+    def decide(self, batch: Batch, acks: dict[str, Acks], started_at_ms: int) -> Decision:
+        """The one durable append of the epoch."""
+        parts = {name: stored(ack) for name, ack in acks.items()}
+        count = max((ack.parts for ack in acks.values()), default=0)
+        times = Times(started_at_ms, now_ms(), now_ms(), self.finished_at_ms)
+        decision = decide(self.log, batch, self.generation, parts, count, times)
+        self.tell("decided", decision.epoch, nonce=decision.nonce)
+        return decision
+
+    def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
+        """Every sink at once; what comes back is proven lost."""
+        return commit(decision, self.query, sinks, self.helpers)
+
+    def sweep_losers(self) -> None:
+        """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt."""
+        if self.losers:
+            self.sweep(lambda part: part.id.generation <= self.generation)
+            self.losers = False
+
+    def sweep_older(self) -> None:
+        """Abort what older generations left; again a little later, for tasks that died slowly."""
+        self.sweep(lambda part: part.id.generation < self.generation)
+
+    def sweep(self, wanted: Any) -> None:
+        """Abort wanted parts in doubt, never one that the newest decision names."""
+        state = self.log.state
+        named: set[Any] = set()
+        if state.decision is not None:
+            named = {part.id for sink in self.sinks for part in self.parts(state.decision, sink)}
+        count = sweep(
+            self.query,
+            self.sinks,
+            lambda part: part.id not in named and wanted(part),
+            self.helpers,
+        )
+        if count:
+            self.tell("swept", orphans=count)
+
+    def parts(self, decision: Decision, sink: BoundSink) -> list[Prepared[Any]]:
+        """One sink's parts in a decision."""
+        return parts_of(decision, self.query, sink)
+
+    def decided_parts(self) -> dict[str, tuple[Any, ...]]:
+        """The ids decided last, by sink: what a long-lived writer needs to know."""
+        decision = self.log.state.decision
+        if decision is None:
+            return {}
+        return {s.name: tuple(p.id for p in self.parts(decision, s)) for s in self.sinks}
+
+    def kept(self, decision: Decision) -> list[BoundSink]:
+        """The sinks that a decision is still to be committed to."""
+        claimed = self.log.state.claim
+        dropped = claimed.dropped if claimed else ()
+        return [s for s in self.sinks if s.name in decision.sinks and s.name not in dropped]
+
+    def expect_next(self, epoch: int) -> None:
+        """Epochs are dense: a gap means that somebody else moved the checkpoint."""
+        settled = identity.settled_epoch(self.log.state)
+        if epoch != settled + 1:
+            raise WrongCheckpoint(
+                f"Spark gave epoch {epoch}, but the decision log is at {settled}: the checkpoint "
+                f"of query {self.query.name!r} was changed while it ran. Nothing was written."
+            )
+
+    def tell(self, kind: str, epoch: int | None = None, **details: Any) -> None:
+        """Tell whoever listens."""
+        self.listener(Event(kind, self.query.name, self.generation, epoch, details))
+
+
+def rows_of(decision: Decision) -> dict[str, int]:
+    """Rows per sink of a decision."""
+    return {name: sum(part.rows for part in parts) for name, parts in decision.sinks.items()}

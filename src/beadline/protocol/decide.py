@@ -1,0 +1,74 @@
+"""Decide: one append that makes the whole epoch, all sinks together, certain."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from beadline.chaos.points import reach
+from beadline.decisions import Decision, DecisionLog, StoredPart
+from beadline.protocol.engine import Acks, Batch
+
+
+@dataclass(frozen=True)
+class Times:
+    """When the steps of this epoch were, and when the epoch before it was finished."""
+
+    started_at_ms: int
+    prepared_at_ms: int
+    now_ms: int
+    finished_at_ms: int | None = None
+
+
+def stored(acks: Acks) -> tuple[StoredPart, ...]:
+    """Return the acks as the log keeps them."""
+    return tuple(
+        StoredPart(
+            part.id.partition,
+            part.id.attempt,
+            part.id.generation,
+            part.rows,
+            part.checksum,
+            part.committable.to_json(),
+        )
+        for part in acks.prepared
+    )
+
+
+def decide(
+    log: DecisionLog,
+    batch: Batch,
+    generation: int,
+    parts: Mapping[str, tuple[StoredPart, ...]],
+    count: int,
+    times: Times,
+    replays: int = 0,
+) -> Decision:
+    """Append the decision, or raise with the epoch undecided or unknown."""
+    state = log.state
+    assert state.claim_at is not None, "nothing is decided without a claim"
+    # Strictly increasing, so that a sink can use it as a version.
+    newest_ms = state.decision.at_ms if state.decision else 0
+    decision = Decision(
+        nonce=uuid.uuid4().hex,
+        generation=generation,
+        epoch=batch.number,
+        offsets=batch.offsets(),
+        parts=count,
+        settings=batch.settings(),
+        sinks=dict(parts),
+        claim=state.claim_at,
+        decided=state.decided_at,
+        started_at_ms=times.started_at_ms,
+        prepared_at_ms=times.prepared_at_ms,
+        at_ms=max(times.now_ms, newest_ms + 1),
+        finished_at_ms=times.finished_at_ms,
+        replays=replays,
+    )
+    reach("decide.before")
+    log.append(decision)
+    reach("decide.after")
+    return decision
+
+

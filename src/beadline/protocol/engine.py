@@ -1,0 +1,76 @@
+"""What the protocol needs of the engine that runs it: Spark, or a model of it in tests."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from beadline.ids import PartId, QueryId
+from beadline.sink import BoundSink, Part, Prepared
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What every part of one sink in one epoch has in common."""
+
+    query: QueryId
+    generation: int
+    epoch: int
+    sink: str
+    decided: tuple[PartId, ...] = ()
+
+    def part(self, partition: int, attempt: int) -> Part:
+        """Return the part of one attempt at one partition."""
+        name, incarnation = self.query.name, self.query.incarnation
+        numbers = (self.generation, self.epoch, partition, attempt)
+        return Part(PartId(name, incarnation, self.sink, *numbers), self.decided)
+
+
+@dataclass(frozen=True)
+class Acks:
+    """What came back from preparing one sink: one result per partition.
+
+    ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
+    that some task may have run more than once, so that losers may lie about.
+    """
+
+    prepared: tuple[Prepared[Any], ...]
+    parts: int
+    extra_attempts: bool = False
+
+
+class Batch(Protocol):
+    """The rows of one epoch."""
+
+    @property
+    def number(self) -> int:
+        """The epoch's number: Spark's batch id."""
+
+    def offsets(self) -> str:
+        """Return the digest of the source positions written ahead for this epoch."""
+
+    def settings(self) -> dict[str, str]:
+        """Return what decides how the rows fall into parts."""
+
+    def sharing(self, sinks: int) -> AbstractContextManager[None]:
+        """Compute the rows once for so many sinks, and never twice in secret."""
+
+    def prepare(self, sink: BoundSink, ticket: Ticket) -> Acks:
+        """Run the sink's ``prepare`` on every part."""
+
+    def publish(self, sink: BoundSink, ticket: Ticket) -> None:
+        """Run the sink's ``publish`` on every part."""
+
+    def advance_state(self) -> None:
+        """Run a stateful plan into nothing, so that its state moves on; nothing if stateless."""
+
+
+class Progress(Protocol):
+    """What the engine's own checkpoint says."""
+
+    def last_committed(self) -> int:
+        """Return the last epoch the engine will never give again; -1 for none."""
+
+    def offsets(self, epoch: int) -> str | None:
+        """Return the digest of an epoch's source positions, or None if it was never planned."""

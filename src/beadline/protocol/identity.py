@@ -1,0 +1,157 @@
+"""Identity: do the log, Spark's checkpoint and the sinks tell of the same query?
+
+A deleted, copied or rewound checkpoint, or two queries of one name, would skip rows or double
+them in silence. So before anything is written, everything that remembers is asked, and any
+disagreement is an error that explains the choices (rules 4 and 5).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from beadline.decisions import Decision, LogState
+from beadline.errors import CheckpointProblem, WrongCheckpoint
+from beadline.ids import QueryId
+from beadline.protocol.engine import Progress
+from beadline.sink import BoundSink, Guarantee
+
+EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
+_NOTHING = "Nothing was written."
+
+
+def identify(state: LogState, progress: Progress, name: str, checkpoint: str) -> QueryId:
+    """Return the query of this checkpoint, born now if the checkpoint is new."""
+    if state.claim is None:
+        committed = progress.last_committed()
+        if committed >= 0 or progress.offsets(0) is not None:
+            raise WrongCheckpoint(
+                f"checkpoint {checkpoint} holds Spark's progress up to epoch {committed} but no "
+                "decision log: it was made by a query without Beadline, or its folder 'beadline' "
+                "was deleted. Which rows of the last epoch are already in the sinks cannot be "
+                "known. Restore the log from a backup, or start with an empty checkpoint folder "
+                f"and the source positions you want. {_NOTHING}"
+            )
+        return QueryId(name, uuid.uuid4().hex, checkpoint)
+    query = state.claim.query
+    if query.name != name:
+        raise WrongCheckpoint(
+            f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
+            f"query a checkpoint folder of its own, or its old name back. {_NOTHING}"
+        )
+    if query.checkpoint != checkpoint:
+        raise WrongCheckpoint(
+            f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
+            "moved, and two queries may go on from the same place, which would double every row. "
+            f"Move it back, or give this query an empty checkpoint folder. {_NOTHING}"
+        )
+    return query
+
+
+def unfinished(state: LogState, progress: Progress) -> Decision | None:
+    """Return the newest decision if Spark may still give its epoch again."""
+    decision = state.decision
+    if decision is not None and decision.epoch > progress.last_committed():
+        return decision
+    return None
+
+
+def settled_epoch(state: LogState) -> int:
+    """Return the newest epoch that the log knows to be certain; -1 for none."""
+    decided = state.decision.epoch if state.decision else -1
+    return max(decided, state.claim.base if state.claim else -1)
+
+
+def check_progress(state: LogState, progress: Progress) -> None:
+    """Spark's checkpoint must stand where the log says, at the same source positions."""
+    if state.claim is None:
+        return
+    committed = progress.last_committed()
+    settled = settled_epoch(state)
+    decision = state.decision
+    decided = decision.epoch if decision else -1
+    if committed < settled - (1 if settled == decided else 0):
+        raise WrongCheckpoint(
+            f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up to "
+            f"{settled}: the checkpoint was rewound or partly deleted, and going on would write "
+            f"rows a second time. Restore folder and log from one backup. {_NOTHING}"
+        )
+    if state.claim.mode == EXACTLY_ONCE and committed > settled:
+        raise WrongCheckpoint(
+            f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
+            f"{settled}: the log was rewound, or another program ran on this checkpoint. Restore "
+            f"folder and log from one backup. {_NOTHING}"
+        )
+    if decision is not None and decision.epoch >= committed:
+        check_offsets(decision, progress.offsets(decision.epoch))
+
+
+def check_offsets(decision: Decision, digest: str | None) -> None:
+    """The epoch must have been planned with the source positions that were decided."""
+    if digest == decision.offsets:
+        return
+    what = "are missing" if digest is None else "are others than those that were decided"
+    raise WrongCheckpoint(
+        f"the source positions of epoch {decision.epoch} in Spark's checkpoint {what}: the "
+        "checkpoint was rewound or replaced, and rows would be lost or written twice. Restore "
+        f"folder and log from one backup. {_NOTHING}"
+    )
+
+
+def check_seen(
+    query: QueryId, state: LogState, progress: Progress, sinks: Sequence[BoundSink]
+) -> None:
+    """No sink may remember another incarnation, or an epoch that the log does not know."""
+    newest = max(settled_epoch(state), progress.last_committed())
+    if state.claim is not None and state.claim.mode != EXACTLY_ONCE:
+        newest = max(newest, progress.last_committed() + 1)
+    for sink in sinks:
+        seen = sink.sink.last_seen(query)
+        if seen is None:
+            continue
+        where = f"sink {sink.name!r} ({sink.capabilities.target})"
+        if seen.incarnation != query.incarnation:
+            raise WrongCheckpoint(
+                f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
+                "the checkpoint was deleted or exchanged, or two queries share the name. Going on "
+                "would write the source's rows a second time. Restore the old checkpoint; or give "
+                f"this query another name; or empty the target first. {_NOTHING}"
+            )
+        decision = state.decision
+        other = decision is not None and seen.epoch == decision.epoch and seen.nonce not in (
+            "",
+            decision.nonce,
+        )
+        if seen.epoch > newest or (other and not decision_was_replayed(decision)):
+            raise WrongCheckpoint(
+                f"{where} holds epoch {seen.epoch}, which the decision log does not know as such "
+                f"(it ends at {newest}): the checkpoint was rewound to an older state. Restore the "
+                f"newest checkpoint, or take the rows after epoch {newest} out of the target. "
+                f"{_NOTHING}"
+            )
+
+
+def decision_was_replayed(decision: Decision | None) -> bool:
+    """A replay decides the epoch again, under another nonce, for parts already committed."""
+    return decision is not None and decision.replays > 0
+
+
+def check_targets(
+    state: LogState, pending: Decision | None, sinks: Sequence[BoundSink], drop: Collection[str]
+) -> tuple[str, ...]:
+    """A decided epoch's sinks must still be there; return those that are dropped by name."""
+    if pending is None or state.claim is None:
+        return ()
+    here = {sink.name: sink.capabilities.target for sink in sinks}
+    dropped = {*drop, *state.claim.dropped}
+    for name, parts in pending.sinks.items():
+        target = state.claim.sinks.get(name, "")
+        if name in dropped or not parts or (target and here.get(name) == target):
+            continue
+        what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
+        raise CheckpointProblem(
+            f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
+            "rows would never show there. Start once more with that sink, or give its rows up "
+            f'with start(..., drop=["{name}"]). {_NOTHING}'
+        )
+    return tuple(sorted(dropped & set(pending.sinks)))

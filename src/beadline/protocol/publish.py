@@ -1,0 +1,46 @@
+"""At-least-once: parts are published as they finish, nothing is decided, repeats may show."""
+
+from __future__ import annotations
+
+import uuid
+
+from beadline.chaos.points import reach
+from beadline.errors import PartLost
+from beadline.ids import EpochId
+from beadline.protocol.commit import commit_sink
+from beadline.protocol.coordinator import Coordinator, now_ms
+from beadline.protocol.engine import Batch, Ticket
+from beadline.sink import Guarantee
+
+
+class Publisher(Coordinator):
+    """The coordinator of ``at_least_once``: same start, same recovery, no decisions.
+
+    What an earlier exactly-once generation decided is still finished and never doubled.
+    """
+
+    mode = str(Guarantee.AT_LEAST_ONCE)
+
+    def expect_next(self, epoch: int) -> None:
+        """Without decisions there is nothing to compare with."""
+
+    def run_undecided(self, batch: Batch) -> None:
+        """Publish every sink's parts."""
+        rows: dict[str, int] = {}
+        with batch.sharing(len(self.sinks)):
+            for sink in self.sinks:
+                ticket = Ticket(self.query, self.generation, batch.number, sink.name)
+                if sink.capabilities.publishes:
+                    batch.publish(sink, ticket)
+                    continue
+                reach("prepare.before")
+                acks = batch.prepare(sink, ticket)
+                self.losers = self.losers or acks.extra_attempts
+                epoch = EpochId(self.query, batch.number, uuid.uuid4().hex, now_ms())
+                if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
+                    raise PartLost(
+                        f"query {self.query.name!r}, epoch {batch.number}, sink {sink.name!r}: "
+                        "a part was lost before it was published; the epoch is given again."
+                    )
+                rows[sink.name] = sum(part.rows for part in acks.prepared)
+        self.tell("committed", batch.number, rows=rows)

@@ -1,0 +1,76 @@
+"""Recover: claim the log, finish the newest decision, sweep orphans. Before Spark starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from beadline.chaos.points import reach
+from beadline.decisions import Claim, DecisionLog
+from beadline.errors import BeadlineError, CommitFailed
+from beadline.ids import QueryId
+from beadline.protocol.commit import Helpers
+from beadline.sink import BoundSink, Prepared
+
+
+def claim(
+    log: DecisionLog,
+    query: QueryId,
+    mode: str,
+    sinks: Sequence[BoundSink],
+    base: int,
+    dropped: tuple[str, ...],
+    now_ms: int,
+) -> int:
+    """Take the next slot for a new generation; return its number."""
+    before = log.state.claim
+    generation = before.generation + 1 if before else 1
+    reach("claim.before")
+    log.append(
+        Claim(
+            nonce=uuid.uuid4().hex,
+            query=query,
+            generation=generation,
+            mode=mode,
+            base=base,
+            sinks={sink.name: sink.capabilities.target for sink in sinks},
+            decided=log.state.decided_at,
+            at_ms=now_ms,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            dropped=dropped,
+        )
+    )
+    reach("claim.after")
+    return generation
+
+
+Wanted = Callable[[Prepared[Any]], bool]
+
+
+def sweep(query: QueryId, sinks: Collection[BoundSink], wanted: Wanted, helpers: Helpers) -> int:
+    """Abort the parts in doubt that are ``wanted``; return how many there were.
+
+    Only after our own claim holds a slot: before that, a part in doubt may be decided by
+    somebody else the moment after we looked.
+    """
+
+    def one(sink: BoundSink) -> int:
+        try:
+            orphans = [part for part in sink.sink.in_doubt(query) if wanted(part)]
+            if orphans:
+                sink.sink.abort(orphans)
+        except BeadlineError:
+            raise
+        except Exception as error:
+            raise CommitFailed(
+                f"query {query.name!r}, sink {sink.name!r}: sweeping orphans failed: "
+                f"{type(error).__name__}: {error}. Nothing decided is touched by this; start again "
+                "when the system behind the sink answers."
+            ) from error
+        return len(orphans)
+
+    return sum(helpers.run_all([lambda sink=sink: one(sink) for sink in sinks]))  # type: ignore[misc]

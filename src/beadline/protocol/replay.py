@@ -1,0 +1,91 @@
+"""Replay: compute a decided epoch again, because parts of it are proven lost (rule 13).
+
+All parts are computed from the same offsets; only if every checksum fits what was decided are the
+lost ones published. The replacement is decided before it is committed: a crash in the middle of
+its commits would otherwise find half of it missing from the old decision and publish it twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from beadline.decisions import Decision, StoredPart
+from beadline.errors import NotDeterministic, PartLost
+from beadline.protocol.decide import Times, decide, stored
+from beadline.protocol.engine import Batch
+from beadline.protocol.identity import check_offsets
+from beadline.sink import BoundSink
+
+if TYPE_CHECKING:
+    from beadline.protocol.commit import Lost
+    from beadline.protocol.coordinator import Coordinator
+
+REPLAYS_MAX = 3
+
+
+def replay(
+    coordinator: Coordinator, decision: Decision, batch: Batch, lost: Lost, times: int
+) -> Decision:
+    """Return a new decision of the same epoch, in which the lost parts are replaced."""
+    where = f"query {coordinator.query.name!r}, epoch {decision.epoch}"
+    coordinator.tell("lost", decision.epoch, parts={n: len(p) for n, p in lost.items()})
+    if times > REPLAYS_MAX:
+        raise PartLost(
+            f"{where}: parts of {sorted(lost)} were lost {times} times in a row. Nothing is "
+            "dropped: the epoch stays decided. Raise the outside system's transaction timeout "
+            "above the time that an epoch takes, then start again."
+        )
+    check_offsets(decision, batch.offsets())
+    if batch.settings() != decision.settings:
+        raise NotDeterministic(
+            f"{where}: parts of {sorted(lost)} are lost and must be replayed, but the settings "
+            f"that cut rows into parts have changed from {decision.settings} to "
+            f"{batch.settings()}. Start again with the old settings; nothing was published."
+        )
+    sinks = [sink for sink in coordinator.sinks if sink.name in lost]
+    acks = coordinator.prepare(batch, sinks)
+    parts = dict(decision.sinks)
+    for sink in sinks:
+        gone = {part.id.partition for part in lost[sink.name]}
+        parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)
+    at_ms = decision.at_ms
+    again = decide(
+        coordinator.log,
+        batch,
+        coordinator.generation,
+        parts,
+        decision.parts,
+        Times(decision.started_at_ms, decision.prepared_at_ms, at_ms),
+        replays=decision.replays + 1,
+    )
+    coordinator.losers = True  # the parts that were not lost were prepared a second time
+    coordinator.sweep_losers()
+    coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
+    return again
+
+
+def _merge(
+    where: str, sink: BoundSink, decision: Decision, again: tuple[StoredPart, ...], gone: set[int]
+) -> tuple[StoredPart, ...]:
+    """Take the lost partitions from the second run, everything else from the decision."""
+    old = {part.partition: part for part in decision.sinks[sink.name]}
+    new = {part.partition: part for part in again}
+    for partition in old.keys() | new.keys():
+        one, other = old.get(partition), new.get(partition)
+        fits = one is not None and other is not None and one.checksum is not None
+        if not fits or _content(one) != _content(other):
+            raise NotDeterministic(
+                f"{where}, sink {sink.name!r}, part {partition}: {sorted(gone)} are lost, and "
+                "computing the epoch again did not give the rows that were decided (or no "
+                "checksum was kept to prove it). Publishing them could lose or double rows, so "
+                "nothing was published. The plan is not deterministic: remove rand(), uuid(), "
+                "current time in Python and the like; then decide by hand what to do with this "
+                "epoch (beadline epochs shows it)."
+            )
+    return tuple(replace(new[p] if p in gone else old[p]) for p in sorted(old))
+
+
+def _content(part: StoredPart | None) -> tuple[int, int | None]:
+    assert part is not None
+    return part.rows, part.checksum

@@ -1,0 +1,28 @@
+"""Spark's own checkpoint, as far as the protocol reads it; it is never written from here."""
+
+from __future__ import annotations
+
+import hashlib
+
+from beadline.files import FileSystem, join, open_files
+
+LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
+
+
+class SparkProgress:
+    """Reads ``offsets/`` and ``commits/`` of one checkpoint."""
+
+    def __init__(self, checkpoint: str, files: FileSystem | None = None) -> None:
+        """``checkpoint`` is a qualified URI."""
+        self._checkpoint = checkpoint
+        self._files = files or open_files(checkpoint)
+
+    def last_committed(self) -> int:
+        """Return the last epoch that Spark will never give again; -1 for none."""
+        names = self._files.names(join(self._checkpoint, "commits"))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def offsets(self, epoch: int) -> str | None:
+        """Return the digest of Spark's offsets of an epoch, or None if it was never planned."""
+        data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        return None if data is None else hashlib.sha256(data).hexdigest()

@@ -1,0 +1,118 @@
+"""Everything that can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
+from beadline.files import FileSystem
+from beadline.ids import QueryId
+from beadline.sink import BoundSink, Guarantee
+from beadline.stream import Output, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NOTHING = "Nothing was written."
+ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
+
+# Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
+REFUSED_OPTIONS = {
+    "asyncprogresstrackingenabled": "Spark would commit offsets behind the epoch's back, and an "
+    "epoch that is not in the offset log cannot be given again",
+    "checkpointlocation": "the checkpoint is start()'s first argument",
+    "queryname": "the query's name is exactly_once()'s second argument",
+}
+
+
+def check_stream(stream: Stream) -> None:
+    """The stream must be one, and must go somewhere."""
+    if not isinstance(stream.frame, DataFrame) or not stream.frame.isStreaming:
+        what = "a batch DataFrame" if isinstance(stream.frame, DataFrame) else "not a DataFrame"
+        raise BadQuery(
+            f"query {stream.name!r} needs a streaming DataFrame (spark.readStream), and this is "
+            f"{what}. {_NOTHING}"
+        )
+    if not stream.outputs:
+        raise BadQuery(f"query {stream.name!r} has no sink: add one with .to(sink). {_NOTHING}")
+
+
+def check_settings(stream: Stream, options: dict[str, str]) -> None:
+    """No setting may break a rule of the protocol."""
+    for key, value in options.items():
+        why = REFUSED_OPTIONS.get(key.lower())
+        if why and not (key.lower().startswith("async") and value.lower() == "false"):
+            raise BadSetting(f"option {key!r} cannot be used: {why}. {_NOTHING}")
+    session = stream.frame.sparkSession
+    conf = session._jsparkSession.sessionState().conf()
+    adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
+    if adaptive and conf.contains(ADAPTIVE_STREAMING):
+        if session.conf.get(ADAPTIVE_STREAMING, "false") == "true":
+            raise BadSetting(
+                f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into "
+                "other parts when it is given again, so that a lost part could not be told from "
+                f"the others. Set it to false or leave it out. {_NOTHING}"
+            )
+
+
+def check_files(checkpoint: str, files: FileSystem, mode: Guarantee) -> None:
+    """The checkpoint's file system must be able to keep the log's rule."""
+    if mode is Guarantee.EXACTLY_ONCE and not files.exclusive:
+        raise BadSetting(
+            f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
+            "one winner, so two drivers could both decide an epoch. Use a local disk or hdfs:, or "
+            f"at_least_once(). {_NOTHING}"
+        )
+
+
+def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
+    """Return the Arrow schema of the rows that one sink will be given."""
+    shape = frame.sparkSession.createDataFrame([], frame.schema)
+    try:
+        rows = output.rows(shape) if output.rows else shape
+    except Exception as error:
+        raise BadSink(
+            f"rows= of sink {output.name!r} failed on an empty frame of the query's schema "
+            f"{frame.schema.simpleString()}: {type(error).__name__}: {error}. {_NOTHING}"
+        ) from error
+    if not isinstance(rows, DataFrame) or rows.isStreaming:
+        raise BadSink(f"rows= of sink {output.name!r} must return a batch DataFrame. {_NOTHING}")
+    return _to_arrow(rows)
+
+
+def _to_arrow(rows: DataFrame) -> pa.Schema:
+    """Spark's own mapping, whose arguments differ between the versions of Spark 4."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    known = inspect.signature(to_arrow_schema).parameters
+    wanted: dict[str, Any] = {"timezone": "UTC"}
+    schema = to_arrow_schema(rows.schema, **{k: v for k, v in wanted.items() if k in known})
+    assert schema is not None
+    return schema
+
+
+def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
+    """Ask every sink whether it can take its rows, and what it can promise."""
+    bound = []
+    for output in stream.outputs:
+        try:
+            found = output.sink.check(arrow_schema(output, stream.frame), query)
+        except BeadlineError:
+            raise
+        except Exception as error:
+            raise BadSink(
+                f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. {_NOTHING}"
+            ) from error
+        needed = output.allow if output.allow is not None else stream.mode
+        if found.guarantee < min(needed, stream.mode):
+            hint = f" {found.raised_by}" if found.raised_by else ""
+            raise GuaranteeRefused(
+                f"query {query.name!r} is to be {stream.mode}, but sink {output.name!r} is "
+                f"{found.guarantee}: {found.sentence}{hint} Allow it by name with "
+                f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
+            )
+        bound.append(BoundSink(output.name, output.sink, found, needed))
+    return bound

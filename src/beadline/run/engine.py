@@ -1,0 +1,145 @@
+"""The engine behind the protocol: one epoch's DataFrame, prepared by Spark jobs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from beadline.protocol.engine import Acks, Ticket
+from beadline.run.checkpoint import SparkProgress
+from beadline.run.tasks import ACK_COLUMNS, CHECKSUM, prepare_task, publish_task
+from beadline.sink import BoundSink, FrameSink, Prepared, Sink
+
+Rows = Callable[[DataFrame], DataFrame]
+
+# What decides how rows fall into parts; a replay must have the same (rule 8).
+PARTITIONING = (
+    "spark.sql.shuffle.partitions",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.adaptive.enabled",
+)
+
+
+@dataclass
+class Engine:
+    """What all epochs of one running query have in common."""
+
+    progress: SparkProgress
+    rows: Mapping[str, Rows]
+    stateful: bool
+    speculation: bool
+    partitioning: dict[str, str] = field(default_factory=dict)
+    attempts: Iterator[int] = field(default_factory=itertools.count)
+
+    def batch(self, frame: DataFrame, number: int) -> SparkBatch:
+        """Return one epoch, as Spark gave it to ``foreachBatch``."""
+        if not self.partitioning:
+            conf = frame.sparkSession.conf
+            self.partitioning = {key: str(conf.get(key)) for key in PARTITIONING}
+        return SparkBatch(self, frame, number)
+
+
+class SparkBatch:
+    """The rows of one epoch."""
+
+    def __init__(self, engine: Engine, frame: DataFrame, number: int) -> None:
+        """``frame`` may be computed any number of times, but costs a pass over the source."""
+        self._engine = engine
+        self._frame = frame
+        self._number = number
+
+    @property
+    def number(self) -> int:
+        """Spark's batch id."""
+        return self._number
+
+    def offsets(self) -> str:
+        """Return the digest of Spark's offsets of this epoch, which are there before it runs."""
+        digest = self._engine.progress.offsets(self._number)
+        if digest is None:
+            raise RuntimeError(f"Spark's checkpoint has no offsets of epoch {self._number}")
+        return digest
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings that decide how the rows fall into parts."""
+        return self._engine.partitioning
+
+    @contextmanager
+    def sharing(self, sinks: int) -> Iterator[None]:
+        """Compute the rows once for several sinks.
+
+        A *local checkpoint*, not a cache: when an executor dies, Spark computes cached rows again
+        in secret, and two sinks could then hold different rows of one epoch (rule 9). With the
+        lineage cut, the job fails instead, the epoch is not decided, and is given again.
+        """
+        if sinks < 2:
+            yield
+            return
+        before = self._frame
+        self._frame = before.localCheckpoint(eager=False)
+        try:
+            yield
+        finally:
+            _release(self._frame)
+            self._frame = before
+
+    def prepare(self, sink: BoundSink, ticket: Ticket) -> Acks:
+        """Run the sink's ``prepare`` on every part, or on the whole frame."""
+        frame = self._rows_of(sink)
+        if isinstance(sink.sink, FrameSink):
+            return self._prepare_frame(sink.sink, frame, ticket)
+        checked = sink.capabilities.expires
+        if checked:
+            frame = frame.withColumn(CHECKSUM, F.xxhash64(*(frame[c] for c in _quoted(frame))))
+        task = prepare_task(sink.sink, ticket, checked)
+        acks = frame.mapInArrow(task, ACK_COLUMNS).collect()
+        prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
+        retried = any(ack.retries > 0 for ack in acks)
+        prepared.sort(key=lambda part: part.id.partition)
+        if len({ack.partition for ack in acks}) != len(acks):
+            raise RuntimeError(f"two acks for one part of sink {sink.name!r}")
+        return Acks(tuple(prepared), len(acks), retried or self._engine.speculation)
+
+    def publish(self, sink: BoundSink, ticket: Ticket) -> None:
+        """Run the sink's ``publish`` on every part."""
+        assert isinstance(sink.sink, Sink)
+        self._rows_of(sink).mapInArrow(publish_task(sink.sink, ticket), ACK_COLUMNS).collect()
+
+    def advance_state(self) -> None:
+        """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
+        if self._engine.stateful:
+            self._frame.write.format("noop").mode("overwrite").save()
+
+    def _rows_of(self, sink: BoundSink) -> DataFrame:
+        rows = self._engine.rows.get(sink.name)
+        return rows(self._frame) if rows else self._frame
+
+    def _prepare_frame(self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket) -> Acks:
+        observed = Observation()
+        part = ticket.part(0, next(self._engine.attempts))
+        frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
+        committable = sink.prepare(frame, part)
+        if committable is None:
+            return Acks((), 1)
+        return Acks((Prepared(part.id, observed.get["rows"], committable),), 1)
+
+
+def _prepared(sink: Sink[Any], ticket: Ticket, ack: Any) -> Prepared[Any]:
+    committable = sink.committable.from_json(json.loads(ack.part))
+    return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
+
+
+def _quoted(frame: DataFrame) -> list[str]:
+    return ["`" + name.replace("`", "``") + "`" for name in frame.columns]
+
+
+def _release(frame: DataFrame) -> None:
+    """Free the blocks of a local checkpoint now, not at some later garbage collection."""
+    frame._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -1,0 +1,239 @@
+"""A running query: Spark's own names on it, Beadline's errors in it."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from beadline.decisions import DecisionLog, FileStore
+from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, PrepareFailed
+from beadline.files import join, open_files, qualify
+from beadline.ids import QueryId
+from beadline.observe import Listener, ignore
+from beadline.protocol.commit import Threads
+from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.publish import Publisher
+from beadline.run import checks
+from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
+from beadline.run.engine import Engine
+from beadline.run.plan import is_stateful
+from beadline.sink import Guarantee
+from beadline.stream import Stream
+
+SWEEP_AGAIN_S = 15.0
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``start`` was called with."""
+
+    checkpoint: str
+    every: str | None
+    available_now: bool
+    output_mode: str
+    drop: tuple[str, ...]
+    keep: int
+    options: dict[str, str]
+
+
+class Query:
+    """One start of one stream."""
+
+    def __init__(self, coordinator: Coordinator, engine: Engine, threads: Threads) -> None:
+        """Nothing runs yet."""
+        self._coordinator = coordinator
+        self._engine = engine
+        self._threads = threads
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._query: StreamingQuery | None = None
+        self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
+        self._later.daemon = True
+
+    # -- what a user calls, under Spark's own names
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self._coordinator.name
+
+    @property
+    def generation(self) -> int:
+        """Which start of the query this is."""
+        return self._coordinator.generation
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether Spark is still running it."""
+        return self._spark.isActive
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        """Spark's progress of the last epoch."""
+        return self._spark.lastProgress
+
+    @property
+    def recentProgress(self) -> Any:  # noqa: N802
+        """Spark's progress of the last epochs."""
+        return self._spark.recentProgress
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status."""
+        return dict(self._spark.status)
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the query: Beadline's error where there is one."""
+        if self._error is not None:
+            hidden = self._stopping and isinstance(self._error, PrepareFailed)
+            return None if hidden else self._error
+        return None if self._stopping else self._spark.exception()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
+        ended: bool | None = True
+        try:
+            ended = self._spark.awaitTermination(timeout)  # type: ignore[arg-type]
+        except StreamingQueryException:
+            failure = self.exception()
+            if failure is not None:
+                raise failure from None
+        if ended is not False:
+            self._close()
+        return ended is not False
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until everything that is there now shows in every sink; for tests."""
+        try:
+            self._spark.processAllAvailable()
+        except StreamingQueryException:
+            failure = self.exception()
+            if failure is not None:
+                raise failure from None
+
+    def stop(self) -> None:
+        """End the query: an undecided epoch is aborted, a decided one is finished."""
+        self._stopping = True
+        self._spark.stop()
+        self._close()
+
+    # -- how it runs
+
+    @property
+    def _spark(self) -> StreamingQuery:
+        assert self._query is not None, "the query has not started"
+        return self._query
+
+    def _run(self, stream: Stream, settings: Settings, checkpoint: str) -> None:
+        """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
+        writer = (
+            stream.frame.writeStream.foreachBatch(self._epoch)
+            .outputMode(settings.output_mode)
+            .queryName(stream.name)
+            .options(**settings.options)
+            .option("checkpointLocation", checkpoint)
+        )
+        if settings.available_now:
+            writer = writer.trigger(availableNow=True)
+        elif settings.every is not None:
+            writer = writer.trigger(processingTime=settings.every)
+        with _not_adaptive(stream.frame.sparkSession):
+            self._query = writer.start()
+        self._later.start()
+
+    def _epoch(self, frame: DataFrame, number: int) -> None:
+        """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
+        try:
+            self._coordinator.run_epoch(self._engine.batch(frame, number))
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _sweep_again(self) -> None:
+        """A task of an older driver may have finished after its orphans were swept (rule 7)."""
+        if self._query is None or not self._query.isActive:
+            return
+        try:
+            self._coordinator.sweep_older()
+        except BeadlineError as error:
+            self._coordinator.tell("sweep failed", error=str(error))
+
+    def _close(self) -> None:
+        self._later.cancel()
+        self._threads.close()
+
+
+def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
+    """Check, claim, finish, sweep; then start Spark (rule 15)."""
+    checks.check_stream(stream)
+    checks.check_settings(stream, settings.options)
+    checkpoint = qualify(settings.checkpoint)
+    files = open_files(checkpoint)
+    checks.check_files(checkpoint, files, stream.mode)
+    provisional = QueryId(stream.name, uuid.uuid4().hex, checkpoint)
+    sinks = checks.bind(stream, provisional)
+    log = _open_log(checkpoint, settings.keep)
+    threads = Threads()
+    engine = _engine(stream, SparkProgress(checkpoint, files))
+    kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
+    coordinator = kind(
+        stream.name, checkpoint, sinks, log, engine.progress, threads, listener or ignore
+    )
+    query = Query(coordinator, engine, threads)
+    threads.stopping = lambda: query._stopping
+    try:
+        coordinator.start(settings.drop)
+        query._run(stream, settings, checkpoint)
+    except BaseException:
+        query._close()
+        raise
+    return query
+
+
+def _engine(stream: Stream, progress: SparkProgress) -> Engine:
+    rows = {output.name: output.rows for output in stream.outputs if output.rows is not None}
+    conf = stream.frame.sparkSession.sparkContext.getConf()
+    speculation = conf.get("spark.speculation", "false") == "true"
+    return Engine(progress, rows, is_stateful(stream.frame), speculation)
+
+
+def _open_log(checkpoint: str, keep: int) -> DecisionLog:
+    """Make the log's folder: the first thing that is written."""
+    if keep < 1:
+        raise BadSetting(f"keep= is the number of records to retain, at least 1, not {keep}")
+    store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
+    try:
+        store.make_folder()
+    except Exception as error:
+        raise CheckpointProblem(
+            f"checkpoint {checkpoint} cannot be written: {type(error).__name__}: {error}. Give a "
+            "folder that this user may write to. Nothing was written."
+        ) from error
+    return DecisionLog(store, keep)
+
+
+@contextmanager
+def _not_adaptive(session: SparkSession) -> Iterator[None]:
+    """Start a query with adaptive execution off: Spark clones the session's settings at start.
+
+    Otherwise a replay could cut an epoch into other parts (rule 8).
+    """
+    key = "spark.sql.adaptive.enabled"
+    with _starting:
+        before = session.conf.get(key, "true")
+        session.conf.set(key, "false")
+        try:
+            yield
+        finally:
+            session.conf.set(key, str(before))
+
+

@@ -1,0 +1,112 @@
+"""What runs in Spark's Python workers: Arrow batches in, one ack per part out."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from beadline.chaos.points import reach
+from beadline.protocol.engine import Ticket
+from beadline.sink import Sink
+
+# 64-bit integers only: narrower ones are not carried through every version of Spark.
+ACK_COLUMNS = "partition long, attempt long, retries long, rows long, checksum long, part string"
+ACK_SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("partition", "attempt", "retries", "rows", "checksum")),
+        ("part", pa.string()),
+    ]
+)
+CHECKSUM = "__beadline_checksum"
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Counted:
+    """Counts rows, and sums and removes the checksum column, as batches pass by."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], checked: bool) -> None:
+        """``checked`` says that the last column is Spark's hash of the row."""
+        self._batches = batches
+        self._checked = checked
+        self.rows = 0
+        self._sum = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that have rows, without the checksum column."""
+        for batch in self._batches:
+            if batch.num_rows == 0:
+                continue
+            self.rows += batch.num_rows
+            if self._checked:
+                hashes = batch.column(batch.num_columns - 1)
+                # Wraps round at 64 bits, which is as good as any other sum.
+                self._sum += pc.sum(hashes).as_py() or 0
+                batch = batch.select(list(range(batch.num_columns - 1)))
+            yield batch
+
+    @property
+    def checksum(self) -> int | None:
+        """The order-insensitive content checksum, as a signed 64-bit number."""
+        if not self._checked:
+            return None
+        return (self._sum + 2**63) % 2**64 - 2**63
+
+
+def prepare_task(sink: Sink[Any], ticket: Ticket, checked: bool) -> Task:
+    """Return the function that prepares one part and answers with its ack."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        context = TaskContext.get()
+        assert context is not None
+        part = ticket.part(context.partitionId(), context.taskAttemptId())
+        reach("prepare.part")
+        counted = Counted(batches, checked)
+        committable = sink.prepare(iter(counted), part)
+        for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
+            raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
+        reach("prepare.acked")
+        text = None if committable is None else json.dumps(committable.to_json())
+        ack = {
+            "partition": part.id.partition,
+            "attempt": part.id.attempt,
+            "retries": context.attemptNumber(),
+            "rows": counted.rows,
+            "checksum": counted.checksum,
+            "part": text,
+        }
+        yield pa.RecordBatch.from_pylist([ack], ACK_SCHEMA)
+
+    return task
+
+
+def publish_task(sink: Sink[Any], ticket: Ticket) -> Task:
+    """Return the function that publishes one part at once."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        context = TaskContext.get()
+        assert context is not None
+        part = ticket.part(context.partitionId(), context.taskAttemptId())
+        sink.publish(iter(Counted(batches, False)), part)
+        yield pa.RecordBatch.from_pylist([], ACK_SCHEMA)
+
+    return task
+
+
+def settle_worker() -> None:
+    """Make a reused worker ready for its next task sooner.
+
+    PySpark's daemon runs a full garbage collection after every task, some 40 ms with pyarrow and
+    pandas loaded, in which the next task waits. What is loaded by now lives as long as the worker,
+    so it need not be looked at again.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.freeze()

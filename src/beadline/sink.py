@@ -1,0 +1,209 @@
+"""THE interface: what a sink must do so that each row shows in it once.
+
+A sink author writes one class and proves it with the conformance suite
+(``beadline.testing.suite``). Two shapes share everything but the first step: a ``Sink`` is
+given Arrow batches on the executors, a ``FrameSink`` is given the epoch's DataFrame on the
+driver and lets Spark's own writer run.
+
+The order of calls for one epoch::
+
+    check ─ once, before anything is written
+    prepare ─ any number of attempts per part, in any process, possibly at the same time
+    (decide ─ the coordinator's, not yours: one durable record of every committable)
+    commit ─ any number of times, by any process, possibly an hour late
+    abort ─ only for parts that no decision names, any number of times
+
+The usual mistake is to make something visible in ``prepare``, or to trust that ``commit`` runs
+only once. A commit that comes late, after newer epochs, must have no effect: check (incarnation,
+epoch) in the same atomic act that writes.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from beadline.committable import Committable
+from beadline.ids import EpochId, PartId, QueryId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+C = TypeVar("C", bound=Committable)
+
+
+class Guarantee(enum.IntEnum):
+    """How often a row may show; the guarantee of a query is its weakest part's."""
+
+    AT_MOST_ONCE = 0
+    AT_LEAST_ONCE = 1
+    EXACTLY_ONCE = 2
+
+    def __str__(self) -> str:
+        """Return the form used everywhere: ``exactly-once``."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def parse(cls, text: str) -> Guarantee:
+        """Read ``"exactly-once"`` and its siblings."""
+        return cls[text.upper().replace("-", "_")]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What this sink, on this server as it is configured, can promise.
+
+    ``target`` says where the rows go, in a form that stays the same as long as it is the same
+    place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
+    the outside system may throw a prepared part away (a transaction timeout): such parts carry
+    a content checksum, so that they can be replayed. ``publishes`` says that ``publish`` is there.
+    """
+
+    guarantee: Guarantee
+    sentence: str
+    target: str
+    atomic: bool = False
+    expires: bool = False
+    publishes: bool = False
+    raised_by: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one call of ``prepare`` is told: its id, and what was decided last.
+
+    ``decided`` lists the parts of this sink in the newest decision, so that a writer that lives
+    on between epochs knows what became of its transaction.
+    """
+
+    id: PartId
+    decided: tuple[PartId, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[C]):
+    """A part that is durable and invisible, with the record that can finish it from anywhere."""
+
+    id: PartId
+    rows: int
+    committable: C
+    checksum: int | None = None
+
+
+class Outcome(enum.Enum):
+    """What a commit can say of one part."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already committed"
+    LOST = "lost"  # proven absent; an error from the outside system is not a proof
+    UNKNOWN = "unknown"  # asked again until it is known
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """One outcome per part, and a sentence for people where there is something to say."""
+
+    outcomes: Mapping[PartId, Outcome]
+    detail: str = ""
+
+    @classmethod
+    def all(cls, parts: Sequence[Prepared[Any]], outcome: Outcome) -> CommitResult:
+        """The same outcome for every part: what a sink with atomic epochs answers."""
+        return cls({part.id: outcome for part in parts})
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a sink remembers of a query: the newest epoch that it holds."""
+
+    incarnation: str
+    epoch: int
+    nonce: str = ""
+
+
+@dataclass(frozen=True)
+class _SinkBase(ABC, Generic[C]):
+    """What both shapes share. Subclasses are frozen dataclasses of configuration."""
+
+    committable: ClassVar[type[Committable]]
+
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """A name made from the target, so that reordering sinks changes nothing."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """On the driver, before anything is written: reachable? does the table fit the rows?
+
+        Raise ``BadSink`` with what to do. Create nothing here that a refused start would leave
+        behind.
+        """
+
+    @abstractmethod
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:
+        """Make the parts of a decided epoch visible. Repeating it, even late, changes nothing.
+
+        Called in any process that holds the decision, any number of times, and possibly by two
+        processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
+        fate the outside system did not tell, and you will be asked again.
+        """
+
+    @abstractmethod
+    def abort(self, parts: Sequence[Prepared[C]]) -> None:
+        """Throw undecided parts away. Idempotent; never called for a part that was decided."""
+
+    @abstractmethod
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[C]]:
+        """Every part of this query that is prepared and not visible; skip strangers' ids."""
+
+    @abstractmethod
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """What the outside system itself remembers of ``query.name``, whatever incarnation."""
+
+
+@dataclass(frozen=True)
+class Sink(_SinkBase[C]):
+    """A sink that takes Arrow batches on the executors. It holds configuration only."""
+
+    @abstractmethod
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> C | None:
+        """Make the part durable and invisible; answer with what finishes it from any process.
+
+        Runs on an executor. ``None`` says that there was nothing to write. When this returns, a
+        power cut must not lose the rows.
+        """
+
+    def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
+        """Make the rows visible at once, for ``at_least_once``; only with ``publishes``."""
+        raise NotImplementedError(f"{type(self).__name__} does not publish")
+
+
+@dataclass(frozen=True)
+class FrameSink(_SinkBase[C]):
+    """A sink that lets Spark's own writer run on the epoch's frame."""
+
+    @abstractmethod
+    def prepare(self, frame: DataFrame, part: Part) -> C | None:
+        """Write the frame durably and invisibly; runs on the driver, one call per epoch."""
+
+
+AnySink = Sink[Any] | FrameSink[Any]
+
+
+@dataclass(frozen=True)
+class BoundSink:
+    """A sink in its place in one query: named, checked, and with what it was found to promise."""
+
+    name: str
+    sink: AnySink
+    capabilities: Capabilities
+    allow: Guarantee = field(default=Guarantee.EXACTLY_ONCE)
+
+    def __repr__(self) -> str:
+        """Name and target only: a sink's settings may hold a secret."""
+        return f"BoundSink({self.name} → {self.capabilities.target})"

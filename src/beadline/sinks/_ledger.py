@@ -1,0 +1,31 @@
+"""The ledger: what a target itself remembers of a query, so that a late commit has no effect.
+
+A sink that writes at commit time keeps one row per query in the same system, and reads and writes
+it in the same transaction as the rows (rule 10). The one question asked of it is the same
+everywhere, so it is answered here.
+"""
+
+from __future__ import annotations
+
+from beadline.errors import WrongCheckpoint
+from beadline.ids import EpochId
+from beadline.sink import Seen
+
+LEDGER = "_beadline_ledger"
+
+
+def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
+    """Whether the ledger says that this epoch is already there; raise if it is another query's.
+
+    Epochs are committed in order, so a ledger at a newer epoch holds this one too.
+    """
+    if seen is None:
+        return False
+    if seen.incarnation != epoch.query.incarnation:
+        raise WrongCheckpoint(
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {target} holds epoch {seen.epoch} of "
+            "another query of that name, born with another checkpoint. Whose rows belong there "
+            "cannot be known, so nothing was written. Stop one of the two; give it another name, or "
+            "its old checkpoint back."
+        )
+    return seen.epoch >= epoch.number

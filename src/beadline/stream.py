@@ -1,0 +1,114 @@
+"""``exactly_once(frame, name).to(sink).start(checkpoint)``: what a user types.
+
+A ``Stream`` is a description that can be passed about, analyzed and tested; nothing is read or
+written before ``start``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadQuery, BadSetting
+from beadline.ids import check_name
+from beadline.sink import AnySink, FrameSink, Guarantee, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from beadline.observe import Listener
+    from beadline.run.engine import Rows
+    from beadline.run.query import Query
+
+
+@dataclass(frozen=True)
+class Output:
+    """One sink of a stream: its name, its share of the rows, and what it may promise."""
+
+    name: str
+    sink: AnySink
+    rows: Rows | None = None
+    allow: Guarantee | None = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streaming DataFrame and the sinks that it goes to; made by ``exactly_once``."""
+
+    frame: DataFrame
+    name: str
+    mode: Guarantee
+    outputs: tuple[Output, ...] = field(default=())
+
+    def to(
+        self,
+        sink: AnySink,
+        *,
+        rows: Rows | None = None,
+        name: str | None = None,
+        allow: str | None = None,
+    ) -> Stream:
+        """Add a sink; every sink of a stream is decided together, epoch by epoch.
+
+        ``rows`` is batch code on one epoch's rows, for this sink alone. ``name`` is the sink's
+        name in the log, made from its target unless given; it must stay the same over restarts.
+        ``allow="at-least-once"`` lets a weaker sink stand beside the others.
+        """
+        if not isinstance(sink, (Sink, FrameSink)):
+            raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
+        name = check_name("sink", name if name is not None else sink.default_name)
+        if any(output.name == name for output in self.outputs):
+            raise BadQuery(
+                f"query {self.name!r} has two sinks named {name!r}: the log could not tell their "
+                'parts apart. Give one of them another name: .to(sink, name="..."). Nothing was '
+                "written."
+            )
+        weaker = None if allow is None else _allowed(allow)
+        return replace(self, outputs=(*self.outputs, Output(name, sink, rows, weaker)))
+
+    def start(
+        self,
+        checkpoint: str,
+        *,
+        every: str | None = None,
+        available_now: bool = False,
+        output_mode: str = "append",
+        drop: Collection[str] = (),
+        keep: int = 100,
+        options: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+    ) -> Query:
+        """Check everything, claim the log, finish what was decided, then start Spark.
+
+        ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes what
+        is there and ends; neither runs epoch after epoch. ``drop`` gives up, by name, the rows
+        that a decided epoch holds for a sink that is gone. ``keep`` is how many records of the
+        log are retained. ``listener`` is told every step of every epoch.
+        """
+        from beadline.run.query import Settings, start
+
+        if every is not None and available_now:
+            raise BadSetting("start() takes every= or available_now=True, not both")
+        settings = Settings(
+            checkpoint, every, available_now, output_mode, tuple(drop), keep, dict(options or {})
+        )
+        return start(self, settings, listener)
+
+
+def exactly_once(frame: DataFrame, name: str) -> Stream:
+    """Each row that the source delivered shows once in each sink, whatever dies."""
+    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE)
+
+
+def at_least_once(frame: DataFrame, name: str) -> Stream:
+    """No row is lost; rows may show again after a crash. No transactions, lower latency."""
+    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE)
+
+
+def _allowed(text: str) -> Guarantee:
+    try:
+        return Guarantee.parse(text)
+    except KeyError:
+        known = ", ".join(repr(str(level)) for level in Guarantee)
+        raise BadQuery(f"allow= takes one of {known}, not {text!r}") from None

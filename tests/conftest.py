@@ -1,0 +1,191 @@
+"""What every test folder shares: order, seed, sampling, honest counts, one Spark session.
+
+Cheap proofs come first, so that a broken rule fails in seconds: unit, model, spark, kill, servers.
+Everything random hangs on one seed, printed at both ends with the command that replays it. A run
+says how many tests it did not really run; in CI that must be none.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from beadline.testing.servers.fixtures import hdfs_cluster  # noqa: F401 (a fixture)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TESTS = Path(__file__).parent
+FOLDERS = ("unit", "model", "spark", "kill", "servers")
+MARKERS = (
+    "long: runs only with BEADLINE_LONG=1 (make test-long); not selected otherwise",
+    "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
+    "quarantine(reason): runs, may fail, and is counted; forbidden in CI",
+)
+SEED: pytest.StashKey[int] = pytest.StashKey()
+
+
+def in_ci() -> bool:
+    """Where nothing may be skipped, retried or quarantined."""
+    return os.environ.get("CI", "").lower() == "true"
+
+
+def is_long() -> bool:
+    """Whether all of the long fault runs were asked for."""
+    return os.environ.get("BEADLINE_LONG", "") not in ("", "0")
+
+
+def needs_server(reason: str) -> NoReturn:
+    """Skip a test whose server cannot be had, with the reason; in CI that is a failure."""
+    if in_ci():
+        pytest.fail(f"CI must have this server: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed",
+        type=int,
+        default=None,
+        help="seed of everything random in the tests; BEADLINE_SEED is the same; random if unset",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    seed = config.getoption("--seed")
+    if seed is None:
+        seed = int(os.environ.get("BEADLINE_SEED") or secrets.randbelow(2**32))
+    config.stash[SEED] = seed
+    # Subprocesses of the kill tests read it there.
+    os.environ["BEADLINE_SEED"] = str(seed)
+    # Hypothesis's plugin reads its option after this hook: one seed replays its runs too.
+    if getattr(config.option, "hypothesis_seed", "") is None:
+        config.option.hypothesis_seed = str(seed)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return replay(config)
+
+
+def replay(config: pytest.Config) -> str:
+    """The seed, and the command that runs the same again."""
+    target = "test-long" if is_long() else "test"
+    return f"seed {config.stash[SEED]}; replay: BEADLINE_SEED={config.stash[SEED]} make {target}"
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m have chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    dropped = set() if is_long() else long_items(items) | unsampled(items, config.stash[SEED])
+    if dropped:
+        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+    items[:] = sorted((item for item in items if item not in dropped), key=folder_rank)
+    for item in items:
+        if mark := item.get_closest_marker("quarantine"):
+            item.add_marker(pytest.mark.xfail(reason=str(mark.args[0]), strict=False))
+
+
+def folder_rank(item: pytest.Item) -> int:
+    """The place of a test's folder in the order of the run."""
+    if TESTS not in item.path.parents:
+        return len(FOLDERS)
+    folder = item.path.relative_to(TESTS).parts[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+
+def long_items(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that only a long run takes."""
+    return {item for item in items if item.get_closest_marker("long")}
+
+
+def unsampled(items: list[pytest.Item], seed: int) -> set[pytest.Item]:
+    """The parameter sets of `sampled` tests that this seed leaves out."""
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    dropped: set[pytest.Item] = set()
+    for name, group in groups.items():
+        mark = group[0].get_closest_marker("sampled")
+        assert mark is not None
+        # Named by the test, so that adding a test elsewhere does not change this sample.
+        chosen = random.Random(f"{seed} {name}").sample(group, min(mark.args[0], len(group)))
+        dropped.update(set(group) - set(chosen))
+    return dropped
+
+
+def counts(config: pytest.Config) -> dict[str, int]:
+    """Tests that did not really run, by the terminal reporter's own books.
+
+    A retry plugin would report `rerun`; an expected failure is a quarantine by another name.
+    """
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    stats: dict[str, list[object]] = reporter.stats if reporter else {}
+
+    def total(*outcomes: str) -> int:
+        return sum(len(stats.get(outcome, ())) for outcome in outcomes)
+
+    return {
+        "skipped": total("skipped"),
+        "retried": total("rerun"),
+        "quarantined": total("xfailed", "xpassed"),
+    }
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: these are the last lines of the run
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    found = counts(session.config)
+    refused = in_ci() and any(found.values())
+    if refused and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(replay(session.config))
+        reporter.write_line(", ".join(f"{name} {count}" for name, count in found.items()))
+        if refused:
+            reporter.write_line("CI=true allows none of these: the run has failed", red=True)
+
+
+@pytest.fixture(scope="session")
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this run."""
+    return pytestconfig.stash[SEED]
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Randomness of this test's own: the same seed gives it the same numbers in any order."""
+    return random.Random(f"{seed} {request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small local Spark for the whole run; imported here, so that unit tests need no JVM."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Python workers unpickle functions of the test modules by name.
+    path = (str(TESTS.parent), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    from beadline.run.session import session
+
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    running = session("beadline-tests", **conf)
+    yield running
+    running.stop()

@@ -1,0 +1,245 @@
+"""The house rules, as a test: cheap from the first commit and impossible later.
+
+Sizes keep a file readable in one sitting; import boundaries keep the design true (see
+ARCHITECTURE.md). Ruff sees to columns, commented-out code and names; columns are checked here too,
+for files that ruff does not read. Every rule is also tried on a piece of code that breaks it: a
+checker that finds nothing may be a checker that looks at nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 300
+MAX_COLUMNS = 100
+
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".sql", ""}
+NOT_OURS = {"build", "dist", "site", "__pycache__", "node_modules"}
+
+# What a sink may know of Beadline, so that a sink of anybody's needs no more than ours do.
+SINK_MAY_IMPORT = (
+    "beadline.sink",
+    "beadline.ids",
+    "beadline.errors",
+    "beadline.committable",
+    "beadline.chaos.points",
+    "beadline.files",
+    "beadline.run.extras",
+    "beadline.sinks",
+)
+SPARK_SESSION_IN = ("stream.py", "run/", "testing/", "cli/", "chaos/", "sources/")
+IO_MODULES = {
+    "asyncio", "fcntl", "glob", "http", "io", "logging", "multiprocessing", "os", "pathlib",
+    "py4j", "pyarrow", "pyspark", "select", "shutil", "signal", "socket", "sqlite3", "ssl",
+    "subprocess", "sys", "tempfile", "threading", "time", "urllib",
+}  # fmt: skip
+# Joined here, so that this file does not break its own rule.
+REGISTRIES = tuple(
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("repo1", "maven", "org"),
+        ("repo", "maven", "apache", "org"),
+        ("registry", "npmjs", "org"),
+    )
+)
+MACHINE_PATH = re.compile(r"(?<![\w./…<>{}-])/" + r"work/")
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Every Python file of ours in these folders; a folder that is not there yet has none."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def text_files() -> Iterator[Path]:
+    """Every text file of ours, wherever it is; folders that tools make are not entered."""
+
+    def walk(folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.iterdir()):
+            if path.is_dir():
+                hidden = path.name.startswith(".") and path.name != ".ci"
+                if not hidden and path.name not in NOT_OURS:
+                    yield from walk(path)
+            elif path.suffix in TEXT:
+                yield path
+
+    yield from walk(ROOT)
+
+
+def name_of(path: Path) -> str:
+    """`src/beadline/sinks/files.py` is `sinks/files.py`; others are named from the root."""
+    package = ROOT / "src" / "beadline"
+    return path.relative_to(package if package in path.parents else ROOT).as_posix()
+
+
+def size_problems(name: str, code: str) -> Iterator[str]:
+    """Files, functions and lines that are too long."""
+    lines = code.splitlines()
+    if len(lines) > MAX_FILE_LINES:
+        yield f"{name}: {len(lines)} lines, more than {MAX_FILE_LINES}"
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield f"{name}:{number}: {len(line)} columns, more than {MAX_COLUMNS}"
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield f"{name}:{node.lineno}: {node.name} has {length} lines, more than 60"
+
+
+def docstring_problems(name: str, code: str) -> Iterator[str]:
+    """Modules that do not say what they are and why; an empty `__init__.py` is nothing."""
+    if code.strip() and not ast.get_docstring(ast.parse(code)):
+        yield f"{name}: the module has no docstring"
+
+
+def imports(code: str) -> Iterator[tuple[int, str]]:
+    """Every imported name with its line; `from a.b import c` is `a.b.c`."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def inside(imported: str, *modules: str) -> bool:
+    """Whether an imported name is one of these modules, or in one of them."""
+    return any(f"{imported}.".startswith(f"{module}.") for module in modules)
+
+
+def boundary_problems(name: str, code: str) -> Iterator[str]:
+    """Imports that the design forbids, for a module named from `src/beadline`."""
+    for line, imported in imports(code):
+        where = f"{name}:{line}: imports {imported}"
+        if imported.startswith("."):
+            yield f"{where}: relative imports hide a boundary"
+        foreign = inside(imported, "beadline") and not inside(imported, *SINK_MAY_IMPORT)
+        if name.startswith("sinks/") and foreign:
+            yield f"{where}: a sink may import only {', '.join(SINK_MAY_IMPORT)}"
+        if name.startswith("protocol/") and inside(imported, "pyspark", "py4j"):
+            yield f"{where}: the protocol is given a way to run, it does not know Spark"
+        if name == "protocol/epoch.py" and imported.split(".")[0] in IO_MODULES:
+            yield f"{where}: protocol/epoch.py does no I/O"
+        for top in ("cli", "dashboard"):
+            may = name.startswith((f"{top}/", "cli/")) or name == "__main__.py"
+            if inside(imported, f"beadline.{top}") and not may:
+                yield f"{where}: nothing imports {top}"
+
+
+def spark_session_problems(name: str, code: str) -> Iterator[str]:
+    """Mentions of SparkSession outside the doors to Spark, for a module under `src/beadline`."""
+    if name.startswith(SPARK_SESSION_IN) and name != "chaos/points.py":
+        return
+    for node in ast.walk(ast.parse(code)):
+        mentioned = {
+            ast.Name: getattr(node, "id", ""),
+            ast.Attribute: getattr(node, "attr", ""),
+            ast.alias: getattr(node, "name", ""),
+        }.get(type(node), "")
+        if mentioned == "SparkSession":
+            line = getattr(node, "lineno", 0)
+            yield f"{name}:{line}: only {', '.join(SPARK_SESSION_IN)} touch a SparkSession"
+
+
+def pure_problems(name: str, code: str) -> Iterator[str]:
+    """Calls by which a pure module would reach outside without importing anything."""
+    if name != "protocol/epoch.py":
+        return
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name) and node.id in ("open", "print", "input", "__import__"):
+            yield f"{name}:{node.lineno}: {node.id}: protocol/epoch.py does no I/O"
+
+
+def portable_problems(name: str, text: str) -> Iterator[str]:
+    """Words that are true on one machine only."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if MACHINE_PATH.search(line):
+            yield f"{name}:{number}: an absolute path of one machine"
+        for host in REGISTRIES:
+            if host in line:
+                yield f"{name}:{number}: names a package registry, which users may mirror"
+
+
+Rule = Callable[[str, str], Iterator[str]]
+EVERYWHERE: tuple[Rule, ...] = (size_problems, docstring_problems)
+IN_PACKAGE: tuple[Rule, ...] = (boundary_problems, spark_session_problems, pure_problems)
+
+
+def problems(paths: list[Path], rule: Rule) -> list[str]:
+    return [problem for path in paths for problem in rule(name_of(path), path.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("rule", EVERYWHERE, ids=lambda rule: rule.__name__)
+def test_all_code(rule: Rule) -> None:
+    paths = python_files("src", "tests", "bench", "examples")
+    assert Path(__file__) in paths
+    assert problems(paths, rule) == []
+
+
+@pytest.mark.parametrize("rule", IN_PACKAGE, ids=lambda rule: rule.__name__)
+def test_boundaries(rule: Rule) -> None:
+    paths = python_files("src/beadline")
+    assert paths
+    assert problems(paths, rule) == []
+
+
+def test_nothing_of_one_machine() -> None:
+    paths = list(text_files())
+    assert ROOT / "Makefile" in paths
+    assert ROOT / ".ci" / "run" in paths
+    assert problems(paths, portable_problems) == []
+
+
+LONG_FUNCTION = '"""Doc."""\ndef f():\n' + "    pass\n" * 60
+BROKEN: tuple[tuple[Rule, str, str], ...] = (
+    (size_problems, "ids.py", LONG_FUNCTION),
+    (size_problems, "ids.py", "x = 1\n" * 301),
+    (size_problems, "ids.py", "x = '" + "y" * 96 + "'\n"),
+    (docstring_problems, "ids.py", "x = 1\n"),
+    (boundary_problems, "sinks/files.py", "from beadline.protocol import epoch\n"),
+    (boundary_problems, "sinks/files.py", "from beadline import exactly_once\n"),
+    (boundary_problems, "sinks/files.py", "import beadline.stream\n"),
+    (boundary_problems, "sinks/files.py", "from beadline.run import session\n"),
+    (boundary_problems, "sinks/files.py", "from . import _staging\n"),
+    (boundary_problems, "protocol/decide.py", "def f():\n    from pyspark.sql import Row\n"),
+    (boundary_problems, "protocol/epoch.py", "import os.path\n"),
+    (boundary_problems, "protocol/epoch.py", "from pathlib import Path\n"),
+    (boundary_problems, "stream.py", "from beadline.cli import main\n"),
+    (boundary_problems, "observe/events.py", "from beadline import dashboard\n"),
+    (spark_session_problems, "protocol/decide.py", "from pyspark.sql import SparkSession\n"),
+    (spark_session_problems, "sinks/files.py", "import pyspark.sql as s\ns.SparkSession\n"),
+    (spark_session_problems, "chaos/points.py", "SparkSession.builder\n"),
+    (pure_problems, "protocol/epoch.py", "open('x')\n"),
+    (portable_problems, "README.md", "see " + "/" + "work/main\n"),
+    (portable_problems, "README.md", f"from https://{REGISTRIES[0]}/simple\n"),
+)
+FINE: tuple[tuple[Rule, str, str], ...] = (
+    (docstring_problems, "sinks/__init__.py", ""),
+    (boundary_problems, "sinks/files.py", "from beadline import ids, sink\n"),
+    (boundary_problems, "sinks/files.py", "from beadline.sink import Sink\n"),
+    (boundary_problems, "sinks/files.py", "from beadline.sinks._staging import stage\n"),
+    (boundary_problems, "cli/dashboard.py", "from beadline.dashboard import serve\n"),
+    (boundary_problems, "__main__.py", "from beadline.cli import main\n"),
+    (spark_session_problems, "run/session.py", "from pyspark.sql import SparkSession\n"),
+    (spark_session_problems, "sinks/files.py", "def f(df): return df.sparkSession\n"),
+    (portable_problems, "a.py", "tmp_path / 'x' / 'work/parts'\nhdfs://host/work/orders\n"),
+)
+
+
+@pytest.mark.parametrize(("rule", "name", "code"), BROKEN)
+def test_a_broken_rule_is_found(rule: Rule, name: str, code: str) -> None:
+    assert list(rule(name, code))
+
+
+@pytest.mark.parametrize(("rule", "name", "code"), FINE)
+def test_what_is_allowed_is_not_found(rule: Rule, name: str, code: str) -> None:
+    assert list(rule(name, code)) == []
