@@ -13,6 +13,7 @@ import pytest
 from beadline.errors import JavaProblem
 from beadline.run import java
 from beadline.run.java import FIX, find_java, require_java
+from beadline.run.session import session
 
 SEVENTEEN = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'
 TWENTY_ONE = 'openjdk version "21" 2023-09-19'
@@ -101,3 +102,14 @@ def test_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_ANSWER_TIMEOUT_S", 0.2)
     with pytest.raises(JavaProblem, match="gave no answer"):
         require_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_session_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of PySpark's "Java gateway process exited"."""
+    fake_java(tmp_path, EIGHT)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaProblem) as raised:
+        session("no-java")
+    with pytest.raises(JavaProblem) as wanted:
+        require_java()
+    assert str(raised.value) == str(wanted.value)

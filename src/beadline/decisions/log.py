@@ -49,23 +49,40 @@ class DecisionLog:
         self.state = EMPTY
 
     def open(self) -> LogState:
-        """Read the head of the log."""
+        """Read the head of the log.
+
+        What a listing named may be freed by retention before it is read, if another driver appends
+        in between; that is no corruption, so then it is read again.
+        """
+        while True:
+            slots = self._store.slots()
+            try:
+                self.state = self._head(slots[-1]) if slots else EMPTY
+            except CorruptRecord:
+                if self._store.slots()[-1:] == slots[-1:]:
+                    raise
+            else:
+                return self.state
+
+    def moved(self) -> bool:
+        """Whether somebody else has appended since this view of the log was made."""
         slots = self._store.slots()
-        if not slots:
-            self.state = EMPTY
-            return EMPTY
-        head = slots[-1]
-        record = self._read(head)
-        here = Pointer(head, record.nonce)
+        return bool(slots) and slots[-1] > self.state.head
+
+    def check_newest(self) -> None:
+        """Raise ``Fenced`` if somebody else has appended; only an append makes it certain."""
+        if self.moved():
+            raise self._fenced(self.state.head + 1)
+
+    def _head(self, slot: int) -> LogState:
+        record = self._read(slot)
+        here = Pointer(slot, record.nonce)
         if isinstance(record, Claim):
-            decided = self._decision(record.decided)
-            self.state = LogState(head, record, here, decided, record.decided)
-        else:
-            claim = self._follow(record.claim)
-            if not isinstance(claim, Claim):
-                raise self._broken(record.claim, "a claim")
-            self.state = LogState(head, claim, record.claim, record, here)
-        return self.state
+            return LogState(slot, record, here, self._decision(record.decided), record.decided)
+        claim = self._follow(record.claim)
+        if not isinstance(claim, Claim):
+            raise self._broken(record.claim, "a claim")
+        return LogState(slot, claim, record.claim, record, here)
 
     def append(self, record: Record) -> Pointer:
         """Take the next slot for ``record``, or raise ``Fenced`` or ``DecisionUnknown``."""
@@ -89,7 +106,7 @@ class DecisionLog:
             data = self._store.read(pointer.slot)
             if data is None:
                 return  # freed by retention
-            record = decode(data, self._store.path(pointer.slot))
+            record = decode(data, self._store.path(pointer.slot), pointer.slot)
             if not isinstance(record, Decision) or record.nonce != pointer.nonce:
                 return
             yield pointer.slot, record
@@ -98,7 +115,7 @@ class DecisionLog:
     def _take(self, slot: int, record: Record) -> None:
         """Create the slot; after any doubt, what is read back is what counts."""
         try:
-            if self._store.create(slot, encode(record)):
+            if self._store.create(slot, encode(record, slot)):
                 return
             cause: Exception | None = None
         except Exception as error:
@@ -109,7 +126,7 @@ class DecisionLog:
             raise self._unknown(slot, error) from error
         if data is None:
             raise self._unknown(slot, cause) from cause
-        if decode(data, self._store.path(slot)).nonce != record.nonce:
+        if decode(data, self._store.path(slot), slot).nonce != record.nonce:
             raise self._fenced(slot) from cause
 
     def _trim(self, slots: list[int]) -> None:
@@ -129,7 +146,7 @@ class DecisionLog:
                 f"record {path} of the decision log is listed but cannot be read. Nothing was "
                 "started, committed or aborted. Restore the file from a backup of the checkpoint."
             )
-        return decode(data, path)
+        return decode(data, path, slot)
 
     def _follow(self, pointer: Pointer) -> Record:
         record = self._read(pointer.slot)

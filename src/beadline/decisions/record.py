@@ -1,7 +1,8 @@
 """The two records of the log, versioned and checksummed.
 
-A record is a header line and a JSON body. The header names the format's version and the body's
-SHA-256, so that a torn or edited file is noticed; the body can be read by a person. Secrets never
+A record is a header line and a JSON body. The header names the format's version, the slot that
+the record was written for and the body's SHA-256, so that a torn, edited or exchanged file is
+noticed; the body can be read by a person. Secrets never
 get here: sinks are recorded by target, and parts by their committables.
 """
 
@@ -44,7 +45,8 @@ class Claim:
     """One start of the query. A newer claim fences every older one.
 
     ``base`` is the last epoch that Spark had committed at that time, -1 for none. ``decided``
-    points to the newest decision before it. ``sinks`` maps names to targets.
+    points to the newest decision before it. ``sinks`` maps names to targets. ``published`` is the
+    newest epoch that an at-least-once start may have shown without a decision, -1 for none.
     """
 
     nonce: str
@@ -58,6 +60,7 @@ class Claim:
     host: str = ""
     pid: int = 0
     dropped: tuple[str, ...] = ()
+    published: int = -1
 
 
 @dataclass(frozen=True)
@@ -100,25 +103,28 @@ class Decision:
 Record = Claim | Decision
 
 
-def encode(record: Record) -> bytes:
-    """Return the bytes of a record."""
+def encode(record: Record, slot: int) -> bytes:
+    """Return the bytes of a record for its slot."""
     kind = "claim" if isinstance(record, Claim) else "decision"
     body = json.dumps({"kind": kind, **asdict(record)}, sort_keys=True, indent=1).encode()
     digest = hashlib.sha256(body).hexdigest()
-    return f"{_HEADER} version={VERSION} sha256={digest}\n".encode() + body + b"\n"
+    header = f"{_HEADER} version={VERSION} slot={slot} sha256={digest}\n"
+    return header.encode() + body + b"\n"
 
 
-def decode(data: bytes, path: str) -> Record:
+def decode(data: bytes, path: str, slot: int) -> Record:
     """Read a record of this or an older version; ``path`` is named if it cannot be done."""
     header, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
     words = header.decode("ascii", "replace").split(" ")
-    if len(words) != 3 or words[0] != _HEADER:
+    if len(words) != 4 or words[0] != _HEADER:
         raise _corrupt(path, f"it is not a record of Beadline ({len(data)} bytes)")
     version = words[1].removeprefix("version=")
     if version != str(VERSION):
         raise _corrupt(path, f"its version {version} is newer than this Beadline reads ({VERSION})")
-    if words[2].removeprefix("sha256=") != hashlib.sha256(body).hexdigest():
+    if words[2] != f"slot={slot}":
+        raise _corrupt(path, f"it was written as {words[2]}, not for this place")
+    if words[3].removeprefix("sha256=") != hashlib.sha256(body).hexdigest():
         raise _corrupt(path, "its checksum does not fit its content")
     try:
         return _build(json.loads(body))

@@ -2,8 +2,8 @@
 
 Local files go through the operating system, everything else through the Hadoop client that
 comes with Spark. The one operation that matters is ``create_exclusive``: create-if-absent that
-is really atomic and durable against power loss (rule 2). A scheme whose rule is not tested has
-``exclusive = False`` and is refused for exactly-once.
+is really atomic and durable against power loss (rule 2). A scheme whose rule is not tested is
+refused for exactly-once (``keeps_rule``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ from __future__ import annotations
 from beadline.files.base import FileSystem, split_uri
 from beadline.files.local import LocalFiles
 
-__all__ = ["FileSystem", "join", "open_files", "qualify", "split_uri"]
+__all__ = ["FileSystem", "join", "keeps_rule", "open_files", "qualify", "split_uri"]
+
+# The schemes whose create-if-absent is tested, by races of real processes, to have one winner.
+TESTED_SCHEMES = ("file", "hdfs")
+
+
+def keeps_rule(uri: str) -> bool:
+    """Whether ``create_exclusive`` on this file system keeps rule 2, and is tested to."""
+    return split_uri(uri)[0] in TESTED_SCHEMES
 
 
 def qualify(path: str) -> str:
-    """Return the full URI of a path, as Spark would understand it; always without a slash at the end.
+    """Return the full URI of a path, as Spark would understand it, without a slash at its end.
 
     >>> qualify("file:///data/out/")
     'file:/data/out'

@@ -35,8 +35,6 @@ class FoundFile:
 class FileSystem(ABC):
     """The few operations that the log and the file sinks need."""
 
-    exclusive: bool = False  # whether create_exclusive keeps rule 2, and is tested to
-
     @abstractmethod
     def create_exclusive(self, uri: str, data: bytes) -> bool:
         """Create a durable file with this content, or answer False if the name is taken.

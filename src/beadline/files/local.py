@@ -42,8 +42,6 @@ def write_durably(path: str, data: bytes) -> None:
 class LocalFiles(FileSystem):
     """The operating system's own files."""
 
-    exclusive = True
-
     def create_exclusive(self, uri: str, data: bytes) -> bool:
         """Temporary file, fsync, hard link, fsync of the folder."""
         path = local_path(uri)

@@ -14,7 +14,7 @@ from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog
-from beadline.errors import Fenced, WrongCheckpoint
+from beadline.errors import CheckpointProblem, Fenced, WrongCheckpoint
 from beadline.ids import QueryId
 from beadline.observe import Event, Listener, ignore
 from beadline.protocol import identity, replay
@@ -77,15 +77,22 @@ class Coordinator:
     def claim(self, drop: Collection[str] = ()) -> Decision | None:
         """Take the log over; return the decision that may be unfinished.
 
-        A slot lost to a driver that still decides is no defeat: look again and take the next.
+        A slot lost to a driver that still decides is no defeat: look again and take the next. Nor
+        is a disagreement between what was read before and after that driver moved on.
         """
         for _ in range(CLAIM_TRIES_MAX):
             state = self.log.open()
-            self.query = identity.identify(state, self.progress, self.name, self.checkpoint)
-            identity.check_progress(state, self.progress)
-            identity.check_seen(self.query, state, self.progress, self.sinks)
-            pending = identity.unfinished(state, self.progress)
-            dropped = identity.check_targets(state, pending, self.sinks, drop)
+            before = self.progress.last_committed()
+            try:
+                self.query = identity.identify(state, self.progress, self.name, self.checkpoint)
+                identity.check_progress(state, self.progress)
+                identity.check_seen(self.query, state, self.progress, self.sinks)
+                pending = identity.unfinished(state, self.progress)
+                dropped = identity.check_targets(state, pending, self.sinks, drop)
+            except CheckpointProblem:
+                if self.log.moved() or self.progress.last_committed() != before:
+                    continue
+                raise
             base = self.progress.last_committed()
             try:
                 self.generation = claim(
@@ -211,14 +218,14 @@ class Coordinator:
 
     def kept(self, decision: Decision) -> list[BoundSink]:
         """The sinks that a decision is still to be committed to."""
-        claimed = self.log.state.claim
-        dropped = claimed.dropped if claimed else ()
+        dropped = identity.given_up(self.log.state, decision)
         return [s for s in self.sinks if s.name in decision.sinks and s.name not in dropped]
 
     def expect_next(self, epoch: int) -> None:
         """Epochs are dense: a gap means that somebody else moved the checkpoint."""
         settled = identity.settled_epoch(self.log.state)
         if epoch != settled + 1:
+            self.log.check_newest()
             raise WrongCheckpoint(
                 f"Spark gave epoch {epoch}, but the decision log is at {settled}: the checkpoint "
                 f"of query {self.query.name!r} was changed while it ran. Nothing was written."

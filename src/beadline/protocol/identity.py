@@ -56,6 +56,24 @@ def unfinished(state: LogState, progress: Progress) -> Decision | None:
     return None
 
 
+def published(state: LogState, committed: int) -> int:
+    """Return the newest epoch that an at-least-once start may have shown undecided; -1 for none.
+
+    It publishes one epoch beyond what Spark has committed, and after a change of mode nobody but
+    the claims remembers that it did.
+    """
+    if state.claim is None:
+        return -1
+    return state.claim.published if state.claim.mode == EXACTLY_ONCE else committed + 1
+
+
+def given_up(state: LogState, decision: Decision) -> frozenset[str]:
+    """Return the sinks that were dropped by name after this decision; newer ones have them."""
+    if state.claim is None or decision.generation >= state.claim.generation:
+        return frozenset()
+    return frozenset(state.claim.dropped)
+
+
 def settled_epoch(state: LogState) -> int:
     """Return the newest epoch that the log knows to be certain; -1 for none."""
     decided = state.decision.epoch if state.decision else -1
@@ -76,7 +94,7 @@ def check_progress(state: LogState, progress: Progress) -> None:
             f"{settled}: the checkpoint was rewound or partly deleted, and going on would write "
             f"rows a second time. Restore folder and log from one backup. {_NOTHING}"
         )
-    if state.claim.mode == EXACTLY_ONCE and committed > settled:
+    if committed > max(settled, published(state, committed)):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
             f"{settled}: the log was rewound, or another program ran on this checkpoint. Restore "
@@ -102,9 +120,8 @@ def check_seen(
     query: QueryId, state: LogState, progress: Progress, sinks: Sequence[BoundSink]
 ) -> None:
     """No sink may remember another incarnation, or an epoch that the log does not know."""
-    newest = max(settled_epoch(state), progress.last_committed())
-    if state.claim is not None and state.claim.mode != EXACTLY_ONCE:
-        newest = max(newest, progress.last_committed() + 1)
+    committed = progress.last_committed()
+    newest = max(settled_epoch(state), committed, published(state, committed))
     for sink in sinks:
         seen = sink.sink.last_seen(query)
         if seen is None:
@@ -143,7 +160,7 @@ def check_targets(
     if pending is None or state.claim is None:
         return ()
     here = {sink.name: sink.capabilities.target for sink in sinks}
-    dropped = {*drop, *state.claim.dropped}
+    dropped = {*drop, *given_up(state, pending)}
     for name, parts in pending.sinks.items():
         target = state.claim.sinks.get(name, "")
         if name in dropped or not parts or (target and here.get(name) == target):

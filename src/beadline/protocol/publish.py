@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from beadline.chaos.points import reach
 from beadline.errors import PartLost
 from beadline.ids import EpochId
@@ -25,7 +23,8 @@ class Publisher(Coordinator):
         """Without decisions there is nothing to compare with."""
 
     def run_undecided(self, batch: Batch) -> None:
-        """Publish every sink's parts."""
+        """Publish every sink's parts, unless a newer start has taken over."""
+        self.log.check_newest()
         rows: dict[str, int] = {}
         with batch.sharing(len(self.sinks)):
             for sink in self.sinks:
@@ -36,8 +35,10 @@ class Publisher(Coordinator):
                 reach("prepare.before")
                 acks = batch.prepare(sink, ticket)
                 self.losers = self.losers or acks.extra_attempts
-                epoch = EpochId(self.query, batch.number, uuid.uuid4().hex, now_ms())
+                # No nonce: a later start must not take it for that of another decision.
+                epoch = EpochId(self.query, batch.number, "", now_ms())
                 if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
+                    self.log.check_newest()  # a newer start has swept it
                     raise PartLost(
                         f"query {self.query.name!r}, epoch {batch.number}, sink {sink.name!r}: "
                         "a part was lost before it was published; the epoch is given again."

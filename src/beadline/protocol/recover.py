@@ -13,6 +13,7 @@ from beadline.decisions import Claim, DecisionLog
 from beadline.errors import BeadlineError, CommitFailed
 from beadline.ids import QueryId
 from beadline.protocol.commit import Helpers
+from beadline.protocol.identity import published
 from beadline.sink import BoundSink, Prepared
 
 
@@ -42,6 +43,7 @@ def claim(
             host=socket.gethostname(),
             pid=os.getpid(),
             dropped=dropped,
+            published=published(log.state, base),
         )
     )
     reach("claim.after")

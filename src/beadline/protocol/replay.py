@@ -14,7 +14,7 @@ from beadline.decisions import Decision, StoredPart
 from beadline.errors import NotDeterministic, PartLost
 from beadline.protocol.decide import Times, decide, stored
 from beadline.protocol.engine import Batch
-from beadline.protocol.identity import check_offsets
+from beadline.protocol.identity import check_offsets, given_up
 from beadline.sink import BoundSink
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def replay(
         )
     sinks = [sink for sink in coordinator.sinks if sink.name in lost]
     acks = coordinator.prepare(batch, sinks)
-    parts = dict(decision.sinks)
+    dropped = given_up(coordinator.log.state, decision)
+    parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
     for sink in sinks:
         gone = {part.id.partition for part in lost[sink.name]}
         parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
-from beadline.files import FileSystem
+from beadline.files import keeps_rule
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Guarantee
 from beadline.stream import Output, Stream
@@ -58,9 +58,9 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
             )
 
 
-def check_files(checkpoint: str, files: FileSystem, mode: Guarantee) -> None:
+def check_files(checkpoint: str, mode: Guarantee) -> None:
     """The checkpoint's file system must be able to keep the log's rule."""
-    if mode is Guarantee.EXACTLY_ONCE and not files.exclusive:
+    if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Use a local disk or hdfs:, or "

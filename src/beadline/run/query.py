@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from beadline.decisions import DecisionLog, FileStore
-from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, PrepareFailed
+from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, EpochFailed, PrepareFailed
 from beadline.files import join, open_files, qualify
 from beadline.ids import QueryId
 from beadline.observe import Listener, ignore
@@ -156,7 +156,9 @@ class Query:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
         except BaseException as error:
             self._error = error
-            raise
+            # Spark matches this text against a regular expression that overflows its stack on a
+            # long one, so it is given the sentence alone; exception() has all of it.
+            raise EpochFailed(str(error)[:300]) from None
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
@@ -177,13 +179,12 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     checks.check_stream(stream)
     checks.check_settings(stream, settings.options)
     checkpoint = qualify(settings.checkpoint)
-    files = open_files(checkpoint)
-    checks.check_files(checkpoint, files, stream.mode)
+    checks.check_files(checkpoint, stream.mode)
     provisional = QueryId(stream.name, uuid.uuid4().hex, checkpoint)
     sinks = checks.bind(stream, provisional)
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
-    engine = _engine(stream, SparkProgress(checkpoint, files))
+    engine = _engine(stream, SparkProgress(checkpoint))
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     coordinator = kind(
         stream.name, checkpoint, sinks, log, engine.progress, threads, listener or ignore

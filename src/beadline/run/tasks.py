@@ -24,6 +24,7 @@ ACK_SCHEMA = pa.schema(
     ]
 )
 CHECKSUM = "__beadline_checksum"
+_settled = False
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -108,5 +109,8 @@ def settle_worker() -> None:
     pandas loaded, in which the next task waits. What is loaded by now lives as long as the worker,
     so it need not be looked at again.
     """
-    if gc.get_freeze_count() == 0:
+    global _settled
+    if not _settled:
+        gc.collect()
         gc.freeze()
+        _settled = True

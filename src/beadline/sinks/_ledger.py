@@ -23,9 +23,9 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
         return False
     if seen.incarnation != epoch.query.incarnation:
         raise WrongCheckpoint(
-            f"query {epoch.query.name!r}, epoch {epoch.number}: {target} holds epoch {seen.epoch} of "
-            "another query of that name, born with another checkpoint. Whose rows belong there "
-            "cannot be known, so nothing was written. Stop one of the two; give it another name, or "
-            "its old checkpoint back."
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {target} holds epoch {seen.epoch} "
+            "of another query of that name, born with another checkpoint. Whose rows belong there "
+            "cannot be known, so nothing was written. Stop one of the two; give it another name, "
+            "or its old checkpoint back."
         )
     return seen.epoch >= epoch.number

@@ -16,7 +16,7 @@ def name_from(*words: str) -> str:
     >>> name_from("shop", "orders")
     'shop-orders'
     >>> name_from("shop", "häuser & höfe")
-    'shop-h-user-h-fe-e6d2b49f'
+    'shop-h-user-h-fe-4c46d27c'
     """
     whole = "-".join(words)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", whole).strip("-_.") or "sink"

@@ -56,7 +56,7 @@ class Staging:
         if split_uri(self.folder)[0] != "file":
             raise BadSink(
                 f"staging folder {self.folder} is not on a local disk, which is all that staging "
-                "can use so far. Give a folder that driver and executors share. Nothing was written."
+                "can use so far. Give a folder that driver and executors share. Nothing is written."
             )
 
     def write(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
@@ -141,7 +141,9 @@ class _Hashing:
         """Arrow's wish, not ours: the file is flushed once, before fsync."""
 
 
-def _write(temporary: str, final: str, schema: Any, batches: Iterator[pa.RecordBatch]) -> StagedPart:
+def _write(
+    temporary: str, final: str, schema: Any, batches: Iterator[pa.RecordBatch]
+) -> StagedPart:
     import pyarrow as pa
 
     rows = 0

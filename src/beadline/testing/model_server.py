@@ -45,6 +45,8 @@ class ModelServer:
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
         self.shown_again: list[PartId] = []
+        self.just_shown: list[PartId] = []
+        self.just_aborted: list[PartId] = []
         self.published: list[str] = []
         self.aborted: set[PartId] = set()
         self.expired: set[PartId] = set()
@@ -60,6 +62,7 @@ class ModelServer:
         if part in self.visible:
             self.shown_again.append(part)
         self.visible[part] = rows
+        self.just_shown.append(part)
 
     def remember(self, epoch: EpochId) -> None:
         """Note the newest epoch of a query."""
@@ -69,9 +72,10 @@ class ModelServer:
             self.seen[query.name] = Seen(query.incarnation, epoch.number, epoch.nonce)
 
     def abort(self, part: PartId) -> None:
-        """Throw a prepared part away; nothing if it is not there."""
-        if self.prepared.pop(part, None) is not None:
+        """Throw a prepared part away; what is left of a visible one is only cleared up."""
+        if self.prepared.pop(part, None) is not None and part not in self.visible:
             self.aborted.add(part)
+            self.just_aborted.append(part)
 
     def expire(self, part: PartId) -> None:
         """Lose a prepared part, as a transaction timeout does."""
@@ -183,11 +187,11 @@ class ModelSink(Sink[ModelCommittable]):
             self.server.abort(part.id)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[ModelCommittable]]:
-        """Everything of this query that is prepared and not visible."""
+        """Everything of this query that is prepared, or staged for longer than it need be."""
         found = [
             Prepared(part, len(rows), ModelCommittable(str(part)))
             for part, rows in self.server.prepared.items()
-            if part.belongs_to(query) and part not in self.server.visible
+            if part.belongs_to(query)
         ]
         reach(IN_DOUBT)
         return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from beadline.errors import JavaProblem
+from beadline.run.java import java_path
 from beadline.testing.servers.base import ServerUnavailable
 
 # Short-lived servers on busy machines: the first compiler tier only, the collector without threads
@@ -21,13 +22,11 @@ _QUICK_START = (
 
 
 def java() -> str:
-    """The `java` of JAVA_HOME, as Spark itself chooses it, or else of the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not os.access(found, os.X_OK):
-        where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
-        raise ServerUnavailable(f"no `java` {where}: install a JDK or JRE, 17 or newer")
-    return found
+    """The `java` that Spark itself would take; `ServerUnavailable` if there is none."""
+    try:
+        return str(java_path())
+    except JavaProblem as problem:
+        raise ServerUnavailable(str(problem)) from problem
 
 
 def java_command(

@@ -1,0 +1,178 @@
+"""Job files: a Python file with ``def job(spark) -> Stream``, which the command line starts.
+
+The file describes and does not start, so that the same job can be run, looked at and tested. What
+can be wrong with it is found in two steps, both before anything is written: ``load_job`` before
+Spark is started, ``build_stream`` after. Defaults may stand in the file in capital letters; the
+command line's options win::
+
+    CHECKPOINT = "hdfs://…/orders"      where the query's checkpoint is
+    EVERY = "1 second"                  or AVAILABLE_NOW = True
+    OUTPUT_MODE = "update"              for aggregations
+    CONF = {"spark.driver.memory": "2g"}
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import BeadlineError, UsageError
+from beadline.stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NOTHING = "Nothing was written."
+_EXAMPLE = "def job(spark): return exactly_once(frame, name=...).to(sink)"
+_MODULE = "beadline_job"
+_REASON_LENGTH_MAX = 500
+# The defaults that a job file may hold, and what they must be.
+_DEFAULTS: dict[str, type] = {
+    "CHECKPOINT": str,
+    "EVERY": str,
+    "AVAILABLE_NOW": bool,
+    "OUTPUT_MODE": str,
+    "CONF": dict,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job file that was loaded: its function, and the defaults that stand in it."""
+
+    path: Path
+    build: Callable[[SparkSession], Any]
+    checkpoint: str | None = None
+    every: str | None = None
+    available_now: bool = False
+    output_mode: str = "append"
+    conf: dict[str, Any] = field(default_factory=dict)
+
+
+def load_job(path: str | os.PathLike[str]) -> Job:
+    """Load a job file; needs no Spark. Raises ``UsageError`` with what to put right."""
+    file = Path(path)
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise UsageError(f"job file {file} {what}. Give a Python file with: {_EXAMPLE}. {_NOTHING}")
+    if file.suffix != ".py":
+        raise UsageError(f"job file {file} is not a .py file. {_NOTHING}")
+    module = _execute(file.resolve())
+    build = getattr(module, "job", None)
+    if build is None:
+        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+    _check_signature(file, build)
+    found = {
+        name.lower(): _default(file, module, name) for name in _DEFAULTS if hasattr(module, name)
+    }
+    if "every" in found and found.get("available_now"):
+        raise UsageError(f"job file {file} sets EVERY and AVAILABLE_NOW: take one. {_NOTHING}")
+    return Job(file, build, **found)
+
+
+def build_stream(job: Job, spark: SparkSession) -> Stream:
+    """Call the job; a Beadline error goes through, everything else is named with its line."""
+    try:
+        stream = job.build(spark)
+    except BeadlineError:
+        raise
+    except Exception as error:
+        raise _raised(job.path, "job(spark)", error) from error
+    if not isinstance(stream, Stream):
+        hint = ""
+        if hasattr(stream, "awaitTermination"):
+            hint = " It must not call start(): the command line does, with its checkpoint."
+        raise UsageError(
+            f"job(spark) of {job.path} returned {type(stream).__name__}, not a Stream. "
+            f"Write: {_EXAMPLE}.{hint} {_NOTHING if not hint else ''}".rstrip()
+        )
+    return stream
+
+
+def reason(error: BaseException) -> str:
+    """The type and the first lines of an error's text, without the Java stack that may follow."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("at ", "JVM stacktrace"))]
+    text = " ".join(said[:3]) or "no message"
+    return f"{type(error).__name__}: {text[:_REASON_LENGTH_MAX]}"
+
+
+def _execute(file: Path) -> ModuleType:
+    """Run the file as ``python file`` would: what lies beside it can be imported."""
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    # Python workers, which Spark starts later, import from there too.
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module  # dataclasses and pickle look there
+    _pickle_by_value(module)
+    try:
+        spec.loader.exec_module(module)
+    except BeadlineError:
+        raise
+    except Exception as error:
+        raise _raised(file, "loading it", error) from error
+    except SystemExit as error:
+        raise UsageError(f"job file {file} calls exit({error.code}). {_NOTHING}") from error
+    return module
+
+
+def _pickle_by_value(module: ModuleType) -> None:
+    """Send functions of the job file whole: no worker could import a module of that name."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
+
+
+def _check_signature(file: Path, build: Any) -> None:
+    """``job`` must be callable with the session, and nothing more."""
+    if not callable(build):
+        what = type(build).__name__
+        raise UsageError(f"job of {file} is a {what}, not a function: {_EXAMPLE}. {_NOTHING}")
+    try:
+        inspect.signature(build).bind(object())
+    except TypeError as error:
+        raise UsageError(
+            f"job of {file} must take one argument, the Spark session, but {error}: {_EXAMPLE}. "
+            f"{_NOTHING}"
+        ) from error
+
+
+def _default(file: Path, module: ModuleType, name: str) -> Any:
+    value = getattr(module, name)
+    if name == "CHECKPOINT" and isinstance(value, Path):
+        value = str(value)
+    wanted = _DEFAULTS[name]
+    if not isinstance(value, wanted):
+        raise UsageError(
+            f"{name} of job file {file} must be a {wanted.__name__}, not "
+            f"{type(value).__name__}. {_NOTHING}"
+        )
+    return value
+
+
+def _raised(file: Path, what: str, error: Exception) -> UsageError:
+    """Name the last line of the job file itself on the error's way."""
+    here = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(file.resolve())
+    ]
+    if isinstance(error, SyntaxError) and error.lineno and error.filename == str(file.resolve()):
+        here = [error.lineno]
+    where = f"{file}:{here[-1]}" if here else str(file)
+    return UsageError(f"{where}: {what} raised {reason(error)}. {_NOTHING}")

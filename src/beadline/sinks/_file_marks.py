@@ -1,0 +1,87 @@
+"""What a folder of files remembers of a query: one empty file whose *name* says it all.
+
+    <staging>/seen/<query>/<sink>~<incarnation>~<epoch>~<nonce>
+
+A mark that were rewritten in place could move backwards: a zombie looks, sleeps, and writes an old
+epoch over a new one. Here every epoch's mark is a name of its own and the newest counts, so that a
+late mark changes nothing; the next commit takes it away with the other old ones. An empty file also
+has no block to wait for on HDFS, where closing a small file takes some 0.4 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from beadline.files import FileSystem, join
+from beadline.ids import EpochId
+from beadline.sink import Seen
+
+_SEPARATOR = "~"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One sink's newest finished epoch of one incarnation, and the name that says so."""
+
+    sink: str
+    incarnation: str
+    epoch: int
+    nonce: str
+
+    def __str__(self) -> str:
+        fields = (self.sink, self.incarnation, str(self.epoch), quote(self.nonce, safe=""))
+        return _SEPARATOR.join(fields)
+
+    @classmethod
+    def parse(cls, name: str) -> Mark | None:
+        """Read a name; ``None`` for a stranger's or a temporary one."""
+        fields = name.split(_SEPARATOR, 3)
+        if len(fields) != 4 or not fields[2].isdecimal():
+            return None
+        return cls(fields[0], fields[1], int(fields[2]), unquote(fields[3]))
+
+    @property
+    def seen(self) -> Seen:
+        """The form in which the protocol is told."""
+        return Seen(self.incarnation, self.epoch, self.nonce)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of all queries of one name in one staging folder; a handful at any time."""
+
+    files: FileSystem
+    staging: str
+    query: str
+
+    @property
+    def folder(self) -> str:
+        """Where they are."""
+        return join(self.staging, "seen", self.query)
+
+    def all(self) -> list[Mark]:
+        """Every mark, of any incarnation and sink."""
+        found = (Mark.parse(name) for name in self.files.names(self.folder))
+        return [mark for mark in found if mark is not None]
+
+    def newest(self, sink: str, incarnation: str) -> int:
+        """The newest finished epoch; -1 for none."""
+        own = (m.epoch for m in self.all() if (m.sink, m.incarnation) == (sink, incarnation))
+        return max(own, default=-1)
+
+    def write(self, sink: str, epoch: EpochId) -> None:
+        """Say durably that an epoch is finished, then forget the ones before it."""
+        mark = Mark(sink, epoch.query.incarnation, epoch.number, epoch.nonce)
+        self.files.make_folder(self.folder)
+        self.files.write(join(self.folder, str(mark)), b"")
+        for old in self.all():
+            same = (old.sink, old.incarnation) == (mark.sink, mark.incarnation)
+            if same and old.epoch < mark.epoch:
+                self.files.delete(join(self.folder, str(old)))
+
+    def forget_others(self, incarnation: str) -> None:
+        """Drop the marks of other incarnations, whose files were all taken away."""
+        for mark in self.all():
+            if mark.incarnation != incarnation:
+                self.files.delete(join(self.folder, str(mark)))

@@ -1,0 +1,82 @@
+"""Sources: streaming DataFrames whose epochs can be given again with the same rows.
+
+That is all that exactly-once asks of a source. These two come with Spark and are thin on purpose;
+any other streaming DataFrame that keeps the promise will do as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadQuery, BadSetting
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["files", "rate"]
+
+FORMATS = ("parquet", "orc", "json", "csv", "text")
+# Options with which Spark passes over a file without a word.
+_LOSING = ("ignoremissingfiles", "ignorecorruptfiles")
+
+
+def files(
+    spark: SparkSession,
+    path: str,
+    *,
+    format: str = "parquet",  # noqa: A002 (Spark's own word)
+    schema: StructType | str | None = None,
+    max_files_per_epoch: int | None = None,
+    **options: str | int | bool,
+) -> DataFrame:
+    """Read every file that appears in a folder, once.
+
+    Guarantee: exactly-once, for files that are put there whole (by a rename) and are neither
+    changed nor deleted before their epoch is committed: Spark's checkpoint names the files of each
+    epoch, so an epoch that is given again has the same rows, and fails if one of them is gone. A
+    file whose modification time is more than ``maxFileAge`` (7 days) behind the newest is not
+    seen. ``max_files_per_epoch`` bounds an epoch; without it the first one takes all that is there.
+
+    ``schema`` is needed for every format but text: a stream does not guess its columns. Other
+    ``options`` go to Spark's reader.
+    """
+    if format not in FORMATS:
+        raise BadQuery(f"files(): format {format!r} is not one of {', '.join(FORMATS)}")
+    if schema is None and format != "text":
+        raise BadQuery(
+            f'files({path!r}): give schema="id long, name string" or a StructType; the columns of '
+            "a stream must be the same in every epoch, so they are not guessed from its first files"
+        )
+    if max_files_per_epoch is not None and max_files_per_epoch < 1:
+        raise BadSetting(f"files(): max_files_per_epoch is at least 1, not {max_files_per_epoch}")
+    for name, value in options.items():
+        if name.lower() in _LOSING and str(value).lower() == "true":
+            raise BadSetting(f"files(): with {name} Spark would leave files out without a word")
+    reader = spark.readStream.format(format)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    if schema is not None:
+        reader = reader.schema(schema)
+    if max_files_per_epoch is not None:
+        reader = reader.option("maxFilesPerTrigger", max_files_per_epoch)
+    return reader.load(path)
+
+
+def rate(
+    spark: SparkSession, *, rows_per_second: int = 10, partitions: int | None = None
+) -> DataFrame:
+    """Make rows out of nothing: ``timestamp`` and ``value``, which counts up from 0.
+
+    Guarantee: exactly-once. A row is a function of its number and of the time at which the query
+    was born, which is in Spark's checkpoint; so an epoch that is given again has the same rows.
+    It makes up for the time in which the query was down. For demos, tests and benchmarks.
+    """
+    if rows_per_second < 1:
+        raise BadSetting(f"rate(): rows_per_second is at least 1, not {rows_per_second}")
+    reader = spark.readStream.format("rate").option("rowsPerSecond", rows_per_second)
+    if partitions is not None:
+        if partitions < 1:
+            raise BadSetting(f"rate(): partitions is at least 1, not {partitions}")
+        reader = reader.option("numPartitions", partitions)
+    return reader.load()

@@ -1,0 +1,167 @@
+"""More ways to play a schedule: parts that get lost, other modes, appends that fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from beadline.chaos.points import hooked
+from beadline.errors import DecisionUnknown, NotDeterministic
+from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.engine import Batch
+from beadline.protocol.publish import Publisher
+from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive
+from beadline.testing.model_server import PARTS
+from tests.model.explore import OVERTAKEN, Schedule, crashed, finish
+
+
+def expire_one(world: ModelWorld) -> bool:
+    """Lose one prepared part, a decided one if there is one."""
+    for name, server in world.servers.items():
+        if name.startswith(PARTS) and server.prepared:
+            waiting = [p for p in server.prepared if p in world.store.decided[name]]
+            server.expire((waiting or list(server.prepared))[0])
+            return True
+    return False
+
+
+def expire_at(world: ModelWorld, schedule: Schedule, crash: bool) -> Callable[[str], None]:
+    """Return a hook that loses a part at each of these points, and perhaps dies at the first."""
+    passed = -1
+
+    def hook(point: str) -> None:
+        nonlocal passed
+        passed += 1
+        world.look(point)
+        if passed in schedule:
+            expire_one(world)
+            if crash and passed == schedule[0]:
+                raise Crash(point)
+
+    return hook
+
+
+def play_lost(setting: Setting, schedule: Schedule, crash: bool = False) -> int:
+    """Parts get lost at these points; they are replayed, once."""
+    world = ModelWorld(setting)
+    hook = expire_at(world, schedule, crash)
+    try:
+        with hooked(hook):
+            drive(world)
+        died = False
+    except Crash:
+        died = True
+    if died:
+        with hooked(hook):  # the later points of the schedule belong to the next driver
+            drive(world)
+    finish(world)
+    return len(schedule) if died or schedule[-1] < MOST_POINTS else 0
+
+
+MOST_POINTS = 130
+
+
+def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) -> int:
+    """A part gets lost and the plan is not deterministic: it stops, and publishes nothing."""
+    world = ModelWorld(setting)
+    stopped = 0
+    for hook in (expire_at(world, schedule, crash), world.look, world.look):
+        try:
+            with hooked(hook):
+                drive(world)
+        except NotDeterministic:
+            stopped += 1
+        except Crash:
+            continue
+    lost = any(
+        server.expired & world.store.decided[name].keys() for name, server in world.servers.items()
+    )
+    if lost and stopped < 2:
+        raise Violation("lost, not deterministic, and it went on all the same")
+    if any(decision.replays for decision in world.store.decisions):
+        raise Violation("other rows than were decided have been decided again")
+    if not lost and (stopped or world.last_committed() != setting.epochs - 1):
+        raise Violation("nothing was lost, and it stopped")
+    return len(schedule) if schedule[-1] < MOST_POINTS else 0
+
+
+class Witnessed(Publisher):
+    """At-least-once, noting the epochs that it may have shown without a decision."""
+
+    def run_undecided(self, batch: Batch) -> None:
+        world = self.progress
+        assert isinstance(world, ModelWorld)
+        world.published.add(batch.number)
+        super().run_undecided(batch)
+
+
+MODES: dict[str, type[Coordinator]] = {"exactly": Coordinator, "at-least": Witnessed}
+
+
+def play_modes(setting: Setting, modes: tuple[str, ...], schedule: Schedule) -> int:
+    """Each driver has its own mode: nothing is lost, and what was only decided shows once."""
+    world = ModelWorld(setting)
+    used = 0
+    for mode, number in zip(modes, schedule, strict=False):
+        if not crashed(world, number, MODES[mode]):
+            break
+        used += 1
+    finish(world, at_least=True, of=MODES[modes[-1]])
+    check_once(world)
+    return used
+
+
+def play_zombie_modes(setting: Setting, modes: tuple[str, str, str], schedule: Schedule) -> int:
+    """A sleeps at p, B of another mode dies at q or not, A goes on, C finishes."""
+    world = ModelWorld(setting)
+    world.alone = False
+    first, second, last = (MODES[mode] for mode in modes)
+    sleep_at, die_at = schedule
+    passed = -1
+    used = 0
+
+    def hook(point: str) -> None:
+        nonlocal passed, used
+        passed += 1
+        if passed == sleep_at:
+            used = 1 + crashed(world, die_at, second)
+
+    try:
+        with hooked(hook):
+            drive(world, first)
+    except OVERTAKEN:
+        assert used, "fenced, and nobody else was there"
+    finish(world, at_least=True, of=last)
+    return used
+
+
+def check_once(world: ModelWorld) -> None:
+    """Epochs that no at-least-once driver has given are there once, as ever."""
+    for name, server in world.servers.items():
+        shown = Counter(server.rows())
+        for epoch in world.committed - world.published:
+            if any(shown[row] != 1 for row in world.rows(epoch)):
+                raise Violation(f"{name}: epoch {epoch}, decided and never published, is doubled")
+
+
+def play_failing_append(setting: Setting, schedule: Schedule, landed: bool) -> int:
+    """The n-th append fails, having landed or not; then a driver dies at its number."""
+    world = ModelWorld(setting)
+    if landed:
+        world.store.fail_at = schedule[0] + 1
+    else:
+        world.store.refuse_at = schedule[0] + 1
+    try:
+        with hooked(world.look):
+            drive(world)
+        unknown = False
+    except DecisionUnknown:
+        unknown = True
+    failed = world.store.creates > schedule[0]
+    world.store.fail_at = world.store.refuse_at = 0
+    if unknown != (failed and not landed):
+        raise Violation(f"unknown={unknown}, landed={landed}")
+    if len(schedule) > 1 and not crashed(world, schedule[1]):
+        return 1
+    finish(world)
+    return len(schedule) if failed else 0

@@ -1,0 +1,204 @@
+"""Bad input: a clear error before anything is written, each case of the promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from beadline import at_least_once, exactly_once
+from beadline.errors import (
+    BadQuery,
+    BadSetting,
+    BadSink,
+    BeadlineError,
+    CheckpointProblem,
+    GuaranteeRefused,
+    WrongCheckpoint,
+)
+from beadline.run.checks import ADAPTIVE_STREAMING
+from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
+from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
+
+
+def written(folder: Path) -> set[str]:
+    """Everything below the folder but the input."""
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if "in" not in p.parts}
+
+
+def test_a_batch_frame_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    stream = exactly_once(spark.range(3), "job").to(rows_sink(tmp_path))
+    with pytest.raises(BadQuery, match="streaming DataFrame"):
+        run(stream, tmp_path)
+    assert written(tmp_path) == set()
+
+
+def test_no_frame_at_all_is_refused(tmp_path: Path) -> None:
+    stream = exactly_once("orders", "job").to(rows_sink(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(BadQuery, match="not a DataFrame"):
+        run(stream, tmp_path)
+
+
+def test_no_sink_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    with pytest.raises(BadQuery, match="no sink"):
+        run(exactly_once(read(spark, tmp_path / "in"), "job"), tmp_path)
+    assert written(tmp_path) == set()
+
+
+def test_two_sinks_with_one_name_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    stream = sqlite_job(spark, tmp_path)
+    with pytest.raises(BadQuery, match="two sinks named 'out-t'"):
+        stream.to(rows_sink(tmp_path))
+    stream.to(rows_sink(tmp_path, "u"))  # another target has another name
+
+
+def test_something_that_is_no_sink_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    with pytest.raises(BadQuery, match="not str"):
+        sqlite_job(spark, tmp_path).to("kafka")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ü", "../x", "a~b", "-x", "a/b", "x" * 61, "a\n"])
+def test_query_names_with_odd_characters_are_refused(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    write_input(tmp_path / "in", 1)
+    with pytest.raises(BadQuery, match="cannot be used"):
+        sqlite_job(spark, tmp_path, name)
+    with pytest.raises(BadQuery, match="cannot be used"):
+        sqlite_job(spark, tmp_path).to(MemorySink("m"), name=name)
+
+
+def test_a_checkpoint_of_another_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    before = written(tmp_path)
+    with pytest.raises(WrongCheckpoint, match="belongs to query 'job', not to 'other'"):
+        run(sqlite_job(spark, tmp_path, "other"), tmp_path)
+    assert written(tmp_path) == before
+    assert table(tmp_path) == ids
+
+
+def test_a_checkpoint_of_plain_spark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    plain = read(spark, tmp_path / "in").writeStream.format("noop")
+    place = plain.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    place.trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(WrongCheckpoint, match="no decision log"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == []
+
+
+def test_an_unwritable_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    (tmp_path / "checkpoint").write_text("a file, not a folder")
+    with pytest.raises(CheckpointProblem, match="cannot be written"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == []
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "abfs", "gs", "viewfs"])
+def test_a_file_system_without_the_rule_is_refused(
+    spark: SparkSession, tmp_path: Path, scheme: str
+) -> None:
+    write_input(tmp_path / "in", 1)
+    with pytest.raises(BadSetting, match="not proven to have one winner"):
+        sqlite_job(spark, tmp_path).start(f"{scheme}://bucket/checkpoint")
+    assert written(tmp_path) == set()
+
+
+def test_rows_that_do_not_fit_a_sink_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    nested = read(spark, tmp_path / "in").withColumn("s", F.struct("k", "v"))
+    with pytest.raises(BadSink, match="'s'"):
+        run(exactly_once(nested, "job").to(rows_sink(tmp_path)), tmp_path)
+    with pytest.raises(BadSink):
+        run(exactly_once(nested, "job").to(FileSink(str(tmp_path / "o"), "csv")), tmp_path)
+    assert written(tmp_path) == set()
+
+
+def test_a_rows_function_that_fails_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    frame = read(spark, tmp_path / "in")
+    bad = exactly_once(frame, "job").to(rows_sink(tmp_path), rows=lambda df: df.select("nope"))
+    with pytest.raises(BadSink, match="rows= of sink 'out-t' failed"):
+        run(bad, tmp_path)
+    none = exactly_once(frame, "job").to(rows_sink(tmp_path), rows=lambda df: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(BadSink, match="must return a batch DataFrame"):
+        run(none, tmp_path)
+    assert written(tmp_path) == set()
+
+
+def test_settings_that_break_a_rule_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    stream = sqlite_job(spark, tmp_path)
+    with pytest.raises(BadSetting, match="behind the epoch's back"):
+        run(stream, tmp_path, options={"asyncProgressTrackingEnabled": "true"})
+    with pytest.raises(BadSetting, match="start\\(\\)'s first argument"):
+        run(stream, tmp_path, options={"checkpointLocation": "elsewhere"})
+    with pytest.raises(BadSetting, match="not both"):
+        stream.start(str(tmp_path / "checkpoint"), every="1 second", available_now=True)
+    with pytest.raises(BadSetting, match="at least 1"):
+        run(stream, tmp_path, keep=0)
+    assert written(tmp_path) == set()
+
+
+def test_adaptive_streaming_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
+    assert adaptive is not None
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    spark.conf.set(ADAPTIVE_STREAMING, "true")
+    try:
+        with pytest.raises(BadSetting, match="other parts"):
+            run(sqlite_job(spark, tmp_path), tmp_path)
+    finally:
+        spark.conf.unset(ADAPTIVE_STREAMING)
+        spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    assert written(tmp_path) == set()
+
+
+def test_adaptive_execution_is_off_for_the_query_and_back_on_after(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_input(tmp_path / "in", 1)
+    seen: list[str | None] = []
+
+    def rows(frame: object) -> object:
+        seen.append(frame.sparkSession.conf.get("spark.sql.adaptive.enabled"))  # type: ignore[attr-defined]
+        return frame
+
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    stream = exactly_once(read(spark, tmp_path / "in"), "job")
+    run(stream.to(rows_sink(tmp_path), rows=rows), tmp_path)  # type: ignore[arg-type]
+    assert seen[-1] == "false"
+    assert spark.conf.get("spark.sql.adaptive.enabled") == before
+
+
+def test_a_weaker_sink_is_refused_unless_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    stream = sqlite_job(spark, tmp_path)
+    with pytest.raises(GuaranteeRefused, match=r'allow="at-least-once"') as refused:
+        run(stream.to(ConsoleSink()), tmp_path)
+    assert refused.value.exit_code == 3
+    assert written(tmp_path) == set()
+    run(stream.to(ConsoleSink(), allow="at-least-once"), tmp_path)
+    with pytest.raises(BadQuery, match="allow= takes"):
+        stream.to(ConsoleSink(), allow="sometimes")
+
+
+def test_a_weaker_sink_is_fine_for_at_least_once(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    run(at_least_once(read(spark, tmp_path / "in"), "job").to(ConsoleSink()), tmp_path)
+
+
+def test_a_missing_folder_for_a_database_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    stream = exactly_once(read(spark, tmp_path / "in"), "job")
+    with pytest.raises(BeadlineError):
+        run(stream.to(SqliteSink(tmp_path / "no" / "such" / "out.db", "t")), tmp_path)
+    assert written(tmp_path) == set()

@@ -1,0 +1,270 @@
+"""Recovery on Spark: every way in which an epoch can come back, and what must not be believed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from beadline import Stream, at_least_once, exactly_once
+from beadline.chaos.points import POINTS, hooked
+from beadline.errors import BeadlineError, CheckpointProblem, WrongCheckpoint
+from beadline.sinks import SqliteSink
+from tests.spark.jobs import (
+    read,
+    rows_sink,
+    run,
+    run_and_die,
+    sqlite_job,
+    table,
+    write_input,
+)
+
+# Reached on the driver in every epoch; the others need a worker, a recovery or another sink.
+EVERY_EPOCH = [
+    "append.written",
+    "append.linked",
+    "epoch.begin",
+    "prepare.before",
+    "prepare.after",
+    "decide.before",
+    "decide.after",
+    "ledger.before",
+    "ledger.after",
+    "commit.between",
+    "commit.after",
+    "epoch.return",
+]
+AT_START = ["claim.before", "claim.after", "sweep.after"]
+
+
+def counted(spark: SparkSession, folder: Path) -> Stream:
+    """A stateful job: running counts per key, every change added as a row."""
+    counts = read(spark, folder / "in").groupBy("k").count()
+    return exactly_once(counts, "job").to(SqliteSink(folder / "out.db", "t", "upsert", "k"))
+
+
+@pytest.mark.parametrize("point", EVERY_EPOCH)
+def test_a_death_in_any_epoch(spark: SparkSession, tmp_path: Path, point: str) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, point, times=2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+    assert list((tmp_path / ".out.db.beadline").rglob("*~*")) == []
+
+
+@pytest.mark.parametrize("point", [*AT_START, "recover.before", "recover.after", "epoch.again"])
+def test_a_death_in_the_recovery_from_a_death(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, "decide.after", times=2)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, point)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+@pytest.mark.parametrize("point", ["decide.before", "decide.after", "commit.after", "epoch.again"])
+def test_a_stateful_epoch_given_again_moves_its_state_on(
+    spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    write_input(tmp_path / "in", 4)
+    run_and_die(
+        counted(spark, tmp_path),
+        tmp_path,
+        point if point != "epoch.again" else "decide.after",
+        times=2,
+        output_mode="update",
+    )
+    if point == "epoch.again":
+        run_and_die(counted(spark, tmp_path), tmp_path, point, output_mode="update")
+    run(counted(spark, tmp_path), tmp_path, output_mode="update")
+    assert table(tmp_path, "k, count") == [("k0", 14), ("k1", 13), ("k2", 13)]
+
+
+def test_complete_mode(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 3)
+    run_and_die(counted(spark, tmp_path), tmp_path, "decide.after", 2, output_mode="complete")
+    run(counted(spark, tmp_path), tmp_path, output_mode="complete")
+    assert table(tmp_path, "k, count") == [("k0", 10), ("k1", 10), ("k2", 10)]
+
+
+@pytest.mark.parametrize("point", EVERY_EPOCH)
+def test_stop_at_every_crash_point(spark: SparkSession, tmp_path: Path, point: str) -> None:
+    ids = write_input(tmp_path / "in", 4)
+    reached = threading.Event()
+    go_on = threading.Event()
+    seen: list[str] = []
+
+    def hook(name: str) -> None:
+        seen.append(name)
+        if name == point and seen.count(name) == 2:
+            reached.set()
+            assert go_on.wait(30)
+
+    query: Any = None
+    with hooked(hook):
+        query = sqlite_job(spark, tmp_path).start(str(tmp_path / "checkpoint"))
+        assert reached.wait(60)
+        stopper = threading.Thread(target=query.stop)
+        stopper.start()
+        stopper.join(0.5)  # Spark has interrupted its thread by now, and waits for the callback
+        go_on.set()
+        stopper.join(60)
+    assert not query.isActive
+    assert query.exception() is None
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+def test_every_driver_side_point_is_tried_here_or_by_the_kill_tests() -> None:
+    elsewhere = {"prepare.part", "prepare.acked", "prepare.between", "staging.written"}
+    elsewhere |= {"files.renaming", "files.renamed", "recover.before", "recover.after"}
+    assert set(POINTS) == {*EVERY_EPOCH, *AT_START, "epoch.again", *elsewhere}
+
+
+def test_a_deleted_checkpoint_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(WrongCheckpoint, match="another query named 'job'"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+def test_a_deleted_log_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint" / "beadline")
+    with pytest.raises(WrongCheckpoint, match="no decision log"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+def test_a_copied_checkpoint_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    with pytest.raises(WrongCheckpoint, match="copied or moved"):
+        sqlite_job(spark, tmp_path).start(str(tmp_path / "copy"))
+
+
+def test_a_rewound_checkpoint_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 2)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    ids = [*range(20), *write_input(tmp_path / "in", 2, first=2)]
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+    with pytest.raises(WrongCheckpoint, match="rewound"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+@pytest.mark.parametrize("folder", ["commits", "offsets"])
+def test_a_partly_rewound_checkpoint_is_noticed(
+    spark: SparkSession, tmp_path: Path, folder: str
+) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    for name in ("1", "2", ".1.crc", ".2.crc"):
+        (tmp_path / "checkpoint" / folder / name).unlink(missing_ok=True)
+    with pytest.raises(WrongCheckpoint, match="rewound"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+def test_a_sink_removed_with_a_decided_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    frame = read(spark, tmp_path / "in")
+    one, other = rows_sink(tmp_path), rows_sink(tmp_path, "u")
+    both = exactly_once(frame, "job").to(one, name="one").to(other, name="other")
+    run_and_die(both, tmp_path, "decide.after", times=2)
+    alone = exactly_once(frame, "job").to(one, name="one")
+    with pytest.raises(CheckpointProblem, match=r'drop=\["other"\]'):
+        run(alone, tmp_path)
+    moved = alone.to(rows_sink(tmp_path, "elsewhere"), name="other")
+    with pytest.raises(CheckpointProblem, match="now points to"):
+        run(moved, tmp_path)
+    run(alone, tmp_path, drop=["other"])
+    assert table(tmp_path) == ids
+    assert table(tmp_path, name="u") == ids[:10]
+
+
+def test_a_sink_removed_or_added_between_epochs(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 2)
+    frame = read(spark, tmp_path / "in")
+    one, other = rows_sink(tmp_path), rows_sink(tmp_path, "u")
+    run(exactly_once(frame, "job").to(one), tmp_path)
+    ids += write_input(tmp_path / "in", 1, first=2)
+    run(exactly_once(frame, "job").to(one).to(other), tmp_path)
+    ids += write_input(tmp_path / "in", 1, first=3)
+    run(exactly_once(frame, "job").to(one), tmp_path)
+    assert table(tmp_path) == ids
+    assert table(tmp_path, name="u") == ids[20:30]
+
+
+def test_a_sink_added_to_a_decided_epoch_begins_at_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, "decide.after", times=2)
+    run(sqlite_job(spark, tmp_path).to(rows_sink(tmp_path, "u")), tmp_path)
+    assert table(tmp_path) == ids
+    assert table(tmp_path, name="u") == ids[20:]
+
+
+def test_the_mode_changed_and_changed_back(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    sink = rows_sink(tmp_path)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, "decide.after", times=2)
+    run(at_least_once(read(spark, tmp_path / "in"), "job").to(sink), tmp_path)
+    assert table(tmp_path) == ids  # what was decided is finished, and not published again
+    ids += write_input(tmp_path / "in", 2, first=3)
+    run(at_least_once(read(spark, tmp_path / "in"), "job").to(sink), tmp_path)
+    ids += write_input(tmp_path / "in", 2, first=5)
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+
+
+def test_at_least_once_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    stream = at_least_once(read(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path))
+    run_and_die(stream, tmp_path, "epoch.return", times=2)
+    run(stream, tmp_path)
+    assert sorted(set(table(tmp_path))) == ids
+
+
+def test_two_queries_share_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    queries = []
+    for name in ("a", "b"):
+        write_input(tmp_path / name / "in", 3)
+        stream = sqlite_job(spark, tmp_path / name, name)
+        queries.append(stream.start(str(tmp_path / name / "checkpoint"), available_now=True))
+    for query in queries:
+        assert query.awaitTermination(120)
+    assert table(tmp_path / "a") == table(tmp_path / "b") == list(range(30))
+
+
+def test_a_failing_row_decides_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    broken = True
+
+    def rows(frame: DataFrame) -> DataFrame:
+        if not broken:
+            return frame
+        # Fails while it runs, for one row of the second epoch.
+        return frame.selectExpr("if(id = 15, raise_error('bad row'), id) AS id", "k", "v")
+
+    stream = exactly_once(read(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path), rows=rows)
+    with pytest.raises(BeadlineError, match=r"epoch 1, sink 'out-t'.*bad row"):
+        run(stream, tmp_path)
+    assert table(tmp_path) == ids[:10]
+    broken = False
+    run(stream, tmp_path)
+    assert table(tmp_path) == ids

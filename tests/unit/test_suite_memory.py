@@ -1,0 +1,65 @@
+"""The conformance suite on ``MemorySink``, and what is its own: rows in order, and clear."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+import pyarrow as pa
+import pytest
+
+from beadline.errors import WrongCheckpoint
+from beadline.sink import AnySink
+from beadline.sinks import MemorySink
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+from beadline.testing.suite.target import SAME_NAME, Target, part_id
+
+_numbers = itertools.count()
+
+
+class MemoryHarness(SinkHarness):
+    other_process = False
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        return MemorySink(f"table {next(_numbers)}")
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        assert isinstance(sink, MemorySink)
+        return MemorySink.rows(sink.name)
+
+    def leftovers(self, sink: AnySink) -> Collection[str]:
+        return ()
+
+
+@pytest.fixture
+def harness() -> SinkHarness:
+    return MemoryHarness()
+
+
+def test_rows_are_in_the_order_of_epochs_and_parts(harness: SinkHarness) -> None:
+    target = Target(harness)
+    parts = target.prepare_epoch(0, target.rows(3), target.rows(1))
+    target.commit(0, parts[::-1])
+    target.commit(1, target.prepare_epoch(1, target.rows(2)))
+    assert harness.visible(target.sink) == target.rows(3, 1, 2)
+
+
+def test_clear_forgets_the_ledger_too(harness: SinkHarness) -> None:
+    target = Target(harness)
+    parts = target.prepare_epoch(0, target.rows(1))
+    target.commit(0, parts)
+    assert isinstance(target.sink, MemorySink)
+    MemorySink.clear(target.sink.name)
+    target.assert_shows()
+    target.commit(0, parts)
+    target.assert_shows(*target.rows(1))
+
+
+def test_another_incarnation_is_refused(harness: SinkHarness) -> None:
+    target = Target(harness)
+    target.commit(0, target.prepare_epoch(0, target.rows(1)))
+    theirs = target.prepare(target.rows(2), part_id(1, query=SAME_NAME))
+    with pytest.raises(WrongCheckpoint, match="another query named"):
+        target.commit(1, [theirs], query=SAME_NAME)
+    target.assert_shows(*target.rows(1))

@@ -1,0 +1,99 @@
+"""The conformance suite on ``SqliteSink`` in its three modes."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from beadline.sink import AnySink
+from beadline.sinks import SqliteSink
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+
+
+class AppendHarness(SinkHarness):
+    settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+
+    def __init__(self, folder: Path) -> None:
+        self.names = (folder / f"target{number}.db" for number in itertools.count())
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        return SqliteSink(next(self.names), 'the "rows"', **self.settings)
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        with closing(sqlite3.connect(path_of(sink))) as database:
+            database.row_factory = sqlite3.Row
+            made = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'the \"rows\"'")
+            found = database.execute('SELECT * FROM "the ""rows"""') if made.fetchone() else ()
+            return [dict(row) for row in found]
+
+    def leftovers(self, sink: AnySink) -> Collection[str]:
+        return [path.name for path in staging_of(sink).rglob("*") if path.is_file()]
+
+    def plant_stranger(self, sink: AnySink) -> str | None:
+        assert isinstance(sink, SqliteSink)
+        folder = Path(sink._staging.folder.removeprefix("file:"))
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("mine")
+        return "notes.txt"
+
+
+class UpsertHarness(AppendHarness):
+    settings = {"mode": "upsert", "key": "id"}  # noqa: RUF012
+
+    def expected(self, rows: list[Row]) -> list[Row]:
+        return list({row["id"]: row for row in rows}.values())
+
+
+class AddHarness(AppendHarness):
+    settings = {"mode": "add", "key": ("id", "word")}  # noqa: RUF012
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int32())])
+
+    def row(self, number: int, version: int = 0) -> Row:
+        return {"id": number, "word": "w", "n": 10**version}
+
+    def expected(self, rows: list[Row]) -> list[Row]:
+        totals: dict[tuple[Any, ...], Row] = {}
+        for row in rows:
+            before = totals.get((row["id"], row["word"]))
+            totals[row["id"], row["word"]] = row if before is None else added(before, row)
+        return list(totals.values())
+
+    def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
+        schema = pa.schema(
+            [("id", pa.int64()), ("word", pa.string()), (self.odd_column, pa.float64())]
+        )
+        odd = super().odd_rows()[1]
+        words = [row[self.odd_column] or "-" for row in odd]
+        return schema, [
+            {"id": row["id"], "word": word, self.odd_column: row["amount"]}
+            for row, word in zip(odd, words, strict=True)
+        ]
+
+
+def added(before: Row, row: Row) -> Row:
+    """What `add` makes of two rows with one key; no odd row shares its key with another."""
+    return {**row, "n": before["n"] + row["n"]}
+
+
+def path_of(sink: AnySink) -> Path:
+    assert isinstance(sink, SqliteSink)
+    return Path(sink.path)
+
+
+def staging_of(sink: AnySink) -> Path:
+    path = path_of(sink)
+    return path.with_name(f".{path.name}.beadline")
+
+
+@pytest.fixture(params=[AppendHarness, UpsertHarness, AddHarness])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> SinkHarness:
+    made: SinkHarness = request.param(tmp_path)
+    return made
