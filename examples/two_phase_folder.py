@@ -7,7 +7,9 @@ A folder can be moved once, so a commit that is repeated, or comes an hour late,
 Readers list the folder for names that do not begin with a dot, and leave what they have read where
 it is: a folder that is in neither place cannot be told from one that was never written.
 
-Run it: ``python examples/two_phase_folder.py``
+Run it: ``python examples/two_phase_folder.py``. What it must keep is proven in
+``tests/unit/test_suite_two_phase.py``; what it means to Flink's users is told in
+``docs/two-phase-commit.md``.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
 
     def invoke(self, transaction: OpenFolder, rows: pa.RecordBatch) -> None:
         """Write a batch."""
-        transaction.file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+        transaction.file.writelines(json.dumps(row, default=str) + "\n" for row in rows.to_pylist())
 
     def pre_commit(self, transaction: OpenFolder) -> FolderTransaction:
         """Flush, fsync and close: after this the rows survive a power cut."""
@@ -151,3 +153,37 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     """What a reader sees."""
     files = sorted(Path(path).glob(f"[!.]*/{ROWS}"))
     return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
+
+def main() -> None:
+    """Send three small files through it, twice: the second start finds nothing left to do."""
+    import sys
+    import tempfile
+
+    from pyspark.sql import SparkSession
+
+    from beadline import exactly_once
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the same packages
+    spark = SparkSession.builder.master("local[2]").appName("two-phase").getOrCreate()
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        (top / "in").mkdir()
+        for number in range(3):
+            rows = [{"id": number * 10 + i} for i in range(10)]
+            (top / "in" / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
+        for _ in range(2):
+            orders = spark.readStream.schema("id long").json(str(top / "in"))
+            query = (
+                exactly_once(orders, name="orders")
+                .to(FolderSink(str(top / "out")))
+                .start(checkpoint=str(top / "checkpoint"), available_now=True)
+            )
+            query.awaitTermination()
+            ids = [row["id"] for row in read(top / "out")]
+            print(f"{len(ids)} rows, {len(set(ids))} of them different")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

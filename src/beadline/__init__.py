@@ -1,9 +1,9 @@
 """End-to-end exactly-once for PySpark Structured Streaming.
 
-    from beadline import exactly_once
-    from beadline.sinks import FileSink
+from beadline import exactly_once
+from beadline.sinks import FileSink
 
-    query = exactly_once(orders, name="orders").to(FileSink("out")).start(checkpoint="checkpoint")
+query = exactly_once(orders, name="orders").to(FileSink("out")).start(checkpoint="checkpoint")
 """
 
 from __future__ import annotations

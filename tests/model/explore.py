@@ -52,7 +52,7 @@ def told(schedule: Schedule) -> Iterator[None]:
         words = ",".join(map(str, schedule))
         raise ScheduleFailed(
             f"schedule={schedule}: {type(error).__name__}: {error}\n"
-            f'replay: BEADLINE_SCHEDULE={words} make test-only TEST="{test}"'
+            f"replay: BEADLINE_SCHEDULE={words} .venv/bin/python -m pytest {test!r}"
         ) from error
 
 

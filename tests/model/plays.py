@@ -10,7 +10,7 @@ from beadline.errors import DecisionUnknown, NotDeterministic
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Batch
 from beadline.protocol.publish import Publisher
-from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive
+from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import PARTS
 from tests.model.explore import OVERTAKEN, Schedule, crashed, finish
 
@@ -131,7 +131,14 @@ def play_zombie_modes(setting: Setting, modes: tuple[str, str, str], schedule: S
             drive(world, first)
     except OVERTAKEN:
         assert used, "fenced, and nobody else was there"
-    finish(world, at_least=True, of=last)
+    drive(world, last)
+    start_only(world, last)
+    # Where the zombie's Spark has committed an epoch that B had decided, B's parts are not
+    # committed any more, and stay in doubt until another decision is the newest.
+    for (name, _), parts in world.store.newest.items():
+        for part in parts:
+            world.servers[name].prepared.pop(part, None)
+    world.check_end(at_least=True)
     return used
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,10 @@ def write_input(folder: Path, files: int = 3, rows: int = 10, first: int = 0) ->
     for number in range(first, first + files):
         block = ids[(number - first) * rows : (number - first + 1) * rows]
         lines = (json.dumps({"id": i, "k": f"k{i % 3}", "v": i}) for i in block)
-        (folder / f"{number:05d}.json").write_text("\n".join(lines) + "\n")
+        path = folder / f"{number:05d}.json"
+        path.write_text("\n".join(lines) + "\n")
+        # Spark takes files by their time, to the millisecond: one second apart is an order.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
     return ids
 
 

@@ -78,7 +78,7 @@ def test_a_failed_job_leaves_no_task_output_to_double(spark: SparkSession, out: 
     sink = FileSink(str(out))
     frame = spark.range(0, 4_000_000, 1, 2).where("id < 10 OR id >= 2000000")
     fails = frame.selectExpr("IF(id = 3999999, raise_error('late'), id) AS id")
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
     key = "mapreduce.fileoutputcommitter.algorithm.version"
     before = conf.get(key)
     conf.set(key, "2")
@@ -150,9 +150,7 @@ def test_odd_names_in_paths_and_partitions(spark: SparkSession, tmp_path: Path) 
     out = tmp_path / "of a % kind+#1"
     sink = FileSink(str(out), partition_by=("_word",))
     words = ["a/b", "c d", "e=f", "50%", ".hidden", "_under"]
-    frame = spark.createDataFrame(
-        [(n, word) for n, word in enumerate(words)], "id long, _word string"
-    )
+    frame = spark.createDataFrame(list(enumerate(words)), "id long, _word string")
     sink.commit(epoch(0), [prepared(sink, frame, part(0))])
     rows = spark.read.parquet(str(out)).collect()
     assert {row._word: row.id for row in rows} == {word: n for n, word in enumerate(words)}

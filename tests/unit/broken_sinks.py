@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +176,15 @@ class OneLedgerForAll(SqliteSink):
 
 class NullIsEmpty(MemorySink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
-        filled = (pa.Table.from_batches([batch]).to_pandas().fillna("") for batch in rows)
-        texts = (frame.astype(str) for frame in filled)
-        return super().prepare((pa.RecordBatch.from_pandas(text) for text in texts), part)
+        def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+            texts = [column.type == pa.string() for column in batch.columns]
+            columns = [
+                column.fill_null("") if text else column
+                for column, text in zip(batch.columns, texts, strict=True)
+            ]
+            return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+        return super().prepare(map(filled, rows), part)
 
 
 class NeverKeepsCount(MemorySink):
@@ -221,9 +227,11 @@ class TwoSteps(MemorySink):
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class OnlyItself(MemorySink):
-    """Equal to nothing, not even to its own copy: settings that are compared by identity."""
+    """Carries something live, which is another thing wherever it arrives."""
+
+    connection: object = field(default_factory=object)
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,11 @@ def test_the_folder_above() -> None:
 
 
 def test_version_1_of_the_committable_stays_readable() -> None:
-    stored = {"version": 1, "folder": "file:/x/.out.beadline/id", "files": [["d=1/p.orc", 7]]}
+    stored = {
+        "version": 1,
+        "target": "file:/x/out",
+        "folder": "file:/x/.out.beadline/id",
+        "files": [["d=1/p.orc", 7]],
+    }
     read = PendingFiles.from_json(stored)
-    assert read == PendingFiles("file:/x/.out.beadline/id", (("d=1/p.orc", 7),))
+    assert read == PendingFiles("file:/x/out", "file:/x/.out.beadline/id", (("d=1/p.orc", 7),))

@@ -11,6 +11,7 @@ import pytest
 from beadline.errors import WrongCheckpoint
 from beadline.sink import AnySink
 from beadline.sinks import MemorySink
+from beadline.sinks.memory import MemoryPart
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 from beadline.testing.suite.target import SAME_NAME, Target, part_id
@@ -35,6 +36,10 @@ class MemoryHarness(SinkHarness):
 @pytest.fixture
 def harness() -> SinkHarness:
     return MemoryHarness()
+
+
+def test_version_1_stays_readable() -> None:
+    assert MemoryPart.from_json({"version": 1, "arrow_base64": "AA=="}) == MemoryPart("AA==")
 
 
 def test_rows_are_in_the_order_of_epochs_and_parts(harness: SinkHarness) -> None:

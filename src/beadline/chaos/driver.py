@@ -54,7 +54,9 @@ def clean_rows(spark: SparkSession, workload: Workload) -> DataFrame:
 
 def totals(rows: DataFrame) -> DataFrame:
     """One epoch's rows, added up by key."""
-    return rows.groupBy("key").agg({"*": "count", "amount": "sum"}).toDF("key", "rows", "amount")
+    from pyspark.sql import functions as F
+
+    return rows.groupBy("key").agg(F.count("id").alias("rows"), F.sum("amount").alias("amount"))
 
 
 def stream(spark: SparkSession, workload: Workload) -> Stream:
@@ -103,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the job; exit with the code of Beadline's error, if there is one."""
     parser = argparse.ArgumentParser(prog="python -m beadline.chaos.driver")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--naive", nargs="?", const="", metavar="STEP#N")
+    parser.add_argument("--naive", metavar="STEP#N", help="plain foreachBatch; may be empty")
     given = parser.parse_args(arguments)
     try:
         run(Workload(given.folder), given.naive)

@@ -8,12 +8,20 @@ from typing import Annotated
 
 import typer
 
+from beadline.cli.demo import demo
 from beadline.cli.doctor import doctor
+from beadline.cli.epochs import epochs
+from beadline.cli.run import run
 
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
 # docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
 # Spark and extras are imported inside the functions, so that `--help` stays quick.
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (("doctor", doctor),)
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("demo", demo),
+    ("run", run),
+    ("epochs", epochs),
+    ("doctor", doctor),
+)
 
 app = typer.Typer(
     name="beadline",

@@ -118,7 +118,7 @@ class DecisionLog:
             if self._store.create(slot, encode(record, slot)):
                 return
             cause: Exception | None = None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (whatever it was, what is read back counts)
             cause = error
         try:
             data = self._store.read(slot)

@@ -112,9 +112,7 @@ def commit_sink(
             raise _failed(sink, epoch, f"{type(error).__name__}: {error}") from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
         # A part that the sink did not mention is as unknown as one that it called so.
-        parts = [
-            p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN
-        ]
+        parts = [p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
         if not parts:
             return lost
         if helpers.stopping():

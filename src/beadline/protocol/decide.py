@@ -70,5 +70,3 @@ def decide(
     log.append(decision)
     reach("decide.after")
     return decision
-
-

@@ -90,8 +90,8 @@ def check_progress(state: LogState, progress: Progress) -> None:
     decided = decision.epoch if decision else -1
     if committed < settled - (1 if settled == decided else 0):
         raise WrongCheckpoint(
-            f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up to "
-            f"{settled}: the checkpoint was rewound or partly deleted, and going on would write "
+            f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
+            f"to {settled}: the checkpoint was rewound or partly deleted, and going on would write "
             f"rows a second time. Restore folder and log from one backup. {_NOTHING}"
         )
     if committed > max(settled, published(state, committed)):
@@ -135,9 +135,14 @@ def check_seen(
                 f"this query another name; or empty the target first. {_NOTHING}"
             )
         decision = state.decision
-        other = decision is not None and seen.epoch == decision.epoch and seen.nonce not in (
-            "",
-            decision.nonce,
+        other = (
+            decision is not None
+            and seen.epoch == decision.epoch
+            and seen.nonce
+            not in (
+                "",
+                decision.nonce,
+            )
         )
         if seen.epoch > newest or (other and not decision_was_replayed(decision)):
             raise WrongCheckpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from beadline.chaos.points import reach
@@ -42,8 +43,11 @@ def prepare(
 
 
 def _reason(error: Exception) -> str:
-    """The first line that says something, without a Java stack."""
-    text = str(error).strip() or repr(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if "Error" in line and not line.startswith("at ")]
-    return (python[-1] if python else lines[0])[:500]
+    """The one line that says what went wrong, out of a Python trace in a Java trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    patterns = (r"[\w.]+Error: ", r"Caused by: ", r".*Exception: ")
+    for pattern in patterns:
+        found = [line for line in lines if re.match(pattern, line)]
+        if found:
+            return found[-1][:500]
+    return lines[0][:500]

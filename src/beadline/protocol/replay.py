@@ -45,22 +45,25 @@ def replay(
         )
     sinks = [sink for sink in coordinator.sinks if sink.name in lost]
     acks = coordinator.prepare(batch, sinks)
+    coordinator.losers = True  # the parts that were not lost are prepared a second time
     dropped = given_up(coordinator.log.state, decision)
     parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
-    for sink in sinks:
-        gone = {part.id.partition for part in lost[sink.name]}
-        parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)
-    at_ms = decision.at_ms
+    try:
+        for sink in sinks:
+            gone = {part.id.partition for part in lost[sink.name]}
+            parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)
+    except NotDeterministic:
+        coordinator.sweep_losers()
+        raise
     again = decide(
         coordinator.log,
         batch,
         coordinator.generation,
         parts,
         decision.parts,
-        Times(decision.started_at_ms, decision.prepared_at_ms, at_ms),
+        Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
         replays=decision.replays + 1,
     )
-    coordinator.losers = True  # the parts that were not lost were prepared a second time
     coordinator.sweep_losers()
     coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
     return again

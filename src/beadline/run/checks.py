@@ -49,13 +49,14 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
     session = stream.frame.sparkSession
     conf = session._jsparkSession.sessionState().conf()
     adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
-    if adaptive and conf.contains(ADAPTIVE_STREAMING):
-        if session.conf.get(ADAPTIVE_STREAMING, "false") == "true":
-            raise BadSetting(
-                f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into "
-                "other parts when it is given again, so that a lost part could not be told from "
-                f"the others. Set it to false or leave it out. {_NOTHING}"
-            )
+    # Only where somebody set it: Spark's own default is switched off for the query in silence.
+    chosen = conf.contains(ADAPTIVE_STREAMING) and session.conf.get(ADAPTIVE_STREAMING) == "true"
+    if adaptive and chosen:
+        raise BadSetting(
+            f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
+            "parts when it is given again, so that a lost part could not be told from the others. "
+            f"Set it to false or leave it out. {_NOTHING}"
+        )
 
 
 def check_files(checkpoint: str, mode: Guarantee) -> None:

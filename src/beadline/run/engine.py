@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress

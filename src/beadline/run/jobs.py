@@ -1,18 +1,19 @@
 """Job files: a Python file with ``def job(spark) -> Stream``, which the command line starts.
 
 The file describes and does not start, so that the same job can be run, looked at and tested. What
-can be wrong with it is found in two steps, both before anything is written: ``load_job`` before
-Spark is started, ``build_stream`` after. Defaults may stand in the file in capital letters; the
-command line's options win::
+can be wrong with it is found in three steps, all before anything is written: ``open_job`` without
+Spark, ``load_job`` with Spark running (a UDF at the top of a file needs that), and
+``build_stream``. Defaults may stand in the file in capitals; the command line's options win::
 
     CHECKPOINT = "hdfs://…/orders"      where the query's checkpoint is
     EVERY = "1 second"                  or AVAILABLE_NOW = True
     OUTPUT_MODE = "update"              for aggregations
-    CONF = {"spark.driver.memory": "2g"}
+    CONF = {"spark.driver.memory": "2g"}    read before the file is run, so plain values only
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import os
@@ -40,13 +41,20 @@ _DEFAULTS: dict[str, type] = {
     "EVERY": str,
     "AVAILABLE_NOW": bool,
     "OUTPUT_MODE": str,
-    "CONF": dict,
 }
 
 
 @dataclass(frozen=True)
+class JobFile:
+    """A job file that can be run: where it is, and the Spark settings that stand in it."""
+
+    path: Path
+    conf: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Job:
-    """A job file that was loaded: its function, and the defaults that stand in it."""
+    """A job file that was run: its function, and the defaults that stand in it."""
 
     path: Path
     build: Callable[[SparkSession], Any]
@@ -54,28 +62,41 @@ class Job:
     every: str | None = None
     available_now: bool = False
     output_mode: str = "append"
-    conf: dict[str, Any] = field(default_factory=dict)
 
 
-def load_job(path: str | os.PathLike[str]) -> Job:
-    """Load a job file; needs no Spark. Raises ``UsageError`` with what to put right."""
+def open_job(path: str | os.PathLike[str]) -> JobFile:
+    """Look at a job file without running it; raises ``UsageError`` with what to put right."""
     file = Path(path)
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UsageError(f"job file {file} {what}. Give a Python file with: {_EXAMPLE}. {_NOTHING}")
     if file.suffix != ".py":
         raise UsageError(f"job file {file} is not a .py file. {_NOTHING}")
-    module = _execute(file.resolve())
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"{file}{line}: this is not Python: {error}. {_NOTHING}") from error
+    except OSError as error:
+        raise UsageError(f"job file {file} cannot be read: {error}. {_NOTHING}") from error
+    _make_importable(str(file.resolve().parent))
+    return JobFile(file, _conf(file, tree))
+
+
+def load_job(file: JobFile) -> Job:
+    """Run a job file, with Spark up; raises ``UsageError`` with what to put right."""
+    module = _execute(file.path.resolve())
+    path = file.path
     build = getattr(module, "job", None)
     if build is None:
-        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
-    _check_signature(file, build)
+        raise UsageError(f"job file {path} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+    _check_signature(path, build)
     found = {
-        name.lower(): _default(file, module, name) for name in _DEFAULTS if hasattr(module, name)
+        name.lower(): _default(path, module, name) for name in _DEFAULTS if hasattr(module, name)
     }
     if "every" in found and found.get("available_now"):
-        raise UsageError(f"job file {file} sets EVERY and AVAILABLE_NOW: take one. {_NOTHING}")
-    return Job(file, build, **found)
+        raise UsageError(f"job file {path} sets EVERY and AVAILABLE_NOW: take one. {_NOTHING}")
+    return Job(path, build, **found)
 
 
 def build_stream(job: Job, spark: SparkSession) -> Stream:
@@ -105,15 +126,33 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:_REASON_LENGTH_MAX]}"
 
 
-def _execute(file: Path) -> ModuleType:
-    """Run the file as ``python file`` would: what lies beside it can be imported."""
-    folder = str(file.parent)
+def _conf(file: Path, tree: ast.Module) -> dict[str, Any]:
+    """Read ``CONF = {...}`` without running the file: Spark is started with it."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        if any(isinstance(target, ast.Name) and target.id == "CONF" for target in node.targets):
+            try:
+                return dict(ast.literal_eval(node.value))
+            except (ValueError, TypeError) as error:
+                raise UsageError(
+                    f"{file}:{node.lineno}: CONF must be a dict of plain values, because Spark is "
+                    f"started with it before the file is run. {_NOTHING}"
+                ) from error
+    return {}
+
+
+def _make_importable(folder: str) -> None:
+    """As with ``python file``: what lies beside it can be imported, in Spark's workers too."""
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    # Python workers, which Spark starts later, import from there too.
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
+
+
+def _execute(file: Path) -> ModuleType:
+    """Run the file as a module of its own."""
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None
     assert spec.loader is not None
@@ -135,7 +174,7 @@ def _pickle_by_value(module: ModuleType) -> None:
     """Send functions of the job file whole: no worker could import a module of that name."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _check_signature(file: Path, build: Any) -> None:
@@ -172,7 +211,5 @@ def _raised(file: Path, what: str, error: Exception) -> UsageError:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == str(file.resolve())
     ]
-    if isinstance(error, SyntaxError) and error.lineno and error.filename == str(file.resolve()):
-        here = [error.lineno]
     where = f"{file}:{here[-1]}" if here else str(file)
     return UsageError(f"{where}: {what} raised {reason(error)}. {_NOTHING}")

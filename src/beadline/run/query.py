@@ -154,7 +154,7 @@ class Query:
         """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
@@ -236,5 +236,3 @@ def _not_adaptive(session: SparkSession) -> Iterator[None]:
             yield
         finally:
             session.conf.set(key, str(before))
-
-

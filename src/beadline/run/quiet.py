@@ -1,9 +1,9 @@
 """Spark's own noise, kept low where a person watches a command.
 
 Spark logs every failure with its Java stack, although Beadline's error, shown beside it, says the
-same in a sentence. The level is settled when the JVM starts, by a file of log4j; who has settings
-of their own (``log4j2.properties`` in Spark's configuration folder, or the option in
-``SPARK_SUBMIT_OPTS``) keeps them.
+same in a sentence; and its progress bar writes over our lines. Both are settled when the JVM
+starts, the level by a file of log4j. Who has settings of their own (``log4j2.properties`` in
+Spark's configuration folder, or the options in ``SPARK_SUBMIT_OPTS``) keeps them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 import os
 from pathlib import Path
 
-_OPTION = "-Dlog4j2.configurationFile="
+_NO_BAR = "-Dspark.ui.showConsoleProgress=false"
+_LOG_FILE = "-Dlog4j2.configurationFile="
 _FILE = Path(__file__).with_name("quiet.log4j2.properties")
 
 
@@ -21,9 +22,10 @@ def quiet() -> None:
     # Py4J logs the trace of every callback that raised; the error itself is raised elsewhere.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    if "log4j" in options or _own_settings():
-        return
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{options} {_OPTION}{_FILE.as_uri()}".strip()
+    added = [] if "showConsoleProgress" in options else [_NO_BAR]
+    if "log4j" not in options and not _own_settings():
+        added.append(f"{_LOG_FILE}{_FILE.as_uri()}")
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, [options, *added]))
 
 
 def _own_settings() -> bool:

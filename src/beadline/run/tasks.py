@@ -49,8 +49,9 @@ class Counted:
                 hashes = batch.column(batch.num_columns - 1)
                 # Wraps round at 64 bits, which is as good as any other sum.
                 self._sum += pc.sum(hashes).as_py() or 0
-                batch = batch.select(list(range(batch.num_columns - 1)))
-            yield batch
+                yield batch.select(list(range(batch.num_columns - 1)))
+            else:
+                yield batch
 
     @property
     def checksum(self) -> int | None:

@@ -140,7 +140,7 @@ def check_places(where: str, files: FileSystem, target: str, staging: str, check
                 f"{where}: {one} is inside {other}; checkpoint and target must be apart, so that "
                 f"neither's files are taken for the other's. {_NOTHING}"
             )
-    nearest = [_nearest(files, uri) for uri in (target, staging)]
+    nearest = [_nearest(where, files, uri) for uri in (target, staging)]
     for folder in nearest:
         _check_writable(where, files, folder)
     if split_uri(target)[0] != split_uri(staging)[0] or not files.same_volume(*nearest):
@@ -151,10 +151,13 @@ def check_places(where: str, files: FileSystem, target: str, staging: str, check
         )
 
 
-def _nearest(files: FileSystem, uri: str) -> str:
+def _nearest(where: str, files: FileSystem, uri: str) -> str:
     """Return the nearest folder that is there."""
-    while not files.exists(uri) and parent(uri) != uri:
-        uri = parent(uri)
+    try:
+        while not files.exists(uri) and parent(uri) != uri:
+            uri = parent(uri)
+    except Exception as error:
+        raise BadSink(f"{where}: cannot look at {uri}: {error}. {_NOTHING}") from error
     return uri
 
 

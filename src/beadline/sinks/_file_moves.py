@@ -46,8 +46,12 @@ def parent(uri: str) -> str:
 
 @dataclass(frozen=True)
 class PendingFiles(Committable):
-    """A pending folder, as a qualified URI, and its files: (relative path, size in bytes)."""
+    """Where the files are going, where they are, and what they are: (relative path, bytes).
 
+    Both folders are qualified URIs: a process without Spark may take another default file system.
+    """
+
+    target: str
     folder: str
     files: tuple[tuple[str, int], ...]
 

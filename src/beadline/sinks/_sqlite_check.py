@@ -127,10 +127,13 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
     for (index,) in indexes:
         members = database.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
         unique.add(frozenset(folded(member or "") for (member,) in members))
-    strict = database.execute(
-        "SELECT 1 FROM pragma_table_list WHERE strict AND lower(name) = lower(?)", (name,)
-    ).fetchone()
-    return Table(columns, frozenset(unique), strict is not None, kind == ("view",))
+    strict = (
+        sqlite3.sqlite_version_info >= (3, 37)
+        and database.execute(
+            "SELECT 1 FROM pragma_table_list WHERE strict AND lower(name) = lower(?)", (name,)
+        ).fetchone()
+    )
+    return Table(columns, frozenset(unique), bool(strict), kind == ("view",))
 
 
 def check_table(table: Table, kinds: dict[str, Kind], where: str) -> None:

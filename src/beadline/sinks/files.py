@@ -156,21 +156,23 @@ class FileSink(FrameSink[PendingFiles]):
         files.sync_files(folder, paths)
         each(files.sync_folder, [join(folder, name) for name in ancestors(paths)])
         files.sync_folder(self.pending)
-        return PendingFiles(folder, tuple(sorted((file.path, file.size) for file in found)))
+        sizes = sorted((file.path, file.size) for file in found)
+        return PendingFiles(self.target, folder, tuple(sizes))
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[PendingFiles]]) -> CommitResult:
         """Rename what is still pending; what is gone was finished before and stays gone."""
         if not parts:
             return CommitResult({})
-        files = open_files(self.target)
+        target, folder = parts[0].committable.target, parts[0].committable.folder
+        files = open_files(target)
         sink, incarnation = parts[0].id.sink, epoch.query.incarnation
         # Where the parts were prepared, which is not `self.pending` if `staging` was changed since.
-        marks = Marks(files, parent(parts[0].committable.folder), epoch.query.name)
+        marks = Marks(files, parent(folder), epoch.query.name)
         if marks.newest(sink, incarnation) >= epoch.number:
             discard(files, parts)
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
-        self._check_alone(files, marks, epoch)
-        moving = Moving(files, self.target, marks, epoch)
+        _check_alone(files, target, marks, epoch)
+        moving = Moving(files, target, marks, epoch)
         outcomes = {part.id: moving.open(part) for part in parts}
         moving.finish()
         reach("files.renamed")
@@ -178,21 +180,6 @@ class FileSink(FrameSink[PendingFiles]):
             marks.write(sink, epoch)
             discard(files, parts)
         return CommitResult(outcomes)
-
-    def _check_alone(self, files: FileSystem, marks: Marks, epoch: EpochId) -> None:
-        """Two queries of one name must not take turns; but a new target knows nobody."""
-        if not files.exists(self.target):
-            marks.forget_others(epoch.query.incarnation)
-            files.make_folder(self.target)
-            return
-        for mark in marks.all():
-            if mark.incarnation != epoch.query.incarnation:
-                raise WrongCheckpoint(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self.target} already "
-                    f"holds epoch {mark.epoch} of another query of this name, which runs from "
-                    "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
-                    "one of the two, and give it another name and target."
-                )
 
     def abort(self, parts: Sequence[Prepared[PendingFiles]]) -> None:
         """Delete the pending folders."""
@@ -209,7 +196,8 @@ class FileSink(FrameSink[PendingFiles]):
             id_ = PartId.parse(name.removesuffix(MOVING))
             if id_ is not None and id_.belongs_to(query):
                 found = sorted((f.path, f.size) for f in walk(files, join(self.pending, name)))
-                yield Prepared(id_, 0, PendingFiles(join(self.pending, str(id_)), tuple(found)))
+                folder = join(self.pending, str(id_))
+                yield Prepared(id_, 0, PendingFiles(self.target, folder, tuple(found)))
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """The newest finished epoch of any query of this name; another incarnation's first."""
@@ -218,6 +206,22 @@ class FileSink(FrameSink[PendingFiles]):
             return None
         held = (mark.seen for mark in Marks(files, self.pending, query.name).all())
         return max(held, key=lambda s: (s.incarnation != query.incarnation, s.epoch), default=None)
+
+
+def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
+    """Two queries of one name must not take turns; but a new target knows nobody."""
+    if not files.exists(target):
+        marks.forget_others(epoch.query.incarnation)
+        files.make_folder(target)
+        return
+    for mark in marks.all():
+        if mark.incarnation != epoch.query.incarnation:
+            raise WrongCheckpoint(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {target} already "
+                f"holds epoch {mark.epoch} of another query of this name, which runs from "
+                "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
+                "one of the two, and give it another name and target."
+            )
 
 
 def _text(value: object) -> str:

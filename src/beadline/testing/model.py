@@ -39,6 +39,8 @@ from beadline.testing.model_world import (
 )
 
 __all__ = [
+    "COMMITTED",
+    "PLANNED",
     "READING",
     "Crash",
     "ModelBatch",

@@ -126,9 +126,7 @@ class ModelSink(Sink[ModelCommittable]):
         """Show the rows at once."""
         self.server.published += _rows(rows)
 
-    def commit(
-        self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]
-    ) -> CommitResult:
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         """Show the parts: one by one, or all with the ledger in one act."""
         if self.kind == LEDGER:
             return self.commit_with_ledger(epoch, parts)
@@ -160,7 +158,7 @@ class ModelSink(Sink[ModelCommittable]):
             outcome = Outcome.ALREADY_COMMITTED
         elif any(rows is None for rows in staged.values()):
             # All or nothing: the parts that are there are given with the others, after a replay.
-            lost = {p: Outcome.LOST for p in staged}
+            lost = dict.fromkeys(staged, Outcome.LOST)
             return CommitResult(lost)
         else:
             outcome = Outcome.COMMITTED

@@ -150,16 +150,22 @@ class ModelWorld:
 
     def look(self, point: str = "") -> None:
         """Check what must hold at every moment; what was checked before is not checked again."""
+        news = len(self.store.decisions) > self.looked
         for name, server in self.servers.items():
             if server.shown_again:
                 raise Violation(f"{name}: shown twice: {server.shown_again}")
-            if self.setting.strict:
+            if self.setting.strict and (news or server.just_shown or server.just_aborted):
                 self.look_decided(name, server)
-            if point == "sweep.after" and self.alone and not server.expired:
+            if point == "sweep.after" and self.looks_at_start and not server.expired:
                 waiting = server.prepared.keys() & self.store.decided[name].keys()
                 if waiting - server.visible.keys():
                     raise Violation(f"{name}: decided, started and not visible: {waiting}")
         self.looked = len(self.store.decisions)
+
+    @property
+    def looks_at_start(self) -> bool:
+        """Whether the driver that has just started is the only one, and all was decided."""
+        return self.setting.strict and self.alone
 
     def look_decided(self, name: str, server: ModelServer) -> None:
         """Visible only if decided; never both decided and aborted."""

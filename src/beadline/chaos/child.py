@@ -1,0 +1,125 @@
+"""One child: the driver process in a session of its own, and what it says before it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from beadline.chaos import processes
+from beadline.chaos.plan import GROUP, MOMENT, Kill
+from beadline.chaos.workload import Workload
+
+CHILD_TIMEOUT_S = 180.0
+Line = dict[str, Any]
+_COMPLAINT_LINES = 40
+
+
+class Child:
+    """A started driver. Its events arrive on a thread, while it runs."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        number: int,
+        kill: Kill | None,
+        on_event: Callable[[Line], None],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Start it, with its crash point armed if it is to die by its own hand."""
+        self.events: list[Line] = []
+        self.mark = workload.scratch / f"killed-{number:03d}"
+        self._log = workload.scratch / f"child-{number:03d}.log"
+        self._on_event = on_event
+        self._news = threading.Condition()
+        self._started_s = self._ended_s = time.monotonic()
+        command = [sys.executable, "-m", "beadline.chaos.driver", str(workload.folder), *arguments]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment(workload, kill),
+                start_new_session=True,
+            )
+        stdout = self._process.stdout
+        assert stdout is not None
+        # A daemon: a zombie JVM holds the pipe open, and nobody must wait for its end.
+        self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
+        self._reader.start()
+
+    def _environment(self, workload: Workload, kill: Kill | None) -> dict[str, str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
+        environment["TMPDIR"] = str(workload.scratch)
+        environment["PYSPARK_PYTHON"] = sys.executable
+        if kill is not None and kill.point != MOMENT:
+            environment["BEADLINE_CRASH"] = f"{kill.point}#{kill.occurrence}"
+            environment["BEADLINE_CRASH_MARK"] = str(self.mark)
+            environment["BEADLINE_CRASH_SCOPE"] = GROUP if kill.scope == GROUP else "process"
+        return environment
+
+    @property
+    def pid(self) -> int:
+        """Of the driver process, of its group and of its session."""
+        return self._process.pid
+
+    @property
+    def seconds(self) -> float:
+        """How long it lived."""
+        return self._ended_s - self._started_s
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver process still runs."""
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end of the driver process; its JVM may outlive it."""
+        try:
+            returncode = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise TimeoutError(
+                f"a child did not end in {timeout_s} s; its last events: {self.events[-5:]}\n"
+                f"{self.complaint()}"
+            ) from None
+        self._ended_s = time.monotonic()
+        self._reader.join(timeout=1.0 if returncode == 0 else 0.2)
+        return returncode
+
+    def wait_for_events(self, count: int, timeout_s: float) -> bool:
+        """Wait until it has told so many events; False if it ended before."""
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while len(self.events) < count and self.alive and time.monotonic() < deadline:
+                self._news.wait(0.05)
+        return len(self.events) >= count
+
+    def end(self) -> None:
+        """End the driver and everything that it has left behind."""
+        processes.end_session(self.pid)
+        self._process.wait()
+
+    def complaint(self) -> str:
+        """What it said at its end, for whoever has to find out why."""
+        told = [line for line in self.events if line.get("kind") == "failed"]
+        lines = self._log.read_text("utf-8", "replace").splitlines()[-_COMPLAINT_LINES:]
+        return "\n".join([*(str(line.get("message")) for line in told), *lines])
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        for text in stdout:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # the JVM writes to the same pipe
+            if isinstance(line, dict) and "kind" in line:
+                with self._news:
+                    self.events.append(line)
+                    self._news.notify_all()
+                self._on_event(line)

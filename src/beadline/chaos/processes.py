@@ -1,0 +1,93 @@
+"""The processes of one child, as the operating system shows them, each ended by its own id.
+
+A child leads a session of its own. Its JVM is in the child's process group; PySpark's daemon and
+the workers that it forks make a group of theirs, but stay in the session. So the session is what
+tells a run's processes from everybody else's, after their parents are gone too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_DAEMON = b"pyspark.daemon"
+_END_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """One living process."""
+
+    pid: int
+    parent: int
+    session: int
+    command: bytes
+
+    @property
+    def is_python_worker(self) -> bool:
+        """PySpark's daemon, or a worker that it forked."""
+        return _DAEMON in self.command
+
+
+def in_session(session: int) -> list[Process]:
+    """Every living process of a session; none where there is no ``/proc`` to look at."""
+    found = (_read(path) for path in _PROC.glob("[0-9]*"))
+    return [process for process in found if process is not None and process.session == session]
+
+
+def python_workers(session: int) -> tuple[list[int], list[int]]:
+    """Return the daemons and the workers of a session's JVM."""
+    here = [process for process in in_session(session) if process.is_python_worker]
+    pids = {process.pid for process in here}
+    daemons = [process.pid for process in here if process.parent not in pids]
+    return daemons, [process.pid for process in here if process.parent in pids]
+
+
+def kill(pid: int) -> bool:
+    """Send SIGKILL to one process; whether there was one."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_group(group: int) -> bool:
+    """Send SIGKILL to a process group of ours; whether there was one."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_session(session: int) -> None:
+    """End everything that a child has left, and wait until it is gone."""
+    kill_group(session)
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    while time.monotonic() < deadline:
+        left = in_session(session)
+        if not left:
+            return
+        for process in left:
+            kill(process.pid)
+        time.sleep(0.02)
+    raise TimeoutError(f"processes of session {session} do not end: {in_session(session)}")
+
+
+def _read(path: Path) -> Process | None:
+    """One entry of ``/proc``; None if it is gone, or dead and only waiting to be counted."""
+    try:
+        stat = (path / "stat").read_text("utf-8", "replace")
+        command = (path / "cmdline").read_bytes()
+    except OSError:
+        return None
+    # The name, in brackets, may hold anything: state, parent, group and session come after it.
+    state, parent, _, session = stat.rpartition(")")[2].split()[:4]
+    if state in "ZX":
+        return None
+    return Process(int(path.name), int(parent), int(session), command)

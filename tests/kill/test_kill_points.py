@@ -1,0 +1,86 @@
+"""Real kill -9, at every named crash point and at random moments; then everything is counted.
+
+Each test is one chain of children on one checkpoint, each killed somewhere else, the last left
+alone. What came out must be what went in, as multisets: nothing lost, nothing twice, nothing torn,
+and no part left over. A failing chain prints the command that makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from beadline.chaos import plan
+from beadline.chaos.plan import Kill
+from beadline.chaos.points import POINTS
+from beadline.chaos.supervise import Run, RunFailed, replay, run_chain
+from beadline.chaos.workload import Workload
+
+MOMENTS = 5
+MOMENTS_LONG = 40
+# One chain must not be longer than what fits into its test's time on a busy machine.
+CHAIN_LONG = 12
+
+Chain = Callable[[Sequence[Kill]], Run]
+
+
+@pytest.fixture
+def chain(tmp_path: Path, seed: int) -> Chain:
+    """Make a run, and judge it; how it went is on stdout, which pytest shows of a failure."""
+
+    def run(kills: Sequence[Kill]) -> Run:
+        again = replay(seed, kills)
+        print(again)
+        try:
+            made = run_chain(Workload(tmp_path / "run", seed), kills, print)
+        except (RunFailed, TimeoutError) as error:
+            pytest.fail(f"{error}\nreplay: {again}", pytrace=False)
+        assert made.report.exactly_once, f"{made.report}\nreplay: {again}"
+        assert made.report.leftovers == (), f"parts are left over\nreplay: {again}"
+        assert made.report.rows_in > 0
+        return made
+
+    return run
+
+
+@pytest.mark.timeout(1800)
+def test_every_crash_point(chain: Chain, seed: int) -> None:
+    made = chain(plan.every_point(seed))
+    # A point that nobody comes by is a promise that nobody has tried.
+    assert made.reached == set(POINTS), f"missed: {made.missed}; replay: {replay(seed, made.kills)}"
+
+
+@pytest.mark.timeout(900)
+def test_random_moments(chain: Chain, seed: int) -> None:
+    made = chain(plan.moments(seed, MOMENTS))
+    assert made.killed >= 1
+
+
+def cases() -> list[tuple[str, int]]:
+    """Both scopes, cut into chains; the points of each depend on the seed, their number not."""
+    return [
+        (scope, first)
+        for scope in (plan.PROCESS, plan.GROUP)
+        for first in range(0, len(plan.every_case(0, scope)), CHAIN_LONG)
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("scope", "first"), cases())
+def test_every_case(chain: Chain, seed: int, scope: str, first: int) -> None:
+    """Each point with each scope, the first time that it is come by and the second."""
+    kills = plan.every_case(seed, scope)[first : first + CHAIN_LONG]
+    made = chain(plan.startable(kills))
+    assert made.missed == [], replay(seed, made.kills)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("round_", range(4))
+def test_many_random_moments(chain: Chain, seed: int, round_: int) -> None:
+    kills: list[Kill] = plan.moments(seed + round_, MOMENTS_LONG // 4 + 2)
+    made = chain(kills)
+    assert made.killed >= MOMENTS_LONG // 4, replay(seed, made.kills)

@@ -1,0 +1,221 @@
+"""Worse protocols: each class leaves out one rule, and says which.
+
+``test_mutations`` plays them until a promise is broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from beadline.chaos.points import reach
+from beadline.decisions import Claim, Decision, DecisionLog, LogState, Pointer, Record
+from beadline.decisions.record import encode
+from beadline.errors import Fenced, LogProblem
+from beadline.ids import EpochId
+from beadline.protocol import identity
+from beadline.protocol.commit import Lost
+from beadline.protocol.coordinator import Coordinator, now_ms
+from beadline.protocol.decide import stored
+from beadline.protocol.engine import Acks, Batch
+from beadline.protocol.epoch import EpochProgress, State
+from beadline.sink import BoundSink
+from beadline.testing.model import ModelSink
+
+
+class CommitsBeforeItDecides(Coordinator):
+    """Rule: decide, then commit."""
+
+    def decide(self, batch: Batch, acks: dict[str, Acks], started_at_ms: int) -> Decision:
+        epoch = EpochId(self.query, batch.number, "nonce", now_ms())
+        for sink in self.sinks:
+            sink.sink.commit(epoch, [*acks[sink.name].prepared])
+        return super().decide(batch, acks, started_at_ms)
+
+
+class NeverAborts(Coordinator):
+    """Presumed abort: what nobody decided is thrown away."""
+
+    def sweep(self, wanted: Any) -> None:
+        """Leave everything where it is."""
+
+
+class NeverSweepsLosers(Coordinator):
+    """Rule 7: attempts that lost are swept before the next epoch."""
+
+    def sweep_losers(self) -> None:
+        """Leave them to the next start, which may be months away."""
+
+
+class AbortsBeforeTheClaim(Coordinator):
+    """Rule 1: abort only after your own claim holds a slot."""
+
+    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+        if (before := self.log.open().claim) is not None:
+            self.query, self.generation = before.query, before.generation + 1
+            self.sweep_older()
+        return super().claim(drop)
+
+
+class NeverClaims(Coordinator):
+    """Rule 1: a start is a record in the log. Here only the first one is."""
+
+    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+        state = self.log.open()
+        if state.claim is None:
+            return super().claim(drop)
+        self.query, self.generation = state.claim.query, state.claim.generation + 1
+        return identity.unfinished(state, self.progress)
+
+
+class NeverCommitsAgain(Coordinator):
+    """Rules 14 and 16: what was decided is finished by the next start."""
+
+    def start(self, drop: Collection[str] = ()) -> None:
+        self.claim(drop)
+        self.sweep_older()
+
+    def finish_again(self, decision: Decision, batch: Batch) -> None:
+        batch.advance_state()
+
+
+class LeavesItToSpark(Coordinator):
+    """Rule 15: finish at the start, not when the source delivers again."""
+
+    def start(self, drop: Collection[str] = ()) -> None:
+        self.claim(drop)
+        self.sweep_older()
+        reach("sweep.after")
+
+
+class ReturnsBeforeItCommits(Coordinator):
+    """Rule 11: return only after every sink has committed."""
+
+    left: Decision | None = None
+
+    def run_epoch(self, batch: Batch) -> None:
+        if self.left is not None:
+            self.commit(self.left, self.sinks)
+        super().run_epoch(batch)
+
+    def finish(self, decision: Decision, batch: Batch, progress: EpochProgress) -> bool:
+        self.left = decision
+        return False
+
+
+class LetsTheStateStand(Coordinator):
+    """Rule 16: a decided epoch that is given again still moves the state on."""
+
+    def finish_again(self, decision: Decision, batch: Batch) -> None:
+        self.finish(decision, batch, EpochProgress(batch.number, State.DECIDED))
+
+
+class TakesAFailureAsUndecided(Coordinator):
+    """Rule 3: a failed append is not an undecided epoch."""
+
+    def decide(self, batch: Batch, acks: dict[str, Acks], started_at_ms: int) -> Decision:
+        try:
+            return super().decide(batch, acks, started_at_ms)
+        except LogProblem:
+            for sink in self.sinks:
+                sink.sink.abort(acks[sink.name].prepared)
+            raise
+
+
+class NeverReadsBack(DecisionLog):
+    """Rule 3: after an error, the slot is read back."""
+
+    def _take(self, slot: int, record: Record) -> None:
+        try:
+            created = self._store.create(slot, encode(record, slot))
+        except OSError as error:
+            raise self._unknown(slot, error) from error
+        if not created:
+            raise self._fenced(slot)
+
+
+class DecidesAllTheSame(DecisionLog):
+    """Rule 1: a slot that somebody else took means: fenced. Here the next one is tried."""
+
+    def append(self, record: Record) -> Pointer:
+        while True:
+            try:
+                return super().append(record)
+            except Fenced:
+                self.open()
+
+
+class SparesTheNewestOnly(DecisionLog):
+    """Rule 1: the newest claim is never deleted by retention."""
+
+    def _trim(self, slots: list[int]) -> None:
+        for slot in slots:
+            if slot <= self.state.head - self._keep:
+                self._store.delete(slot)
+
+
+class TrustsTheCreate(DecisionLog):
+    """A slot freed by retention can be taken again, by one who slept through two takeovers."""
+
+    def append(self, record: Record) -> Pointer:
+        slot = self.state.head + 1
+        self._take(slot, record)
+        here = Pointer(slot, record.nonce)
+        if isinstance(record, Claim):
+            self.state = LogState(slot, record, here, self.state.decision, record.decided)
+        else:
+            self.state = LogState(slot, self.state.claim, self.state.claim_at, record, here)
+        self._trim(self._store.slots())
+        return here
+
+
+@dataclass(frozen=True)
+class ForgetsOlderEpochs(ModelSink):
+    """Rule 10: a late commit has no effect, also after newer epochs."""
+
+    def is_late(self, epoch: EpochId) -> bool:
+        seen = self.server.seen.get(epoch.query.name)
+        return seen is not None and seen.epoch == epoch.number
+
+
+@dataclass(frozen=True)
+class ChecksTheLedgerTooEarly(ModelSink):
+    """Rule 10: the ledger is checked in the same atomic act that writes."""
+
+    def is_late(self, epoch: EpochId) -> bool:
+        late = super().is_late(epoch)
+        reach("ledger.before")
+        return late
+
+
+class ReplaysUndecided(Coordinator):
+    """Rule 13: what replaces a lost part is decided before it is committed."""
+
+    def decide_again(self, decision: Decision, batch: Batch, lost: Lost) -> Decision:
+        acks = self.prepare(batch, [sink for sink in self.sinks if sink.name in lost])
+        new = {name: stored(ack) for name, ack in acks.items()}
+        gone = {name: {part.id.partition for part in parts} for name, parts in lost.items()}
+        merged = {
+            name: tuple(
+                new[name][part.partition] if part.partition in gone.get(name, ()) else part
+                for part in parts
+            )
+            for name, parts in decision.sinks.items()
+        }
+        return replace(decision, sinks=merged)
+
+    def finish(self, decision: Decision, batch: Batch, progress: EpochProgress) -> bool:
+        lost, self.lost = self.lost, {}
+        while lost := lost or self.commit(decision, self.kept(decision)):
+            decision = self.decide_again(decision, batch, lost)
+            lost = {}
+        return True
+
+
+class DropsLostParts(Coordinator):
+    """Rule 14: nothing decided is ever dropped, not even with a line in a log."""
+
+    def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
+        super().commit(decision, sinks)
+        return {}

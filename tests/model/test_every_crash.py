@@ -1,0 +1,172 @@
+"""Every crash point, up to two crashes, and a second driver waking at every point.
+
+Three epochs, two sinks (one of prepared transactions, one with a ledger), two parts each. At every
+point the checker looks: visible only if decided, never twice, never both decided and aborted. After
+a last undisturbed start every row is there once and nothing is in doubt. What is too much for a
+normal run is sampled by the seed, and played whole with BEADLINE_LONG=1.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from beadline.chaos.points import POINTS, hooked
+from beadline.protocol.publish import Publisher
+from beadline.testing.model import COMMITTED, PLANNED, READING, ModelWorld, Setting, drive
+from beadline.testing.model_server import LEDGER, PARTS
+from tests.conftest import is_long
+from tests.model.explore import (
+    Play,
+    play_all,
+    play_crashes,
+    play_every,
+    play_turns,
+    play_zombie,
+    points,
+    sample,
+)
+from tests.model.plays import (
+    play_failing_append,
+    play_lost,
+    play_lost_unlike,
+    play_modes,
+    play_zombie_modes,
+)
+
+# keep=2 frees slots at once; by default nothing is freed in so short a run.
+PLAIN = Setting()
+STATEFUL = Setting(stateful=True)
+PLAIN_KEEP_2 = Setting(keep=2)
+STATEFUL_KEEP_2 = Setting(stateful=True, keep=2)
+EVERY = [PLAIN, STATEFUL, PLAIN_KEEP_2, STATEFUL_KEEP_2]
+MIXED = Setting(strict=False, stateful=True, keep=2)
+
+MODES = [
+    ("exactly", "at-least", "exactly"),
+    ("at-least", "exactly", "at-least"),
+    ("at-least", "exactly", "exactly"),
+    ("exactly", "at-least", "at-least"),
+    ("at-least", "at-least", "exactly"),
+]
+
+
+def named(setting: Setting) -> str:
+    words = ["stateful" if setting.stateful else "stateless", f"keep {setting.keep}"]
+    return ", ".join([*words, *setting.kinds, *(["losers"] if setting.losers else [])])
+
+
+def every_or_sample(
+    play: Play, rng: random.Random, count: int, bounds: tuple[int, ...], whole: bool = False
+) -> int:
+    """Play all of it if that was asked for, else as many as may be had in a normal run."""
+    if whole or is_long():
+        return play_every(play, len(bounds))
+    return play_all(play, sample(rng, count, bounds))
+
+
+def test_a_run_comes_by_every_point_of_the_protocol() -> None:
+    """Points of other sinks and of recovery aside, no step of an epoch goes untried."""
+    passed: set[str] = set()
+    world = ModelWorld(PLAIN)
+    with hooked(passed.add):
+        drive(world)
+    world.check_end()
+    recovery = {"recover.before", "recover.after", "epoch.again"}
+    of_files = {name for name in POINTS if name.startswith("files.")}
+    assert passed - READING - {PLANNED, COMMITTED} == POINTS.keys() - recovery - of_files
+
+
+@pytest.mark.parametrize("setting", EVERY, ids=named)
+def test_two_crashes(setting: Setting, rng: random.Random) -> None:
+    """Both drivers die, at every pair of points; the third finishes."""
+    whole = setting in (PLAIN, STATEFUL_KEEP_2)
+    tried = every_or_sample(partial(play_crashes, setting), rng, 300, (86, 110), whole)
+    assert tried >= (5000 if whole else 1)
+
+
+@pytest.mark.parametrize("setting", EVERY, ids=named)
+def test_a_second_driver_wakes(setting: Setting, rng: random.Random) -> None:
+    """A sleeps at every point, B dies at every point or not; A is a zombie; C finishes."""
+    whole = setting is STATEFUL_KEEP_2
+    bounds = (points(setting), 110)
+    tried = every_or_sample(partial(play_zombie, setting), rng, 400, bounds, whole)
+    assert tried >= (5000 if whole else 1)
+
+
+@pytest.mark.parametrize("setting", [PLAIN_KEEP_2, STATEFUL_KEEP_2], ids=named)
+def test_a_sleeper_through_two_takeovers(setting: Setting, rng: random.Random) -> None:
+    """A's slot is free again when it wakes: retention has freed the one that fenced it."""
+    play = partial(play_zombie, setting, again=True)
+    every_or_sample(play, rng, 600, (points(setting), 110))
+
+
+@pytest.mark.parametrize("setting", EVERY, ids=named)
+def test_two_drivers_at_once(setting: Setting, rng: random.Random) -> None:
+    """A to p, B to q, A to its end, B to its end; nobody dies, one is overtaken."""
+    bounds = (points(setting), points(setting) + 15)
+    every_or_sample(partial(play_turns, setting), rng, 400, bounds)
+
+
+def test_two_drivers_in_many_turns(rng: random.Random) -> None:
+    bounds = (40, 40, 30, 30, 30, 30, 30, 30)
+    count = 20_000 if is_long() else 500
+    play_all(partial(play_turns, STATEFUL_KEEP_2), sample(rng, count, bounds))
+
+
+@pytest.mark.parametrize("play", [play_crashes, play_zombie], ids=["crash", "zombie"])
+def test_losing_attempts(play: partial[int]) -> None:
+    """Every first part is prepared twice; the loser is swept, whoever dies."""
+    play_every(partial(play, Setting(losers=True, keep=2)), 1)
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "refused"])
+def test_a_failing_append(landed: bool) -> None:
+    """An append that fails but landed is decided; one that is not there is unknown, no more."""
+    play_every(partial(play_failing_append, STATEFUL, landed=landed), 2)
+
+
+LOST = [
+    Setting(stateful=stateful, keep=2, kinds=kinds)
+    for stateful in (False, True)
+    for kinds in ((PARTS, LEDGER), (PARTS, PARTS))
+]
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["lives", "dies"])
+@pytest.mark.parametrize("setting", LOST, ids=named)
+def test_a_lost_part_is_replayed_once(setting: Setting, crash: bool, rng: random.Random) -> None:
+    """A prepared part expires at every point, in one sink of two; then, at pairs of points."""
+    play = partial(play_lost, setting, crash=crash)
+    play_every(play, 1)
+    every_or_sample(play, rng, 150, (points(setting), 130))
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["lives", "dies"])
+def test_a_lost_part_of_a_plan_that_is_not_deterministic(crash: bool) -> None:
+    """It stops at every start, and nothing else is published."""
+    play_every(partial(play_lost_unlike, Setting(deterministic=False), crash=crash), 1)
+
+
+@pytest.mark.parametrize("publishes", [False, True], ids=["commits", "publishes"])
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+def test_at_least_once_loses_nothing(stateful: bool, publishes: bool, rng: random.Random) -> None:
+    setting = Setting(stateful=stateful, strict=False, publishes=publishes, coordinator=Publisher)
+    modes = ("at-least", "at-least", "at-least")
+    every_or_sample(partial(play_modes, setting, modes), rng, 300, (60, 60))
+    every_or_sample(partial(play_zombie_modes, setting, modes), rng, 300, (60, 60))
+
+
+@pytest.mark.parametrize("modes", MODES, ids=" → ".join)
+def test_the_mode_changes(modes: tuple[str, str, str], rng: random.Random) -> None:
+    """Nothing is lost, nothing refuses to start, and what was only ever decided shows once."""
+    every_or_sample(partial(play_modes, MIXED, modes), rng, 300, (86, 110))
+
+
+@pytest.mark.parametrize("modes", MODES, ids=" → ".join)
+def test_the_mode_changes_while_the_old_driver_sleeps(
+    modes: tuple[str, str, str], rng: random.Random
+) -> None:
+    every_or_sample(partial(play_zombie_modes, MIXED, modes), rng, 200, (95, 110))

@@ -1,0 +1,192 @@
+"""Worse protocols, each of which must be caught: a checker that finds nothing proves nothing.
+
+Every mutation leaves out one rule. It is played until the promise that the rule keeps is broken,
+and the real protocol has to pass the schedule that did it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from beadline.chaos.points import hooked
+from beadline.decisions import DecisionLog, LogState
+from beadline.errors import LogProblem, WrongCheckpoint
+from beadline.protocol import identity, recover, replay
+from beadline.protocol.coordinator import Coordinator
+from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
+from tests.model import mutations as worse
+from tests.model.explore import Play, Schedule, finish, play_crashes, play_zombie, sample, told
+from tests.model.plays import play_lost, play_lost_unlike, play_modes
+
+Explore = Callable[[Setting], Play]
+LENGTH = 110  # more points than any run of three epochs has
+
+
+def exploring(play: Callable[..., int], **options: Any) -> Explore:
+    """Return how to play schedules of one kind in any setting."""
+    return lambda setting: partial(play, setting, **options)
+
+
+CRASHES = exploring(play_crashes)
+ZOMBIES = exploring(play_zombie)
+TWO_TAKEOVERS = exploring(play_zombie, again=True)
+LOST = exploring(play_lost)
+
+
+def hunt(play: Play, seen: str, tries: int = 3000) -> Schedule:
+    """Play schedules in no special order until one breaks the promise that is meant."""
+    others: Counter[str] = Counter()
+    for schedule in sample(random.Random(0), tries, (LENGTH, LENGTH)):
+        try:
+            play(schedule)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            found = f"{type(error).__name__}: {error}"
+            if seen in found:
+                return schedule
+            others[found[:60]] += 1
+    pytest.fail(f"{tries} schedules, and none was seen: {seen!r}, but {others.most_common(3)}")
+
+
+MUTATIONS: list[tuple[Setting, Explore, str]] = [
+    (Setting(coordinator=worse.CommitsBeforeItDecides), CRASHES, "visible and not decided"),
+    (Setting(coordinator=worse.NeverAborts), CRASHES, "left in doubt"),
+    (Setting(coordinator=worse.AbortsBeforeTheClaim), ZOMBIES, "aborted, then decided"),
+    (Setting(coordinator=worse.NeverClaims), ZOMBIES, "aborted, then decided"),
+    (Setting(coordinator=worse.NeverCommitsAgain), CRASHES, ": lost"),
+    (Setting(coordinator=worse.LeavesItToSpark), CRASHES, "decided, started and not visible"),
+    (Setting(coordinator=worse.ReturnsBeforeItCommits), CRASHES, ": lost"),
+    (Setting(coordinator=worse.LetsTheStateStand, stateful=True), CRASHES, "did not move on"),
+    (Setting(log=worse.DecidesAllTheSame), ZOMBIES, "aborted, then decided"),
+    (Setting(log=worse.SparesTheNewestOnly, keep=2), CRASHES, "CorruptRecord"),
+    (Setting(log=worse.TrustsTheCreate, keep=2), TWO_TAKEOVERS, "visible and not decided"),
+    (Setting(sink=worse.ForgetsOlderEpochs), ZOMBIES, "shown twice"),
+    (Setting(sink=worse.ChecksTheLedgerTooEarly), ZOMBIES, "shown twice"),
+    (Setting(coordinator=worse.ReplaysUndecided), LOST, "visible and not decided"),
+    (Setting(coordinator=worse.DropsLostParts), LOST, ": lost"),
+]
+
+
+def name_of(value: object) -> str:
+    """A mutation is named by the class that it exchanges."""
+    if not isinstance(value, Setting):
+        return ""
+    chosen = (value.coordinator, value.log, value.sink)
+    return next(c.__name__ for c in chosen if c.__module__ == worse.__name__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("setting", "explore", "seen"), MUTATIONS, ids=name_of)
+def test_a_mutation_is_caught(setting: Setting, explore: Explore, seen: str) -> None:
+    schedule = hunt(explore(setting), seen)
+    real = replace(setting, coordinator=Coordinator, log=DecisionLog, sink=ModelSink)
+    with told(schedule):
+        explore(real)(schedule)  # what catches it is not impossible to pass
+
+
+def test_failed_append_taken_as_undecided_is_caught() -> None:
+    for of, log in (
+        (Coordinator, DecisionLog),
+        (worse.TakesAFailureAsUndecided, worse.NeverReadsBack),
+    ):
+        world = ModelWorld(Setting(coordinator=of, log=log))
+        world.store.fail_at = 3  # the claim, epoch 0, epoch 1
+        if of is Coordinator:
+            finish(world)
+            continue
+        with pytest.raises(LogProblem), hooked(world.look):
+            drive(world)
+        with pytest.raises(Violation, match="decided, then aborted"):
+            finish(world)
+
+
+def test_losers_left_to_the_next_start_are_caught() -> None:
+    """The real protocol sweeps them before the next epoch is prepared; the mutation does not."""
+
+    def most_in_doubt(of: type[Coordinator]) -> int:
+        world, most = ModelWorld(Setting(losers=True)), 0
+
+        def hook(point: str) -> None:
+            nonlocal most
+            if point == "prepare.before":
+                most = max(most, *(len(s.prepared) for s in world.servers.values()))
+
+        with hooked(hook):
+            drive(world, of)
+        return most
+
+    assert most_in_doubt(Coordinator) == 0
+    assert most_in_doubt(worse.NeverSweepsLosers) > 0
+
+
+def rewind(world: ModelWorld) -> None:
+    """Crash with epoch 1 decided, lose its offsets, and let Spark plan it again with more rows."""
+    passed: list[str] = []
+
+    def hook(point: str) -> None:
+        passed.append(point)
+        if passed.count("decide.after") == 2:
+            raise Crash(point)
+
+    with pytest.raises(Crash), hooked(hook):
+        drive(world)
+    assert [decision.epoch for decision in world.store.decisions] == [0, 1]
+    start, end = world.planned[1]
+    world.planned[1] = (start, end + world.per_epoch)
+
+
+def test_a_rewound_checkpoint_is_refused_and_without_the_check_rows_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ModelWorld()
+    rewind(world)
+    with pytest.raises(WrongCheckpoint, match="source positions of epoch 1"):
+        drive(world)
+    for module in (identity, replay):
+        monkeypatch.setattr(module, "check_offsets", lambda decision, digest: None)
+    with pytest.raises(Violation, match=": lost"):
+        finish(world)
+
+
+def test_a_replay_without_checksums_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 13: other rows than were decided are not published."""
+    monkeypatch.setattr(replay, "_content", lambda part: (0, 0))
+    play = partial(play_lost_unlike, Setting(deterministic=False))
+    hunt(play, "went on all the same")
+
+
+MIXED = Setting(strict=False)
+CHANGE = ("at-least", "exactly", "exactly")
+
+
+def published_is_forgotten(state: LogState, committed: int) -> int:
+    """Only the newest claim's own mode counts."""
+    if state.claim is None or state.claim.mode == identity.EXACTLY_ONCE:
+        return -1
+    return committed + 1
+
+
+def test_a_claim_that_forgets_what_was_published_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a change of mode and two crashes, the query would never start again."""
+    play = partial(play_modes, MIXED, CHANGE)
+    for module in (identity, recover):
+        monkeypatch.setattr(module, "published", published_is_forgotten)
+    schedule = hunt(play, "which the decision log does not know")
+    monkeypatch.undo()
+    with told(schedule):
+        play(schedule)
+
+
+def test_a_start_that_does_not_look_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that still runs moves on between two reads: no reason to cry corruption."""
+    monkeypatch.setattr(DecisionLog, "moved", lambda log: False)
+    hunt(partial(play_zombie, Setting()), "WrongCheckpoint")

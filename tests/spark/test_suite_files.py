@@ -1,0 +1,52 @@
+"""The conformance suite on ``FileSink``, read as any program would read a folder of parquet."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beadline.sink import AnySink
+from beadline.sinks import FileSink
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FilesHarness(SinkHarness):
+    """Targets in one folder; every file below a target counts, hidden or not."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder = folder
+        self.spark = spark
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        return FileSink(str(self.folder / uuid.uuid4().hex))
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        assert isinstance(sink, FileSink)
+        paths = (path for path in Path(sink.path).rglob("*") if path.is_file())
+        return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+    def leftovers(self, sink: AnySink) -> list[str]:
+        return sorted(path.name for path in self._pending(sink).glob("*") if path.name != "seen")
+
+    def plant_stranger(self, sink: AnySink) -> str:
+        stranger = self._pending(sink) / "beadline~notes"
+        stranger.mkdir(parents=True)
+        return stranger.name
+
+    def _pending(self, sink: AnySink) -> Path:
+        assert isinstance(sink, FileSink)
+        return Path(sink.pending.removeprefix("file:"))
+
+
+@pytest.fixture
+def harness(tmp_path: Path, spark: SparkSession) -> SinkHarness:
+    return FilesHarness(tmp_path, spark)
