@@ -198,7 +198,7 @@ class Actor:
             self.run()
         except (*OVERTAKEN, Crash):
             pass
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (raised again by whoever moves this driver)
             self.error = error
         self.done = True
         self.others.release()
@@ -243,7 +243,7 @@ class Stage:
         self.world = world
         world.alone = False
         self.actors: list[Actor] = []
-        self._hooked = hooked(lambda point: _current.actor.reach(point))
+        self._hooked = hooked(_reach)
 
     def __enter__(self) -> Stage:
         self._hooked.__enter__()
@@ -271,6 +271,10 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def _reach(point: str) -> None:
+    _current.actor.reach(point)
 
 
 def play_turns(setting: Setting, schedule: Schedule) -> int:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from beadline.chaos.points import hooked
-from beadline.errors import DecisionUnknown, NotDeterministic
+from beadline.errors import BeadlineError, DecisionUnknown, NotDeterministic
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Batch
 from beadline.protocol.publish import Publisher
 from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import PARTS
-from tests.model.explore import OVERTAKEN, Schedule, crashed, finish
+from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, crashed, finish
 
 
 def expire_one(world: ModelWorld) -> bool:
@@ -149,6 +149,41 @@ def check_once(world: ModelWorld) -> None:
         for epoch in world.committed - world.published:
             if any(shown[row] != 1 for row in world.rows(epoch)):
                 raise Violation(f"{name}: epoch {epoch}, decided and never published, is doubled")
+
+
+class Stopped(RuntimeError):
+    """What Spark's ``stop()`` makes of the callback's thread: an error in the middle of anything."""
+
+
+def play_errors(setting: Setting, schedule: Schedule, asleep: bool = False) -> int:
+    """A driver ends by an error, so that its clearing up runs too; the next one dies, or not.
+
+    With ``asleep``, that next one runs before the error: a zombie clears up.
+    """
+    world = ModelWorld(setting)
+    world.alone = not asleep
+    fail_at, die_at = (*schedule, TO_THE_END)[:2]
+    passed = -1
+    used = 0
+
+    def hook(point: str) -> None:
+        nonlocal passed, used
+        world.look(point)
+        passed += 1
+        if passed == fail_at:
+            used = 1 + (asleep and crashed(world, die_at))
+            raise Stopped(point)
+
+    try:
+        with hooked(hook):
+            drive(world)
+    except (Stopped, BeadlineError):
+        assert used, "an error that nobody made"
+    world.look("error")
+    if used and not asleep:
+        used += crashed(world, die_at)
+    finish(world)
+    return min(used, len(schedule))
 
 
 def play_failing_append(setting: Setting, schedule: Schedule, landed: bool) -> int:

@@ -9,17 +9,33 @@ normal run is sampled by the seed, and played whole with BEADLINE_LONG=1.
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
 from beadline.chaos.points import POINTS, hooked
+from beadline.errors import PrepareFailed
+from beadline.ids import EpochId
+from beadline.protocol import commit as committing
 from beadline.protocol.publish import Publisher
-from beadline.testing.model import COMMITTED, PLANNED, READING, ModelWorld, Setting, drive
-from beadline.testing.model_server import LEDGER, PARTS
+from beadline.sink import CommitResult, Outcome, Prepared
+from beadline.testing.model import (
+    COMMITTED,
+    PLANNED,
+    READING,
+    ModelSink,
+    ModelWorld,
+    Setting,
+    drive,
+)
+from beadline.testing.model_server import LEDGER, PARTS, ModelCommittable
 from tests.conftest import is_long
 from tests.model.explore import (
     Play,
+    finish,
     play_all,
     play_crashes,
     play_every,
@@ -29,6 +45,7 @@ from tests.model.explore import (
     sample,
 )
 from tests.model.plays import (
+    play_errors,
     play_failing_append,
     play_lost,
     play_lost_unlike,
@@ -120,6 +137,59 @@ def test_two_drivers_in_many_turns(rng: random.Random) -> None:
 def test_losing_attempts(play: partial[int]) -> None:
     """Every first part is prepared twice; the loser is swept, whoever dies."""
     play_every(partial(play, Setting(losers=True, keep=2)), 1)
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])
+@pytest.mark.parametrize("setting", [PLAIN, STATEFUL_KEEP_2], ids=named)
+def test_an_error_at_every_point(setting: Setting, asleep: bool, rng: random.Random) -> None:
+    """As ``stop()`` makes it: what a driver does about an error must not break anything either."""
+    play = partial(play_errors, setting, asleep=asleep)
+    play_every(play, 1)
+    every_or_sample(play, rng, 250, (points(setting), 110))
+
+
+@pytest.mark.parametrize("point", ["prepare.part", "prepare.acked"])
+def test_what_a_failed_prepare_leaves_is_swept_at_once(point: str) -> None:
+    for failing in range(1, 13):
+        world = ModelWorld(PLAIN)
+        passed: list[str] = []
+
+        def hook(name: str, passed: list[str] = passed, failing: int = failing) -> None:
+            passed.append(name)
+            if name == point and passed.count(point) == failing:
+                raise RuntimeError("a task failed")
+
+        with hooked(hook), pytest.raises(PrepareFailed, match="a task failed"):
+            drive(world)
+        assert not any(server.prepared for server in world.servers.values())
+        finish(world)
+
+
+ASKED: Counter[str] = Counter()
+
+
+@dataclass(frozen=True)
+class Vague(ModelSink):
+    """Answers every other time, and then only for the first part; it may have done it or not."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
+        ASKED[self.server.target] += 1
+        if ASKED[self.server.target] % 3 == 1:
+            return CommitResult({part.id: Outcome.UNKNOWN for part in parts})
+        outcomes = super().commit(epoch, parts).outcomes
+        if ASKED[self.server.target] % 3 == 2:
+            return CommitResult({parts[0].id: outcomes[parts[0].id]})
+        return CommitResult(outcomes)
+
+
+def test_an_unknown_outcome_is_asked_for_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule 14."""
+    monkeypatch.setattr(committing, "_BACK_OFF_S", (0.0,))
+    ASKED.clear()
+    play_every(partial(play_crashes, Setting(sink=Vague)), 1)
+    assert min(ASKED.values()) > 100
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "refused"])

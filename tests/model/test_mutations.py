@@ -18,7 +18,8 @@ import pytest
 from beadline.chaos.points import hooked
 from beadline.decisions import DecisionLog, LogState
 from beadline.errors import LogProblem, WrongCheckpoint
-from beadline.protocol import identity, recover, replay
+from beadline.ids import EpochId, QueryId
+from beadline.protocol import identity, publish, recover, replay
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model import mutations as worse
@@ -80,7 +81,7 @@ def name_of(value: object) -> str:
     if not isinstance(value, Setting):
         return ""
     chosen = (value.coordinator, value.log, value.sink)
-    return next(c.__name__ for c in chosen if c.__module__ == worse.__name__)  # type: ignore[attr-defined]
+    return next(c.__name__ for c in chosen if c.__module__ == worse.__name__)
 
 
 @pytest.mark.parametrize(("setting", "explore", "seen"), MUTATIONS, ids=name_of)
@@ -126,16 +127,21 @@ def test_losers_left_to_the_next_start_are_caught() -> None:
     assert most_in_doubt(worse.NeverSweepsLosers) > 0
 
 
-def rewind(world: ModelWorld) -> None:
-    """Crash with epoch 1 decided, lose its offsets, and let Spark plan it again with more rows."""
+def crash_after(name: str, times: int) -> Callable[[str], None]:
+    """Return a hook that crashes when a driver comes by a point for so many times."""
     passed: list[str] = []
 
     def hook(point: str) -> None:
         passed.append(point)
-        if passed.count("decide.after") == 2:
+        if passed.count(name) == times:
             raise Crash(point)
 
-    with pytest.raises(Crash), hooked(hook):
+    return hook
+
+
+def rewind(world: ModelWorld) -> None:
+    """Crash with epoch 1 decided, lose its offsets, and let Spark plan it again with more rows."""
+    with pytest.raises(Crash), hooked(crash_after("decide.after", 2)):
         drive(world)
     assert [decision.epoch for decision in world.store.decisions] == [0, 1]
     start, end = world.planned[1]
@@ -190,3 +196,35 @@ def test_a_start_that_does_not_look_again_is_caught(monkeypatch: pytest.MonkeyPa
     """A driver that still runs moves on between two reads: no reason to cry corruption."""
     monkeypatch.setattr(DecisionLog, "moved", lambda log: False)
     hunt(partial(play_zombie, Setting()), "WrongCheckpoint")
+
+
+def test_a_publisher_that_makes_up_a_nonce_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of mode the sink's nonce would be that of no decision: refused for ever."""
+
+    def made_up(query: QueryId, number: int, nonce: str, at_ms: int) -> EpochId:
+        return EpochId(query, number, nonce or "made up", at_ms)
+
+    play = partial(play_modes, MIXED, CHANGE)
+    monkeypatch.setattr(publish, "EpochId", made_up)
+    schedule = hunt(play, "which the decision log does not know")
+    monkeypatch.undo()
+    with told(schedule):
+        play(schedule)
+
+
+def test_a_drop_that_lasts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 5: dropping a sink gives up the epoch that was decided, not those that follow."""
+
+    def moved_and_dropped() -> None:
+        world = ModelWorld(Setting(keep=2))
+        with pytest.raises(Crash), hooked(crash_after("decide.after", 2)):
+            drive(world)
+        world.move("ledger1")
+        with hooked(world.look):
+            drive(world, drop=["ledger1"])
+        assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(2))
+
+    moved_and_dropped()
+    monkeypatch.setattr(identity, "given_up", lambda state, decision: {*state.claim.dropped})
+    with pytest.raises(AssertionError):
+        moved_and_dropped()

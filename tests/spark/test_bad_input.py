@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import at_least_once, exactly_once
@@ -127,7 +128,8 @@ def test_a_rows_function_that_fails_is_refused(spark: SparkSession, tmp_path: Pa
     bad = exactly_once(frame, "job").to(rows_sink(tmp_path), rows=lambda df: df.select("nope"))
     with pytest.raises(BadSink, match="rows= of sink 'out-t' failed"):
         run(bad, tmp_path)
-    none = exactly_once(frame, "job").to(rows_sink(tmp_path), rows=lambda df: None)  # type: ignore[arg-type,return-value]
+    nothing: Any = lambda df: None  # noqa: E731
+    none = exactly_once(frame, "job").to(rows_sink(tmp_path), rows=nothing)
     with pytest.raises(BadSink, match="must return a batch DataFrame"):
         run(none, tmp_path)
     assert written(tmp_path) == set()
@@ -168,13 +170,13 @@ def test_adaptive_execution_is_off_for_the_query_and_back_on_after(
     write_input(tmp_path / "in", 1)
     seen: list[str | None] = []
 
-    def rows(frame: object) -> object:
-        seen.append(frame.sparkSession.conf.get("spark.sql.adaptive.enabled"))  # type: ignore[attr-defined]
+    def rows(frame: DataFrame) -> DataFrame:
+        seen.append(frame.sparkSession.conf.get("spark.sql.adaptive.enabled"))
         return frame
 
     before = spark.conf.get("spark.sql.adaptive.enabled")
     stream = exactly_once(read(spark, tmp_path / "in"), "job")
-    run(stream.to(rows_sink(tmp_path), rows=rows), tmp_path)  # type: ignore[arg-type]
+    run(stream.to(rows_sink(tmp_path), rows=rows), tmp_path)
     assert seen[-1] == "false"
     assert spark.conf.get("spark.sql.adaptive.enabled") == before
 

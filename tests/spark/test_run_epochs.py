@@ -20,7 +20,7 @@ from beadline.chaos.points import POINTS
 from beadline.errors import PrepareFailed, UsageError
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing import CRASH, run_epochs
-from beadline.testing.epochs import IN_WORKERS
+from beadline.testing.epochs import IN_WORKERS, Script
 
 ROOT = Path(__file__).parents[2]
 A = [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
@@ -53,7 +53,7 @@ def test_without_a_crash(spark: SparkSession, tmp_path: Path, table: str) -> Non
 
 
 def test_crashes_in_memory(spark: SparkSession, tmp_path: Path, table: str) -> None:
-    script = [A, CRASH, B, CRASH("decide.before"), C]
+    script: Script = [A, CRASH, B, CRASH("decide.before"), C]
     result = run_epochs(spark, into(table), script, tmp_path)
     assert MemorySink.rows(table) == [*A, *B, *C]
     assert (result.epochs, result.restarts) == (3, 2)
@@ -69,7 +69,7 @@ def test_add_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
         sums = frame.select("k", "v")
         return exactly_once(sums, "job").to(SqliteSink(path, "t", mode="add", key="k"))
 
-    script = [
+    script: Script = [
         CRASH("ledger.before"), A, CRASH("ledger.after"), B, CRASH("epoch.return"), C,
     ]  # fmt: skip
     result = run_epochs(spark, build, script, tmp_path, parts=2)
@@ -78,7 +78,7 @@ def test_add_is_added_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_deaths_one_after_the_other(spark: SparkSession, tmp_path: Path, table: str) -> None:
-    script = [
+    script: Script = [
         CRASH("claim.before"), CRASH("claim.after"), A,
         CRASH, CRASH("recover.before"), CRASH("commit.after"), CRASH("epoch.again"), B,
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_stateful(spark: SparkSession, tmp_path: Path, table: str, mode: str) ->
         upsert = SqliteSink(path, "t", mode="upsert", key="k")
         return exactly_once(counts, "job").to(upsert).to(MemorySink(table), name="memory")
 
-    script = [A, CRASH, B, CRASH("prepare.between"), C, CRASH("commit.between"), B]
+    script: Script = [A, CRASH, B, CRASH("prepare.between"), C, CRASH("commit.between"), B]
     result = run_epochs(spark, build, script, tmp_path, output_mode=mode)
     expected = {("a", 3, 21), ("b", 2, 22), ("c", 1, 30)}
     assert set(sqlite_rows(path, "SELECT k, n, total FROM t")) == expected

@@ -38,7 +38,7 @@ def settings(workload: Workload) -> dict[str, str | int]:
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": _JAVA.format(scratch=workload.scratch),
         "spark.sql.shuffle.partitions": 2,
-        "spark.sql.files.maxPartitionBytes": 4096,
+        "spark.sql.files.maxPartitionBytes": 8192,
         "spark.sql.files.openCostInBytes": 0,
         "spark.local.dir": str(workload.scratch),
         "spark.sql.warehouse.dir": str(workload.scratch / "warehouse"),

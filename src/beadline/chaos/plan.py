@@ -130,6 +130,13 @@ def ordered(kills: Iterable[Kill], rng: random.Random) -> list[Kill]:
     return chain
 
 
+def startable(kills: Sequence[Kill]) -> list[Kill]:
+    """A piece of a chain that can be run by itself, with a kill before it if it needs one."""
+    if kills and kills[0].point in NEEDS_DECIDED:
+        return [Kill("decide.after"), *kills]
+    return list(kills)
+
+
 def text(kills: Sequence[Kill]) -> str:
     """The form of ``--points``."""
     return ",".join(map(str, kills))

@@ -27,7 +27,7 @@ from beadline.cli.output import JsonOption, Output, output
 from beadline.run.java import require_java
 
 EPOCHS = 7
-ROWS_PER_FILE = 2_000
+ROWS_PER_FILE = 500
 # The third epoch that each start sees: by then one has watched it go well.
 KILLS = ("decide.before#3", "decide.after#3")
 NAIVE_KILLS = (f"{AFTER_FILES}#3", f"{AFTER_TOTALS}#3")

@@ -227,11 +227,11 @@ def _settings(conf: list[str]) -> dict[str, str]:
 
 def _told(job: JobFile, error: Exception) -> BeadlineError:
     """Beadline's errors are what they are; Spark's are told without their Java stack."""
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 
     if isinstance(error, BeadlineError):
         return error
-    if isinstance(error, AnalysisException | ParseException):
+    if isinstance(error, AnalysisException | IllegalArgumentException | PySparkValueError):
         return UsageError(f"{job.path}: Spark refuses the query: {reason(error)}")
     return EpochFailed(
         f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "

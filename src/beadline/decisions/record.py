@@ -134,7 +134,7 @@ def decode(data: bytes, path: str, slot: int) -> Record:
         raise _corrupt(path, "its checksum does not fit its content")
     try:
         return _build(json.loads(body))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(path, f"its content cannot be understood: {error!r}") from error
 
 

@@ -136,8 +136,8 @@ def _check_there(uri: str, files: FileSystem) -> None:
         raise UsageError(f"there is no checkpoint {uri}. Look at its path, and at its scheme.")
     if not files.exists(join(uri, LOG_FOLDER)):
         spark = files.exists(join(uri, "offsets"))
-        what = "is a checkpoint of Spark" if spark else "is a folder"
-        raise UsageError(f"{uri} {what} without a decision log: no query of Beadline's ran on it.")
+        what = "is a checkpoint of Spark's that" if spark else "is there, but"
+        raise UsageError(f"{uri} {what} has no decision log: no query of Beadline's ran on it.")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ Kill the process between any two lines and the next start ends in the same place
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -26,7 +27,10 @@ from beadline.protocol.prepare import prepare
 from beadline.protocol.recover import claim, sweep
 from beadline.sink import BoundSink, Prepared
 
+logger = logging.getLogger("beadline")
+
 CLAIM_TRIES_MAX = 100
+SWEEP_EVERY_S = 30.0
 
 
 def now_ms() -> int:
@@ -62,6 +66,7 @@ class Coordinator:
         self.finished_at_ms: int | None = None
         self.lost: Lost = {}
         self.losers = False
+        self.swept_at_s = time.monotonic()
 
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
@@ -181,10 +186,14 @@ class Coordinator:
         return commit(decision, self.query, sinks, self.helpers)
 
     def sweep_losers(self) -> None:
-        """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt."""
-        if self.losers:
+        """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt.
+
+        Now and then all the same: an attempt that a retried stage left behind is in no ack.
+        """
+        if self.losers or time.monotonic() - self.swept_at_s > SWEEP_EVERY_S:
             self.sweep(lambda part: part.id.generation <= self.generation)
             self.losers = False
+            self.swept_at_s = time.monotonic()
 
     def sweep_older(self) -> None:
         """Abort what older generations left; again a little later, for tasks that died slowly."""
@@ -232,8 +241,13 @@ class Coordinator:
             )
 
     def tell(self, kind: str, epoch: int | None = None, **details: Any) -> None:
-        """Tell whoever listens."""
-        self.listener(Event(kind, self.query.name, self.generation, epoch, details))
+        """Tell whoever listens; what goes wrong there must not touch the epoch."""
+        event = Event(kind, self.query.name, self.generation, epoch, details)
+        logger.info("%s", event)
+        try:
+            self.listener(event)
+        except Exception:
+            logger.exception("a listener failed on %s", event)
 
 
 def rows_of(decision: Decision) -> dict[str, int]:

@@ -6,6 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from beadline.chaos.points import reach
@@ -75,4 +76,4 @@ def sweep(query: QueryId, sinks: Collection[BoundSink], wanted: Wanted, helpers:
             ) from error
         return len(orphans)
 
-    return sum(helpers.run_all([lambda sink=sink: one(sink) for sink in sinks]))  # type: ignore[misc]
+    return sum(helpers.run_all([partial(one, sink) for sink in sinks]))

@@ -65,9 +65,11 @@ class ModelStore(MemoryStore):
         self.decisions: list[Decision] = []
         self.decided: dict[str, dict[PartId, int]] = defaultdict(dict)
         self.newest: dict[tuple[str, int], set[PartId]] = {}
+        self.target: dict[tuple[str, int], str] = {}
+        self.given_up: set[tuple[str, int]] = set()
 
     def create(self, slot: int, data: bytes) -> bool:
-        """Create the slot; the ``fail_at``-th time land and fail, the ``refuse_at``-th only fail."""
+        """Create the slot; at ``fail_at`` land and fail, at ``refuse_at`` only fail."""
         self.creates += 1
         reach("append.written")
         if self.creates == self.refuse_at:
@@ -89,12 +91,16 @@ class ModelStore(MemoryStore):
         record = decode(data, self.path(slot), slot)
         if isinstance(record, Claim):
             self.claims[record.nonce] = record
+            if record.dropped and self.decisions:
+                epoch = self.decisions[-1].epoch
+                self.given_up |= {(name, epoch) for name in record.dropped}
             return
         self.decisions.append(record)
-        query = self.claims[record.claim.nonce].query
+        claim = self.claims[record.claim.nonce]
         for name, parts in record.sinks.items():
-            ids = {record.part_id(query, name, part) for part in parts}
+            ids = {record.part_id(claim.query, name, part) for part in parts}
             self.newest[name, record.epoch] = ids
+            self.target.setdefault((name, record.epoch), claim.sinks[name])
             self.decided[name].update(dict.fromkeys(ids, record.epoch))
 
     def read(self, slot: int) -> bytes | None:
@@ -124,6 +130,7 @@ class ModelWorld:
         self.attempts = itertools.count()
         names = [f"{kind}{i}" for i, kind in enumerate(self.setting.kinds)]
         self.servers = {name: ModelServer(name) for name in names}
+        self.retired: list[tuple[str, ModelServer]] = []
         self.published: set[int] = set()
         self.looked = 0
         self.alone = True  # whether drivers come one after the other
@@ -148,17 +155,24 @@ class ModelWorld:
                 sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query)))
         return sinks
 
+    def move(self, name: str) -> None:
+        """Let a sink of later starts point to another system."""
+        old = self.servers[name]
+        self.retired.append((name, old))
+        self.servers[name] = ModelServer(f"{old.target}+")
+
     def look(self, point: str = "") -> None:
         """Check what must hold at every moment; what was checked before is not checked again."""
         news = len(self.store.decisions) > self.looked
-        for name, server in self.servers.items():
+        for name, server in (*self.servers.items(), *self.retired):
             if server.shown_again:
                 raise Violation(f"{name}: shown twice: {server.shown_again}")
             if self.setting.strict and (news or server.just_shown or server.just_aborted):
                 self.look_decided(name, server)
             if point == "sweep.after" and self.looks_at_start and not server.expired:
                 waiting = server.prepared.keys() & self.store.decided[name].keys()
-                if waiting - server.visible.keys():
+                given_up = {part for part in waiting if (name, part.epoch) in self.store.given_up}
+                if waiting - server.visible.keys() - given_up:
                     raise Violation(f"{name}: decided, started and not visible: {waiting}")
         self.looked = len(self.store.decisions)
 
@@ -173,7 +187,8 @@ class ModelWorld:
             if part not in self.store.decided[name]:
                 raise Violation(f"{name}: visible and not decided: {part}")
         for part in server.just_aborted:
-            if part in self.store.newest.get((name, part.epoch), ()):
+            where = (name, part.epoch)
+            if part in self.store.newest.get(where, ()) and where not in self.store.given_up:
                 raise Violation(f"{name}: decided, then aborted: {part}")
         for decision in self.store.decisions[self.looked :]:
             if gone := self.store.newest.get((name, decision.epoch), set()) & server.aborted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from beadline.sink import FrameSink
@@ -42,7 +43,7 @@ def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) 
         rows = [target.rows(1, 2, 3, version=1), target.rows(4, 5)]
         parts = target.prepare_epoch(1, *rows)
         dying = target.copy()
-        point = crash_at(nth, lambda dying=dying, parts=parts: dying.commit(1, parts))  # type: ignore[misc]
+        point = crash_at(nth, partial(dying.commit, 1, parts))
         assert target.commit(1, parts) <= FINE
         target.assert_shows(*target.rows(1, 2), *rows[0], *rows[1])
         target.assert_clean()
@@ -56,7 +57,7 @@ def test_a_crash_in_prepare_is_swept_and_tried_again(harness: SinkHarness) -> No
         target = Target(harness)
         dying = target.copy()
         rows = target.rows(1, 2, 3, 4, 5)
-        point = crash_at(nth, lambda dying=dying, rows=rows: dying.ack(rows, part_id(0)))  # type: ignore[misc]
+        point = crash_at(nth, partial(dying.ack, rows, part_id(0)))
         _sweep_and_retry(target)
         if point is None:
             return

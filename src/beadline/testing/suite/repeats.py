@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import partial
 
 from beadline.chaos.points import hooked
 from beadline.errors import BeadlineError
@@ -79,7 +80,7 @@ def test_a_late_commit_after_a_crash_has_no_effect(harness: SinkHarness) -> None
         target = Target(harness)
         old = target.prepare_epoch(0, target.rows(1, 2))
         zombie = target.copy()
-        point = crash_at(nth, lambda zombie=zombie, old=old: zombie.commit(0, old))  # type: ignore[misc]
+        point = crash_at(nth, partial(zombie.commit, 0, old))
         target.commit(0, old)
         target.commit(1, target.prepare_epoch(1, target.rows(1, 2, version=1)))
         assert zombie.commit(0, old) <= FINE

@@ -1,0 +1,288 @@
+"""Log, checkpoint and sinks must tell of the same query; else an error that explains the choices.
+
+Each test does to a checkpoint what people do to checkpoints. After every refusal the world is
+untouched, so that undoing the mistake is enough.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from beadline.chaos.points import hooked
+from beadline.decisions import DecisionLog
+from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
+from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.publish import Publisher
+from beadline.testing.model import Crash, ModelStore, ModelWorld, Setting, drive
+from beadline.testing.model_world import CHECKPOINT, NAME
+
+
+def run(world: ModelWorld, epochs: int) -> None:
+    drive(world, epochs=epochs)
+
+
+def die(world: ModelWorld, point: str, times: int = 1) -> None:
+    """Run a driver until it comes by a point for the ``times``-th time."""
+    left = times
+
+    def hook(name: str) -> None:
+        nonlocal left
+        left -= name == point
+        if left == 0:
+            raise Crash(point)
+
+    with pytest.raises(Crash), hooked(hook):
+        drive(world, epochs=100)
+
+
+def everything(world: ModelWorld) -> object:
+    """All that a refused start must not change."""
+    servers = [(dict(s.prepared), dict(s.visible), dict(s.seen)) for s in world.servers.values()]
+    return dict(world.store.data), dict(world.planned), set(world.committed), servers
+
+
+@contextmanager
+def refused(
+    world: ModelWorld, match: str, kind: type[BeadlineError] = WrongCheckpoint
+) -> Iterator[None]:
+    before = copy.deepcopy(everything(world))
+    with pytest.raises(kind, match=match) as caught:
+        yield
+    assert "Nothing was written" in str(caught.value)
+    assert everything(world) == before
+
+
+def test_spark_without_a_log() -> None:
+    """The log's folder was deleted, or the query ran without Beadline before."""
+    world = ModelWorld()
+    run(world, 2)
+    world.store = ModelStore()
+    with refused(world, "holds Spark's progress up to epoch 1 but no decision log"):
+        run(world, 3)
+
+
+def test_spark_planned_without_a_log() -> None:
+    world = ModelWorld()
+    world.planned[0] = (0, 4)
+    with refused(world, "no decision log"):
+        run(world, 3)
+
+
+def test_the_checkpoint_was_deleted() -> None:
+    """The sinks remember: the source's rows would be written a second time."""
+    world = ModelWorld()
+    run(world, 2)
+    world.store = ModelStore()
+    world.planned.clear()
+    world.committed.clear()
+    with refused(world, "already holds epoch 1 of another query named 'model'"):
+        run(world, 3)
+
+
+def start_as(world: ModelWorld, name: str, checkpoint: str) -> None:
+    log = DecisionLog(world.store)
+    Coordinator(name, checkpoint, world.bound(), log, world).start()
+
+
+def test_the_checkpoint_was_copied() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    with refused(world, f"was written for {CHECKPOINT}: the folder was copied or moved"):
+        start_as(world, NAME, "memory:/copy")
+
+
+def test_the_query_has_another_name() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    with refused(world, "belongs to query 'model', not to 'other'"):
+        start_as(world, "other", CHECKPOINT)
+
+
+def test_two_queries_of_one_name_share_a_sink() -> None:
+    world, other = ModelWorld(), ModelWorld()
+    run(world, 1)
+    other.servers = world.servers
+    with refused(other, "two queries share the name"):
+        run(other, 1)
+
+
+def test_checkpoint_and_log_were_rewound_together() -> None:
+    """A consistent backup of an older state; only the sinks know better."""
+    world = ModelWorld()
+    run(world, 2)
+    store, planned = copy.deepcopy(world.store), dict(world.planned)
+    run(world, 4)
+    world.store, world.planned, world.committed = store, planned, {0, 1}
+    with refused(world, "holds epoch 3, which the decision log does not know"):
+        run(world, 5)
+
+
+def test_spark_was_rewound() -> None:
+    world = ModelWorld()
+    run(world, 3)
+    world.committed -= {1, 2}
+    with refused(world, "stands at epoch 0, but the decision log is certain up to 2"):
+        run(world, 5)
+
+
+def test_the_log_was_rewound() -> None:
+    world = ModelWorld()
+    run(world, 2)
+    store = copy.deepcopy(world.store)
+    run(world, 3)
+    world.store = store
+    with refused(world, "stands at epoch 2, but the decision log ends at 1"):
+        run(world, 5)
+
+
+@pytest.mark.parametrize("planned", [None, (4, 9)], ids=["missing", "others"])
+def test_the_offsets_of_a_decided_epoch_are_not_those(planned: tuple[int, int] | None) -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    del world.planned[1]
+    if planned:
+        world.planned[1] = planned
+    with refused(world, "source positions of epoch 1"):
+        run(world, 3)
+
+
+def test_the_decided_epoch_is_another() -> None:
+    """Same epoch, same incarnation, another nonce: two histories of one checkpoint met."""
+    world = ModelWorld()
+    die(world, "prepare.before", 2)
+    store = copy.deepcopy(world.store)
+    die(world, "commit.after")
+    world.store, theirs = store, world.servers
+    world.servers = copy.deepcopy(theirs)
+    for server in world.servers.values():
+        server.seen.clear()
+    die(world, "decide.after")
+    world.servers = theirs
+    with refused(world, "holds epoch 1, which the decision log does not know"):
+        run(world, 3)
+
+
+def test_spark_moved_while_it_ran() -> None:
+    """Epochs are dense; nobody but Spark writes its checkpoint."""
+    world = ModelWorld()
+
+    def hook(point: str) -> None:
+        if point == "sweep.after":
+            world.planned.update({0: (0, 4), 1: (4, 8)})
+            world.committed.update({0, 1})
+
+    gap = "Spark gave epoch 2, but the decision log is at -1"
+    with pytest.raises(WrongCheckpoint, match=gap), hooked(hook):
+        run(world, 3)
+
+
+def test_a_busy_driver_is_no_reason_to_doubt_the_checkpoint() -> None:
+    """Somebody else took every slot that was tried for: stop it, says the error."""
+    world = ModelWorld()
+    run(world, 1)
+    busy = Coordinator(NAME, CHECKPOINT, world.bound(), DecisionLog(world.store), world)
+    outer = True
+
+    def hook(point: str) -> None:
+        nonlocal outer
+        if point == "claim.before" and outer:
+            outer = False
+            busy.claim()
+            outer = True
+
+    running = "Another driver of this query is running"
+    with hooked(hook), pytest.raises(Fenced, match=running):
+        run(world, 2)
+
+
+def test_a_sink_with_a_decided_epoch_was_removed() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    gone = "epoch 1 is decided for sink 'ledger1'.*is not among the sinks"
+    with refused(world, gone, CheckpointProblem):
+        drive(world, names=["parts0"])
+    run(world, 3)
+    world.check_end()
+
+
+def test_a_sink_with_a_decided_epoch_was_moved() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.move("ledger1")
+    with refused(world, r"sink 'ledger1' \(ledger1\), which now points to", CheckpointProblem):
+        run(world, 3)
+
+
+def test_a_sink_is_dropped_by_name_for_the_decided_epoch_only() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.move("ledger1")
+    drive(world, drop=["ledger1"], epochs=4)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(2) + world.rows(3))
+    assert len(world.servers["parts0"].rows()) == 16
+
+
+def test_a_drop_is_remembered_by_the_next_start() -> None:
+    """The driver that was told to drop dies; the next one is not told again."""
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.move("ledger1")
+    with pytest.raises(Crash), hooked(lambda point: die_at("recover.before", point)):
+        drive(world, drop=["ledger1"])
+    run(world, 3)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(2))
+
+
+def test_a_drop_is_remembered_through_a_replay() -> None:
+    """The decided epoch is decided again, without the sink that was given up."""
+    world = ModelWorld(Setting(kinds=("parts", "ledger", "parts")))
+    die(world, "decide.after", 2)
+    world.move("ledger1")
+    server = world.servers["parts2"]
+    server.expire(next(iter(server.prepared)))
+    with pytest.raises(Crash), hooked(lambda point: die_at("decide.after", point)):
+        drive(world, drop=["ledger1"])
+    run(world, 3)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(2))
+    assert len(server.rows()) == 12
+
+
+def die_at(point: str, passed: str) -> None:
+    if point == passed:
+        raise Crash(point)
+
+
+def test_a_sink_is_removed_and_moved_between_epochs() -> None:
+    """Nothing of it is unfinished, so there is nothing to ask."""
+    world = ModelWorld()
+    run(world, 1)
+    drive(world, names=["parts0"], epochs=2)
+    world.move("ledger1")
+    run(world, 3)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(2))
+
+
+def test_a_sink_that_is_added_begins_at_the_first_undecided_epoch() -> None:
+    world = ModelWorld()
+    with pytest.raises(Crash), hooked(lambda point: die_at("decide.after", point)):
+        drive(world, names=["parts0"])
+    run(world, 3)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(1) + world.rows(2))
+    assert len(world.servers["parts0"].rows()) == 12
+
+
+def test_the_claim_records_mode_sinks_and_targets() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    drive(world, Publisher, epochs=2)
+    first, second = world.store.claims.values()
+    assert first.sinks == {"parts0": "parts0", "ledger1": "ledger1"}
+    assert (first.mode, first.base, first.published) == ("exactly-once", -1, -1)
+    assert (second.mode, second.base, second.published) == ("at-least-once", 0, -1)
+    run(world, 3)
+    third = list(world.store.claims.values())[2]
+    assert (third.mode, third.base, third.published) == ("exactly-once", 1, 2)
