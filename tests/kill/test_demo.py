@@ -11,6 +11,24 @@ from pathlib import Path
 from typing import Any
 
 DEMO_MAX_S = 60
+# Where others work on the same cores, the minute says nothing of the demo. In CI nobody does.
+DEMO_MAX_BUSY_S = 300
+BUSY = 0.25
+
+
+def busy() -> float:
+    """The share of all cores that others use, while we sleep."""
+    if os.environ.get("CI", "").lower() == "true" or not Path("/proc/stat").exists():
+        return 0.0
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(text) for text in Path("/proc/stat").read_text().split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, and idle or waiting for disks
+
+    all_before, idle_before = ticks()
+    time.sleep(1)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(all_after - all_before, 1)
 
 
 def demo(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -32,9 +50,12 @@ def last_object(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_the_demo_loses_and_doubles_nothing() -> None:
+    others = busy()
     began = time.monotonic()
     found = last_object(demo("--json"))
-    assert time.monotonic() - began < DEMO_MAX_S
+    seconds = time.monotonic() - began
+    loaded = max(others, busy()) > BUSY
+    assert seconds < (DEMO_MAX_BUSY_S if loaded else DEMO_MAX_S)
     assert (found["kills"], found["lost"], found["duplicated"]) == (2, 0, 0)
     assert found["totals_right"] is True
     assert found["rows_in"] > 0

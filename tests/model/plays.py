@@ -152,7 +152,7 @@ def check_once(world: ModelWorld) -> None:
 
 
 class Stopped(RuntimeError):
-    """What Spark's ``stop()`` makes of the callback's thread: an error in the middle of anything."""
+    """What ``stop()`` makes of the callback's thread: an error in the middle of anything."""
 
 
 def play_errors(setting: Setting, schedule: Schedule, asleep: bool = False) -> int:

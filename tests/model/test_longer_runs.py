@@ -153,7 +153,7 @@ class SinksChange(Runs):
 
 
 SETTINGS = settings(
-    max_examples=2000 if is_long() else 60,
+    max_examples=500 if is_long() else 60,
     stateful_step_count=60 if is_long() else 30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

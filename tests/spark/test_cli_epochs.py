@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ Epochs = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Epochs:
+def epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Epochs]:
     """`beadline epochs` in this process; gives code, stdout, stderr."""
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    level = logging.getLogger("py4j").level
 
     def invoke(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["beadline", "epochs", *map(str, arguments)])
@@ -33,7 +37,8 @@ def epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         out, err = capsys.readouterr()
         return int(ended.value.code or 0), out, err
 
-    return invoke
+    yield invoke
+    logging.getLogger("py4j").setLevel(level)
 
 
 def objects(epochs: Epochs, *arguments: object) -> dict[str, Any]:

@@ -162,8 +162,6 @@ BAD = {
     "bad conf": (HEAD, f"CONF = dict(a=HERE)\n{GOOD}", [], "CONF must be a dict of plain values"),
     "two triggers": (HEAD, GOOD, ["--every", "1 second", "--available-now"], "not both"),
     "two defaults": (HEAD, f'EVERY = "1 s"\nAVAILABLE_NOW = True\n{GOOD}', [], "take one"),
-    "no interval": (HEAD, GOOD, ["--every", "soon"], "soon"),
-    "no mode": (HEAD, GOOD, ["--output-mode", "lunch"], "lunch"),
     "setting": (HEAD, GOOD, ["--conf", "spark.x"], "is not KEY=VALUE"),
 }  # fmt: skip
 
@@ -232,14 +230,26 @@ def test_a_newer_start_exits_with_4(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "o.db").exists()
 
 
-def test_an_aggregation_without_its_mode(run: Run, tmp_path: Path) -> None:
+AGGREGATION = """
+def job(spark):
+    counts = rows(spark).groupBy("k").count()
+    return exactly_once(counts, "job").to(SqliteSink(HERE / "o.db", "t"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "message"),
+    [
+        (AGGREGATION, ["--available-now"], "output mode: append"),
+        (GOOD, ["--output-mode", "lunch"], "output mode: lunch"),
+        (GOOD, ["--every", "soon"], "'soon'"),
+    ],
+)
+def test_what_spark_refuses_exits_with_2(
+    run: Run, tmp_path: Path, code: str, options: list[str], message: str
+) -> None:
     write_input(tmp_path / "in", files=1)
-    code = """
-        def job(spark):
-            counts = rows(spark).groupBy("k").count()
-            return exactly_once(counts, "job").to(SqliteSink(HERE / "o.db", "t"))
-        """
-    exit_code, _, err = run(job_file(tmp_path, code), "--available-now")
+    exit_code, _, err = run(job_file(tmp_path, code), *options)
     assert exit_code == 2
-    assert "output mode" in err.lower()
+    assert message in err
     assert "Traceback" not in err

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 from beadline.chaos import processes
@@ -27,6 +28,7 @@ class Child:
         self,
         workload: Workload,
         number: int,
+        temporary: Path,
         kill: Kill | None,
         on_event: Callable[[Line], None],
         arguments: Sequence[str] = (),
@@ -35,6 +37,7 @@ class Child:
         self.events: list[Line] = []
         self.mark = workload.scratch / f"killed-{number:03d}"
         self._log = workload.scratch / f"child-{number:03d}.log"
+        self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
         self._news = threading.Condition()
         self._started_s = self._ended_s = time.monotonic()
@@ -45,7 +48,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=self._environment(workload, kill),
+                env=self._environment(kill, temporary),
                 start_new_session=True,
             )
         stdout = self._process.stdout
@@ -54,9 +57,9 @@ class Child:
         self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
         self._reader.start()
 
-    def _environment(self, workload: Workload, kill: Kill | None) -> dict[str, str]:
+    def _environment(self, kill: Kill | None, temporary: Path) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
-        environment["TMPDIR"] = str(workload.scratch)
+        environment["TMPDIR"] = str(temporary)
         environment["PYSPARK_PYTHON"] = sys.executable
         if kill is not None and kill.point != MOMENT:
             environment["BEADLINE_CRASH"] = f"{kill.point}#{kill.occurrence}"
@@ -103,14 +106,20 @@ class Child:
 
     def end(self) -> None:
         """End the driver and everything that it has left behind."""
-        processes.end_session(self.pid)
-        self._process.wait()
+        if self._process.poll() is None:
+            processes.kill_group(self.pid)
+            self._process.wait()
+        processes.end_all(self.pid, self._marker)
+
+    def python_workers(self) -> tuple[list[int], list[int]]:
+        """The daemons and the workers of its JVM, by their ids."""
+        return processes.python_workers(self.pid, self._marker)
 
     def complaint(self) -> str:
         """What it said at its end, for whoever has to find out why."""
-        told = [line for line in self.events if line.get("kind") == "failed"]
-        lines = self._log.read_text("utf-8", "replace").splitlines()[-_COMPLAINT_LINES:]
-        return "\n".join([*(str(line.get("message")) for line in told), *lines])
+        told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
+        lines = self._log.read_text("utf-8", "replace").splitlines()
+        return "\n".join(told or lines[-_COMPLAINT_LINES:])
 
     def _read(self, stdout: IO[bytes]) -> None:
         for text in stdout:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,20 +28,21 @@ if TYPE_CHECKING:
 # Tasks are retried, as on a cluster: a killed Python worker must cost an attempt, not the query.
 MASTER = "local[2,4]"
 # A JVM that lives a few seconds is best off with the quick compiler and nothing left in /tmp.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
 
 
 def settings(workload: Workload) -> dict[str, str | int]:
     """A light Spark; small splits, so that one input file becomes several parts and files."""
+    temporary = tempfile.gettempdir()  # TMPDIR: the supervisor's, who tidies up after the killed
     return {
         "spark.master": MASTER,
         "spark.ui.enabled": "false",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": _JAVA.format(scratch=workload.scratch),
+        "spark.driver.extraJavaOptions": _JAVA.format(temporary=temporary),
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.files.maxPartitionBytes": 8192,
         "spark.sql.files.openCostInBytes": 0,
-        "spark.local.dir": str(workload.scratch),
+        "spark.local.dir": temporary,
         "spark.sql.warehouse.dir": str(workload.scratch / "warehouse"),
     }
 

@@ -56,9 +56,8 @@ def run_naive(
         if armed == AFTER_TOTALS:
             die()
         done = {CLEAN: sum(row[1] for row in added), TOTALS: len(added)}
-        emit({"kind": "committed", "epoch": number, "details": {"rows": done}})
+        emit({"kind": "done", "epoch": number, "details": {"rows": done}})
 
-    emit({"kind": "claimed", "epoch": None, "details": {}})
     writer = rows.writeStream.foreachBatch(epoch).option(
         "checkpointLocation", str(workload.checkpoint)
     )

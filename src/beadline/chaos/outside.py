@@ -50,7 +50,7 @@ def _strike_workers(child: Child, rng: random.Random) -> int:
 def _find_worker(child: Child, rng: random.Random) -> int | None:
     """One worker of the child's JVM, as soon as there is one."""
     while child.alive:
-        daemons, workers = processes.python_workers(child.pid)
+        daemons, workers = child.python_workers()
         if workers:
             return rng.choice(daemons if daemons and rng.random() < 0.2 else workers)
         time.sleep(0.01)

@@ -7,6 +7,7 @@ a process kill itself with SIGKILL at one of them::
     BEADLINE_CRASH="decide.before#2"        the second time this process comes by
     BEADLINE_CRASH_MARK=/some/file          made at the kill; while it is there, no second kill
     BEADLINE_CRASH_SCOPE=group              the whole process group, as when a machine dies
+    BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until somebody continues it
 
 A model test sets a hook instead, so that every order of crashes can be tried in one process.
 """
@@ -76,8 +77,12 @@ def reach(name: str) -> None:
 
 
 def die() -> None:
-    """End this process, or its whole group, as a power cut would."""
-    if os.environ.get("BEADLINE_CRASH_SCOPE") == "group":
+    """End this process, or its whole group, as a power cut would; or put it to sleep."""
+    scope = os.environ.get("BEADLINE_CRASH_SCOPE")
+    if scope == "pause":
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    if scope == "group":
         os.killpg(os.getpgid(0), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 

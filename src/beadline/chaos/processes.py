@@ -2,7 +2,8 @@
 
 A child leads a session of its own. Its JVM is in the child's process group; PySpark's daemon and
 the workers that it forks make a group of theirs, but stay in the session. So the session is what
-tells a run's processes from everybody else's, after their parents are gone too.
+tells a run's processes from everybody else's, after their parents are gone too. Numbers are used
+again, though, so a process counts as the child's only if its environment holds the child's marker.
 """
 
 from __future__ import annotations
@@ -24,24 +25,18 @@ class Process:
 
     pid: int
     parent: int
-    session: int
-    command: bytes
-
-    @property
-    def is_python_worker(self) -> bool:
-        """PySpark's daemon, or a worker that it forked."""
-        return _DAEMON in self.command
+    is_python_worker: bool  # PySpark's daemon, or a worker that it forked
 
 
-def in_session(session: int) -> list[Process]:
-    """Every living process of a session; none where there is no ``/proc`` to look at."""
-    found = (_read(path) for path in _PROC.glob("[0-9]*"))
-    return [process for process in found if process is not None and process.session == session]
+def of_child(session: int, marker: str) -> list[Process]:
+    """Every living process of a child's session; none where there is no ``/proc`` to look at."""
+    found = (_read(path, session, marker.encode()) for path in _PROC.glob("[0-9]*"))
+    return [process for process in found if process is not None]
 
 
-def python_workers(session: int) -> tuple[list[int], list[int]]:
-    """Return the daemons and the workers of a session's JVM."""
-    here = [process for process in in_session(session) if process.is_python_worker]
+def python_workers(session: int, marker: str) -> tuple[list[int], list[int]]:
+    """Return the daemons and the workers of a child's JVM."""
+    here = [process for process in of_child(session, marker) if process.is_python_worker]
     pids = {process.pid for process in here}
     daemons = [process.pid for process in here if process.parent not in pids]
     return daemons, [process.pid for process in here if process.parent in pids]
@@ -65,29 +60,28 @@ def kill_group(group: int) -> bool:
     return True
 
 
-def end_session(session: int) -> None:
+def end_all(session: int, marker: str) -> None:
     """End everything that a child has left, and wait until it is gone."""
-    kill_group(session)
     deadline = time.monotonic() + _END_TIMEOUT_S
-    while time.monotonic() < deadline:
-        left = in_session(session)
-        if not left:
-            return
+    while left := of_child(session, marker):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes of session {session} do not end: {left}")
         for process in left:
             kill(process.pid)
         time.sleep(0.02)
-    raise TimeoutError(f"processes of session {session} do not end: {in_session(session)}")
 
 
-def _read(path: Path) -> Process | None:
-    """One entry of ``/proc``; None if it is gone, or dead and only waiting to be counted."""
+def _read(path: Path, session: int, marker: bytes) -> Process | None:
+    """One entry of ``/proc``; None if it is another's, gone, or dead and waiting to be counted."""
     try:
         stat = (path / "stat").read_text("utf-8", "replace")
+        # The name, in brackets, may hold anything: state, parent, group and session come after it.
+        state, parent, _, its_session = stat.rpartition(")")[2].split()[:4]
+        if state in "ZX" or int(its_session) != session:
+            return None
+        if marker not in (path / "environ").read_bytes():
+            return None
         command = (path / "cmdline").read_bytes()
     except OSError:
         return None
-    # The name, in brackets, may hold anything: state, parent, group and session come after it.
-    state, parent, _, session = stat.rpartition(")")[2].split()[:4]
-    if state in "ZX":
-        return None
-    return Process(int(path.name), int(parent), int(session), command)
+    return Process(int(path.name), int(parent), _DAEMON in command)

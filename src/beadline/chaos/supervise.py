@@ -63,6 +63,8 @@ class Supervisor:
     on_event: Callable[[Line], None] = lambda line: None
     children: list[Child] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    # Not in the workload's folder: PySpark's sockets are made there, whose paths must be short.
+    temporary: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="beadline-")))
 
     def __enter__(self) -> Supervisor:
         self.workload.make()
@@ -77,9 +79,10 @@ class Supervisor:
         self.close()
 
     def close(self) -> None:
-        """End every process that was started here."""
+        """End every process that was started here, and tidy up after the killed ones."""
         for child in self.children:
             child.end()
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def run(self, kill: Kill | None = None) -> Outcome:
         """Start a child, let it be killed as told, and see that it died of that.
@@ -93,7 +96,10 @@ class Supervisor:
             kills = strike(child, kill.scope, rng)
         returncode = child.wait(CHILD_TIMEOUT_S)
         kills = kills or int(child.mark.exists())
-        dies = kill is not None and kills > 0 and not kill.survived
+        survives = kill is None or kill.survived
+        if returncode == 0 and not survives:
+            kills = 0  # it had just ended when the signal came
+        dies = kills > 0 and not survives
         return self._ended(child, kill, returncode, kills, dies)
 
     def run_naive(self, crash: str = "") -> Outcome:
@@ -104,7 +110,9 @@ class Supervisor:
 
     def _start(self, kill: Kill | None, *arguments: str) -> Child:
         number = len(self.children)
-        child = Child(self.workload, number, kill, self.on_event, arguments)
+        if number > 1:
+            self.children[-2].end()  # what it left has been a zombie for a whole life
+        child = Child(self.workload, number, self.temporary, kill, self.on_event, arguments)
         self.children.append(child)
         return child
 
@@ -174,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Make one run and print its report; exit with 1 if rows were lost or doubled."""
     parser = argparse.ArgumentParser(prog="python -m beadline.chaos.supervise")
     parser.add_argument("--seed", type=int, default=0, help="of the input, the order, the moments")
-    parser.add_argument("--points", help="kills in order; every crash point if left out")
+    parser.add_argument(
+        "--points", help="kills in order, with commas between; every crash point if left out"
+    )
     parser.add_argument("--folder", type=Path, help="an empty folder, kept; temporary if left out")
     given = parser.parse_args(arguments)
     kills = plan.parse(given.points) if given.points else plan.every_point(given.seed)
@@ -182,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fine = False
     try:
         run = run_chain(Workload(folder.absolute(), given.seed), kills, print)
-        fine = run.report.exactly_once and not run.missed
+        fine = run.report.exactly_once and not (run.missed or run.report.leftovers)
         found = {"seed": run.seed, "kills": run.killed, "missed": run.missed}
         print(json.dumps({**found, **run.report.as_dict()}))
     except RunFailed as error:

@@ -8,7 +8,7 @@ out is worked out from the input files alone, without Spark and without any memo
     <folder>/clean/…parquet          the good rows (FileSink)
     <folder>/totals.db               rows and amount per key, added up epoch by epoch (SqliteSink)
     <folder>/checkpoint/             Spark's progress and the decision log
-    <folder>/scratch/                temporary files of processes that may die without tidying up
+    <folder>/scratch/                what the children said, and marks of where they died
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Workload:
 
     @property
     def scratch(self) -> Path:
-        """Temporary files of processes that are killed."""
+        """What the children said, and marks of where they died."""
         return self.folder / "scratch"
 
     def make(self) -> Workload:

@@ -47,7 +47,7 @@ class LiveStory(Story):
         self._live = live
         self._began_s = time.monotonic()
         self._starts = 0
-        self._rows: dict[int, dict[str, int]] = {}  # by epoch: what was told as committed
+        self._rows: dict[int, dict[str, int]] = {}  # by epoch: what was told as done
         self._undecided: int | None = None  # the epoch that is prepared and no more
         self._epoch = 0
 
@@ -83,7 +83,9 @@ class LiveStory(Story):
             case "written":
                 self._status(f"epoch {epoch}: {details['sink']} written")
             case "committed":
-                self._committed(epoch, details["rows"])
+                self._done(epoch, "committed", details["rows"])
+            case "done":
+                self._done(epoch, "written", details["rows"])
 
     def _swept(self, orphans: int) -> None:
         parts = f"{orphans} prepared part{'s' if orphans > 1 else ''} swept"
@@ -95,10 +97,10 @@ class LiveStory(Story):
         )
         self._undecided = None
 
-    def _committed(self, epoch: int, rows: dict[str, int]) -> None:
+    def _done(self, epoch: int, word: str, rows: dict[str, int]) -> None:
         self._rows[epoch] = rows
         self._say(
-            f"epoch {epoch}: [green]committed[/], {rows.get(CLEAN, 0):,} rows to files, "
+            f"epoch {epoch}: [green]{word}[/], {rows.get(CLEAN, 0):,} rows to files, "
             f"{rows.get(TOTALS, 0)} keys added up in SQLite"
         )
         self._status("the next epoch is on its way")

@@ -116,7 +116,7 @@ def _table(report: Report, kills: int) -> Table:
             _judged(sink.duplicated),
         )
     right = "[green]right[/]" if report.totals_right else "[red]wrong[/]"
-    table.caption = f"totals per key: {right}; {report.rows_bad:,} bad rows were dropped on the way"
+    table.caption = f"totals per key: {right}; bad rows dropped: {report.rows_bad:,}"
     table.caption_justify = "left"
     return table
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from beadline.cli.output import JsonOption, output
 from beadline.decisions import Claim, Decision
 from beadline.observe.history import History, PastEpoch, read_history
+from beadline.run.quiet import quiet
 
 _COLOURS = {"committed": "green", "decided": "yellow", "in doubt": "red"}
 _MEANING = {
@@ -40,6 +41,7 @@ def epochs(
     json: JsonOption = False,
 ) -> None:
     """Show a query's epochs: state, acks, times, committables. Changes nothing."""
+    quiet()  # a checkpoint on HDFS is read through a JVM
     history = read_history(checkpoint)
     chosen = history.epochs[-last:] if epoch is None else (history.epoch(epoch),)
     result = {

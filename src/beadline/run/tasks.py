@@ -24,7 +24,10 @@ ACK_SCHEMA = pa.schema(
     ]
 )
 CHECKSUM = "__beadline_checksum"
-_settled = False
+# Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
+# would keep garbage alive that happened to be caught in a freeze.
+SETTLING_TASKS = 3
+_tasks_seen = 0
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -110,8 +113,8 @@ def settle_worker() -> None:
     pandas loaded, in which the next task waits. What is loaded by now lives as long as the worker,
     so it need not be looked at again.
     """
-    global _settled
-    if not _settled:
+    global _tasks_seen
+    if _tasks_seen < SETTLING_TASKS:
+        _tasks_seen += 1
         gc.collect()
         gc.freeze()
-        _settled = True

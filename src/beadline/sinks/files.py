@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import BadSink, WrongCheckpoint
-from beadline.files import FileSystem, join, open_files, qualify
+from beadline.files import FileSystem, join, open_files, qualify, split_uri
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import (
     Capabilities,
@@ -68,6 +68,13 @@ __all__ = ["FileSink", "PendingFiles"]
 _WRITER = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+# On local disks Hadoop writes a checksum file beside every file, and runs `chmod` for both: most of
+# the time of an epoch with many small files, and nothing that a finished file keeps. The raw file
+# system does neither. Sessions cache file systems by scheme, so the cache is passed by as well.
+_LOCAL = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
 }
 
 
@@ -142,7 +149,9 @@ class FileSink(FrameSink[PendingFiles]):
         files.make_folder(self.pending)
         files.delete(folder)
         options = {key: _text(value) for key, value in self.options.items()}
-        writer = frame.write.format(self.format).mode("errorifexists").options(**options, **_WRITER)
+        local = _LOCAL if split_uri(folder)[0] == "file" else {}
+        writer = frame.write.format(self.format).mode("errorifexists")
+        writer = writer.options(**{**local, **options, **_WRITER})
         writer.partitionBy(*self.partition_by).save(folder)
         found = [
             file

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -36,12 +37,16 @@ class ModelCommittable(Committable):
     transaction: str
 
 
+_servers: WeakValueDictionary[int, ModelServer] = WeakValueDictionary()
+
+
 class ModelServer:
     """One outside system: prepared parts, visible rows, and what it remembers of queries."""
 
     def __init__(self, target: str) -> None:
         """Begin empty."""
         self.target = target
+        _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
         self.shown_again: list[PartId] = []
@@ -92,6 +97,10 @@ class ModelSink(Sink[ModelCommittable]):
     server: ModelServer = field(compare=False, repr=False)
     kind: str = PARTS
     publishes: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the server: it is outside, and the same for all who reach it."""
+        return _reach_again, (type(self), id(self.server), self.kind, self.publishes)
 
     @property
     def default_name(self) -> str:
@@ -199,6 +208,10 @@ class ModelSink(Sink[ModelCommittable]):
         seen = self.server.seen.get(query.name)
         reach(SEEN)
         return seen
+
+
+def _reach_again(sink: type[ModelSink], server: int, kind: str, publishes: bool) -> ModelSink:
+    return sink(_servers[server], kind, publishes)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Rows:

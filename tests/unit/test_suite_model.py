@@ -1,0 +1,43 @@
+"""The conformance suite on the model's sinks: the model keeps the rules that real sinks keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+import pytest
+
+from beadline.sink import AnySink
+from beadline.testing.model_server import LEDGER, PARTS, SCHEMA, ModelServer, ModelSink
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+
+
+class ModelHarness(SinkHarness):
+    schema = SCHEMA
+    other_process = False
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        return ModelSink(ModelServer("target"), self.kind)
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        assert isinstance(sink, ModelSink)
+        return [{"row": row} for row in sink.server.rows()]
+
+    def leftovers(self, sink: AnySink) -> Collection[str]:
+        assert isinstance(sink, ModelSink)
+        return [str(part) for part in sink.server.prepared]
+
+    def row(self, number: int, version: int = 0) -> Row:
+        return {"row": f"{number}.{version}"}
+
+    def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
+        return SCHEMA, [{"row": word} for word in ("", " ", "NULL", "'", "ß 漢", "a\tb\nc")]
+
+
+@pytest.fixture(params=[PARTS, LEDGER])
+def harness(request: pytest.FixtureRequest) -> SinkHarness:
+    return ModelHarness(request.param)
