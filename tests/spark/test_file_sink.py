@@ -78,6 +78,7 @@ def test_each_format_comes_back(spark: SparkSession, out: Path, format_: str) ->
         frame = frame_of(spark, number * 10, number * 10 + 10)
         ready = prepared(sink, frame, part(number))
         assert len(files_in(out)) == number * 2, "prepared is not visible"
+        assert not [path for path in files_in(out.parent) if path.suffix == ".crc"]
         assert outcome(sink.commit(epoch(number), [ready])) is Outcome.COMMITTED
     reader = spark.read.schema("id long, day long, word string").option("header", "true")
     rows = reader.format(format_).load(str(out)).collect()

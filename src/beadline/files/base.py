@@ -56,7 +56,7 @@ class FileSystem(ABC):
 
     @abstractmethod
     def walk(self, uri: str) -> list[FoundFile]:
-        """Return every file below a folder; none if there is no such folder."""
+        """Return every file below a folder, but for those that vanish meanwhile."""
 
     @abstractmethod
     def exists(self, uri: str) -> bool:

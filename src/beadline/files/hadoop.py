@@ -139,15 +139,19 @@ class HadoopFiles(FileSystem):
         return text.removeprefix(prefix).split(f",{prefix}") if text else []
 
     def walk(self, uri: str) -> list[FoundFile]:
-        """Return every file below a folder; none if there is no such folder."""
+        """Return every file below a folder; a folder that vanishes meanwhile is looked at anew."""
+        while self.exists(uri):
+            try:
+                return self._walk(uri)
+            except Py4JJavaError as error:
+                if _java_class(error) != _ABSENT:
+                    raise
+        return []
+
+    def _walk(self, uri: str) -> list[FoundFile]:
         top = self._context.makeQualified(self._path(uri)).toString().rstrip("/") + "/"
         found = []
-        try:
-            files = self._util.listFiles(self._path(uri), True)
-        except Py4JJavaError as error:
-            if _java_class(error) == _ABSENT:
-                return []
-            raise
+        files = self._util.listFiles(self._path(uri), True)
         while files.hasNext():
             status = files.next()
             path = status.getPath().toString().removeprefix(top)

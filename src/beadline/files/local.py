@@ -91,7 +91,10 @@ class LocalFiles(FileSystem):
         for folder, _, names in os.walk(top):
             for name in names:
                 path = os.path.join(folder, name)
-                found.append(FoundFile(os.path.relpath(path, top), os.path.getsize(path)))
+                try:
+                    found.append(FoundFile(os.path.relpath(path, top), os.path.getsize(path)))
+                except FileNotFoundError:
+                    continue  # renamed or deleted by somebody else since the folder was read
         return found
 
     def exists(self, uri: str) -> bool:

@@ -148,7 +148,7 @@ def check_seen(
             raise WrongCheckpoint(
                 f"{where} holds epoch {seen.epoch}, which the decision log does not know as such "
                 f"(it ends at {newest}): the checkpoint was rewound to an older state. Restore the "
-                f"newest checkpoint, or take the rows after epoch {newest} out of the target. "
+                f"newest checkpoint, or empty the target and what Beadline keeps beside it. "
                 f"{_NOTHING}"
             )
 

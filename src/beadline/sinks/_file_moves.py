@@ -25,7 +25,6 @@ from beadline.sinks._file_marks import Marks
 MOVING = ".moving"
 THREADS_MAX = 16
 RENAME_TRIES_MAX = 3
-WALK_TRIES_MAX = 10
 T = TypeVar("T")
 
 
@@ -162,13 +161,8 @@ def each(act: Callable[[T], None], items: Sequence[T]) -> None:
 
 def walk(files: FileSystem, folder: str) -> list[FoundFile]:
     """Every file below a folder that is not hidden, by the rule of Spark's own readers."""
-    for _ in range(WALK_TRIES_MAX):
-        try:
-            found = files.walk(folder)
-        except FileNotFoundError:
-            continue  # another process renamed or swept a file while we looked
-        return [file for file in found if not any(map(_hidden, file.path.split("/")))]
-    raise FileNotFoundError(f"{folder} changes all the time: is another driver running?")
+    found = files.walk(folder)
+    return [file for file in found if not any(map(_hidden, file.path.split("/")))]
 
 
 def _hidden(name: str) -> bool:

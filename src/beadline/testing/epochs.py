@@ -150,7 +150,7 @@ class _Drivers:
         self.query: Query | None = None
         self.events: list[Event] = []
         self.crashes: list[str] = []
-        self.threads: frozenset[threading.Thread] = frozenset()
+        self.threads = frozenset(threading.enumerate())  # those of other queries
 
     def epoch(self, number: int, rows: Rows, crashes: Sequence[Crash]) -> None:
         """Process one epoch to its end, however often the driver dies on the way."""
