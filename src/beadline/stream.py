@@ -86,7 +86,8 @@ class Stream:
         that a decided epoch holds for a sink that is gone. ``keep`` is how many records of the
         log are retained. ``listener`` is told every step of every epoch.
         """
-        from beadline.run.query import Settings, start
+        from beadline.run.query import start
+        from beadline.run.settings import Settings
 
         if every is not None and available_now:
             raise BadSetting("start() takes every= or available_now=True, not both")

@@ -28,7 +28,7 @@ RACES = 200
 @pytest.fixture
 def home(hdfs_cluster: HdfsCluster, spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A folder of the test's own on HDFS."""
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
     for key, value in hdfs_cluster.client_settings.items():
         conf.set(key, value)
     uri = join(hdfs_cluster.uri, tmp_path.name)

@@ -204,3 +204,23 @@ def test_a_missing_folder_for_a_database_is_refused(spark: SparkSession, tmp_pat
     with pytest.raises(BeadlineError):
         run(stream.to(SqliteSink(tmp_path / "no" / "such" / "out.db", "t")), tmp_path)
     assert written(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"output_mode": "lunch"},
+        {"output_mode": "append"},  # on an aggregation without a watermark
+        {"output_mode": "update", "every": "nonsense"},
+        {"output_mode": "update", "every": ""},
+    ],
+)
+def test_what_spark_refuses_is_refused_before_the_claim(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    write_input(tmp_path / "in", 1)
+    counts = read(spark, tmp_path / "in").groupBy("k").count()
+    stream = exactly_once(counts, "job").to(SqliteSink(tmp_path / "out.db", "t", "upsert", "k"))
+    with pytest.raises(BadSetting, match="Spark refuses it"):
+        stream.start(str(tmp_path / "checkpoint"), **settings)
+    assert written(tmp_path) == set()

@@ -268,3 +268,20 @@ def test_a_failing_row_decides_nothing(spark: SparkSession, tmp_path: Path) -> N
     broken = False
     run(stream, tmp_path)
     assert table(tmp_path) == ids
+
+
+def test_stop_does_not_hide_an_earlier_failure(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    frame = read(spark, tmp_path / "in").selectExpr("raise_error('bad row') AS x", "id")
+    stream = exactly_once(frame, "job").to(
+        rows_sink(tmp_path), rows=lambda df: df.selectExpr("id", "string(x) AS x")
+    )
+    query = stream.start(str(tmp_path / "checkpoint"))
+    with pytest.raises(BeadlineError, match="bad row"):
+        query.awaitTermination(60)
+    query.stop()
+    assert isinstance(query.exception(), BeadlineError)
+    for thread in threading.enumerate():
+        if thread.name.startswith("beadline"):
+            thread.join(5)
+            assert not thread.is_alive(), f"{thread.name} outlives its query"

@@ -64,6 +64,10 @@ class DecisionLog:
             else:
                 return self.state
 
+    def close(self) -> None:
+        """Let go of what the store holds; the log can still be read."""
+        self._store.close()
+
     def moved(self) -> bool:
         """Whether somebody else has appended since this view of the log was made."""
         slots = self._store.slots()

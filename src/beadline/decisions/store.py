@@ -31,6 +31,9 @@ class Store(Protocol):
     def path(self, slot: int) -> str:
         """Return what to call the slot in an error."""
 
+    def close(self) -> None:
+        """Let go of threads; a later call may take them up again."""
+
 
 class FileStore:
     """One file per slot, in one folder.
@@ -43,9 +46,11 @@ class FileStore:
         """Make the folder if need be."""
         self._files = files
         self._folder = folder
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beadline-log")
+        self._thread: ThreadPoolExecutor | None = None
 
     def _call(self, function: Callable[[], T]) -> T:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beadline-log")
         return self._thread.submit(function).result()
 
     def make_folder(self) -> None:
@@ -74,8 +79,10 @@ class FileStore:
         return join(self._folder, f"{slot:0{_SLOT_DIGITS}d}")
 
     def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(wait=False)
+        """End the thread; the next call begins another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
 
 
 class MemoryStore:
@@ -109,3 +116,6 @@ class MemoryStore:
     def path(self, slot: int) -> str:
         """Return a name for errors."""
         return f"memory:{slot}"
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -25,6 +25,10 @@ CLIENT = {
     "dfs.client.block.write.locateFollowingBlock.retries": "13",
     "dfs.client.retry.policy.enabled": "true",
     "dfs.client.retry.policy.spec": "200,100",
+    # Each of those hundred tries would try ten times by itself, a second apart: a quarter of an
+    # hour for a NameNode that is not there.
+    "ipc.client.connect.max.retries": "0",
+    "ipc.client.connect.max.retries.on.timeouts": "1",
 }
 _ABSENT = "java.io.FileNotFoundException"
 _TAKEN = "org.apache.hadoop.fs.FileAlreadyExistsException"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
@@ -15,6 +16,9 @@ from beadline.stream import Output, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from beadline.run.settings import Settings
 
 _NOTHING = "Nothing was written."
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
@@ -117,3 +121,36 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
             )
         bound.append(BoundSink(output.name, output.sink, found, needed))
     return bound
+
+
+def writer(stream: Stream, settings: Settings, checkpoint: str) -> DataStreamWriter:
+    """Return Spark's writer, set up; what Spark would refuse is refused now."""
+    frame = stream.frame
+    try:
+        made = (
+            frame.writeStream.outputMode(settings.output_mode)
+            .queryName(stream.name)
+            .options(**settings.options)
+            .option("checkpointLocation", checkpoint)
+        )
+        if settings.available_now:
+            made = made.trigger(availableNow=True)
+        elif settings.every is not None:
+            made = made.trigger(processingTime=settings.every)
+        _check_plan(frame, settings.output_mode)
+    except (PySparkException, ValueError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadSetting(
+            f"query {stream.name!r}: Spark refuses it: {reason}. {_NOTHING}"
+        ) from error
+    return made
+
+
+def _check_plan(frame: DataFrame, output_mode: str) -> None:
+    """Ask Spark whether the plan can run in this mode; it would itself ask after our claim."""
+    jvm = frame.sparkSession.sparkContext._jvm
+    assert jvm is not None
+    modes = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    plan = frame._jdf.queryExecution().analyzed()
+    checker.checkForStreaming(plan, modes.apply(output_mode))

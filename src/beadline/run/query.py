@@ -6,12 +6,12 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from beadline.decisions import DecisionLog, FileStore
 from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, EpochFailed, PrepareFailed
@@ -25,24 +25,12 @@ from beadline.run import checks
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
 from beadline.run.plan import is_stateful
+from beadline.run.settings import Settings
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
 _starting = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What ``start`` was called with."""
-
-    checkpoint: str
-    every: str | None
-    available_now: bool
-    output_mode: str
-    drop: tuple[str, ...]
-    keep: int
-    options: dict[str, str]
 
 
 class Query:
@@ -54,6 +42,7 @@ class Query:
         self._engine = engine
         self._threads = threads
         self._error: BaseException | None = None
+        self._interrupted = False
         self._stopping = False
         self._query: StreamingQuery | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
@@ -93,23 +82,26 @@ class Query:
 
     def exception(self) -> BaseException | None:
         """Return what ended the query: Beadline's error where there is one."""
-        if self._error is not None:
-            hidden = self._stopping and isinstance(self._error, PrepareFailed)
-            return None if hidden else self._error
-        return None if self._stopping else self._spark.exception()
+        if self._error is None:
+            return None if self._stopping else self._spark.exception()
+        # A job that stop() cancelled is no failure; what the protocol had to say still is.
+        cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
+            self._error, BeadlineError
+        )
+        return None if self._interrupted and cancelled else self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
-        ended: bool | None = True
         try:
-            ended = self._spark.awaitTermination(timeout)  # type: ignore[arg-type]
+            if self._spark.awaitTermination(timeout) is False:  # type: ignore[arg-type]
+                return False
         except StreamingQueryException:
             failure = self.exception()
             if failure is not None:
+                self._close()
                 raise failure from None
-        if ended is not False:
-            self._close()
-        return ended is not False
+        self._close()
+        return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until everything that is there now shows in every sink; for tests."""
@@ -133,21 +125,10 @@ class Query:
         assert self._query is not None, "the query has not started"
         return self._query
 
-    def _run(self, stream: Stream, settings: Settings, checkpoint: str) -> None:
+    def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
-        writer = (
-            stream.frame.writeStream.foreachBatch(self._epoch)
-            .outputMode(settings.output_mode)
-            .queryName(stream.name)
-            .options(**settings.options)
-            .option("checkpointLocation", checkpoint)
-        )
-        if settings.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif settings.every is not None:
-            writer = writer.trigger(processingTime=settings.every)
         with _not_adaptive(stream.frame.sparkSession):
-            self._query = writer.start()
+            self._query = writer.foreachBatch(self._epoch).start()
         self._later.start()
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
@@ -156,6 +137,7 @@ class Query:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
+            self._interrupted = self._stopping
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
@@ -166,12 +148,13 @@ class Query:
             return
         try:
             self._coordinator.sweep_older()
-        except BeadlineError as error:
+        except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
             self._coordinator.tell("sweep failed", error=str(error))
 
     def _close(self) -> None:
         self._later.cancel()
         self._threads.close()
+        self._coordinator.log.close()
 
 
 def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
@@ -182,6 +165,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     checks.check_files(checkpoint, stream.mode)
     provisional = QueryId(stream.name, uuid.uuid4().hex, checkpoint)
     sinks = checks.bind(stream, provisional)
+    writer = checks.writer(stream, settings, checkpoint)
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
     engine = _engine(stream, SparkProgress(checkpoint))
@@ -193,7 +177,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     threads.stopping = lambda: query._stopping
     try:
         coordinator.start(settings.drop)
-        query._run(stream, settings, checkpoint)
+        query._run(stream, writer)
     except BaseException:
         query._close()
         raise

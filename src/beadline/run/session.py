@@ -31,9 +31,11 @@ DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 # A local Spark has nobody to talk to but itself: no open port, no trouble with host names or VPNs.
-LOOPBACK = {
+LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Spark's default of 200 is for a cluster; here each would be a task of its own, nearly empty.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 
 
@@ -72,7 +74,7 @@ def _settings(asked: dict[str, str]) -> SparkConf:
     for key, value in DEFAULTS.items():
         settings.setIfMissing(key, value)
     if (settings.get("spark.master") or "").startswith("local"):
-        for key, value in LOOPBACK.items():
+        for key, value in LOCAL.items():
             settings.setIfMissing(key, value)
     return settings
 
