@@ -15,6 +15,7 @@ from beadline.errors import BadQuery
 
 NAME_LENGTH_MAX = 60
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}\Z")
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,18})\Z")
 _INCARNATION = re.compile(r"[0-9a-f]{32}\Z")
 _SEPARATOR = "~"  # cannot occur in a name, and is harmless in file names and SQL strings
 _PREFIX = "beadline"
@@ -79,6 +80,8 @@ class PartId:
         """Refuse what could not be parsed back."""
         check_name("query", self.query)
         check_name("sink", self.sink)
+        if not _INCARNATION.match(self.incarnation):
+            raise ValueError(f"an incarnation is 32 hex digits, not {self.incarnation!r}")
         if min(self.generation, self.epoch, self.partition, self.attempt) < 0:
             raise ValueError(f"negative number in {self!r}")
 
@@ -97,7 +100,7 @@ class PartId:
         True
         """
         fields = text.split(_SEPARATOR)
-        if len(fields) != 8 or fields[0] != _PREFIX:
+        if len(fields) != 8 or fields[0] != _PREFIX or not all(map(_NUMBER.match, fields[4:])):
             return None
         try:
             generation, epoch, partition, attempt = (int(field) for field in fields[4:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from itertools import accumulate
 
 from beadline.chaos.points import hooked
 from beadline.errors import BeadlineError, DecisionUnknown, NotDeterministic
@@ -25,47 +25,51 @@ def expire_one(world: ModelWorld) -> bool:
     return False
 
 
-def expire_at(world: ModelWorld, schedule: Schedule, crash: bool) -> Callable[[str], None]:
-    """Return a hook that loses a part at each of these points, and perhaps dies at the first."""
-    passed = -1
+class Expiring:
+    """A hook that loses a part at some points, counted over all drivers; the first may die there.
 
-    def hook(point: str) -> None:
-        nonlocal passed
-        passed += 1
-        world.look(point)
-        if passed in schedule:
-            expire_one(world)
-            if crash and passed == schedule[0]:
+    The schedule holds the first point and then the steps from each to the next.
+    """
+
+    def __init__(self, world: ModelWorld, schedule: Schedule, crash: bool) -> None:
+        self.world = world
+        self.crash = crash
+        self.points = list(accumulate(schedule, lambda point, steps: point + steps + 1))
+        self.passed = -1
+
+    def __call__(self, point: str) -> None:
+        self.passed += 1
+        self.world.look(point)
+        if self.passed in self.points:
+            expire_one(self.world)
+            if self.crash and self.passed == self.points[0]:
                 raise Crash(point)
 
-    return hook
+    @property
+    def used(self) -> int:
+        """How many of the points there were."""
+        return sum(point <= self.passed for point in self.points)
 
 
 def play_lost(setting: Setting, schedule: Schedule, crash: bool = False) -> int:
     """Parts get lost at these points; they are replayed, once."""
     world = ModelWorld(setting)
-    hook = expire_at(world, schedule, crash)
-    try:
-        with hooked(hook):
+    hook = Expiring(world, schedule, crash)
+    with hooked(hook):
+        try:
             drive(world)
-        died = False
-    except Crash:
-        died = True
-    if died:
-        with hooked(hook):  # the later points of the schedule belong to the next driver
+        except Crash:
             drive(world)
     finish(world)
-    return len(schedule) if died or schedule[-1] < MOST_POINTS else 0
-
-
-MOST_POINTS = 130
+    return hook.used
 
 
 def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) -> int:
     """A part gets lost and the plan is not deterministic: it stops, and publishes nothing."""
     world = ModelWorld(setting)
     stopped = 0
-    for hook in (expire_at(world, schedule, crash), world.look, world.look):
+    expiring = Expiring(world, schedule, crash)
+    for hook in (expiring, world.look, world.look):
         try:
             with hooked(hook):
                 drive(world)
@@ -82,7 +86,7 @@ def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) 
         raise Violation("other rows than were decided have been decided again")
     if not lost and (stopped or world.last_committed() != setting.epochs - 1):
         raise Violation("nothing was lost, and it stopped")
-    return len(schedule) if schedule[-1] < MOST_POINTS else 0
+    return expiring.used
 
 
 class Witnessed(Publisher):
@@ -116,7 +120,7 @@ def play_zombie_modes(setting: Setting, modes: tuple[str, str, str], schedule: S
     world = ModelWorld(setting)
     world.alone = False
     first, second, last = (MODES[mode] for mode in modes)
-    sleep_at, die_at = schedule
+    sleep_at, die_at = (*schedule, TO_THE_END)[:2]
     passed = -1
     used = 0
 
@@ -139,7 +143,7 @@ def play_zombie_modes(setting: Setting, modes: tuple[str, str, str], schedule: S
         for part in parts:
             world.servers[name].prepared.pop(part, None)
     world.check_end(at_least=True)
-    return used
+    return min(used, len(schedule))
 
 
 def check_once(world: ModelWorld) -> None:

@@ -162,5 +162,4 @@ SETTINGS = settings(
 TestRuns = Runs.TestCase
 TestStatelessRuns = StatelessRuns.TestCase
 TestSinksChange = SinksChange.TestCase
-for _case in (TestRuns, TestStatelessRuns, TestSinksChange):
-    _case.settings = SETTINGS
+TestRuns.settings = TestStatelessRuns.settings = TestSinksChange.settings = SETTINGS

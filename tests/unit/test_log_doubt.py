@@ -14,6 +14,8 @@ import pytest
 from beadline.decisions import DecisionLog, MemoryStore, Pointer
 from beadline.decisions.record import encode
 from beadline.errors import CorruptRecord, DecisionUnknown, Fenced
+from beadline.files.base import TEMPORARY
+from beadline.files.local import LocalFiles, local_path
 from tests.unit.logs import decision, on_disk, opened
 
 SLOTS = 1000
@@ -53,6 +55,33 @@ def test_a_create_that_raised_but_landed_is_decided() -> None:
     store.after = None
     assert log.state.decision == record
     log.append(decision(log))
+
+
+def test_a_record_that_landed_but_cannot_be_synced_is_unknown(tmp_path: Path) -> None:
+    """Its name could be gone after a power cut, so nobody may act on it."""
+    store = on_disk(tmp_path)
+    log = opened(store)
+
+    class Unsynced(LocalFiles):
+        def create_exclusive(self, uri: str, data: bytes) -> bool:
+            super().create_exclusive(uri, data)
+            raise OSError("the folder could not be synced")
+
+        def sync_folder(self, uri: str) -> None:
+            raise OSError("nor now")
+
+    store._files = Unsynced()
+    with pytest.raises(DecisionUnknown, match="nor now"):
+        log.append(decision(log))
+
+
+def test_a_claim_removes_what_crashes_have_left(tmp_path: Path) -> None:
+    store = on_disk(tmp_path)
+    opened(store)
+    left = Path(local_path(store.path(1))).parent / f"{TEMPORARY}1-of-a-crash"
+    left.write_bytes(b"half a record")
+    opened(on_disk(tmp_path))
+    assert not left.exists()
 
 
 def test_a_create_that_found_its_own_record_is_decided() -> None:

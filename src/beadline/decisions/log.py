@@ -98,6 +98,7 @@ class DecisionLog:
         here = Pointer(slot, record.nonce)
         if isinstance(record, Claim):
             self.state = LogState(slot, record, here, self.state.decision, record.decided)
+            self._store.tidy()
         else:
             self.state = LogState(slot, self.state.claim, self.state.claim_at, record, here)
         self._trim(slots)
@@ -132,6 +133,10 @@ class DecisionLog:
             raise self._unknown(slot, cause) from cause
         if decode(data, self._store.path(slot), slot).nonce != record.nonce:
             raise self._fenced(slot) from cause
+        try:
+            self._store.sync()  # it is ours, but what failed may have been its last sync
+        except Exception as error:
+            raise self._unknown(slot, error) from error
 
     def _trim(self, slots: list[int]) -> None:
         """Free what is old; the newest claim and the newest decision always stay."""

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from beadline.chaos.points import reach
 from beadline.files import FileSystem, join
+from beadline.files.base import TEMPORARY
 
 T = TypeVar("T")
 _SLOT_DIGITS = 19
@@ -30,6 +31,12 @@ class Store(Protocol):
 
     def path(self, slot: int) -> str:
         """Return what to call the slot in an error."""
+
+    def sync(self) -> None:
+        """Make every slot that can be read durable."""
+
+    def tidy(self) -> None:
+        """Remove what crashes have left under temporary names; only after our own claim."""
 
     def close(self) -> None:
         """Let go of threads; a later call may take them up again."""
@@ -78,6 +85,17 @@ class FileStore:
         """Return the slot's URI."""
         return join(self._folder, f"{slot:0{_SLOT_DIGITS}d}")
 
+    def sync(self) -> None:
+        """Sync the folder: a slot is durable before it has its name."""
+        self._call(lambda: self._files.sync_folder(self._folder))
+
+    def tidy(self) -> None:
+        """Remove temporary files. One that a fenced driver still writes fails there, harmlessly."""
+        for name in self._call(lambda: self._files.names(self._folder)):
+            if name.startswith(TEMPORARY):
+                uri = join(self._folder, name)
+                self._call(lambda uri=uri: self._files.delete(uri))  # type: ignore[misc]
+
     def close(self) -> None:
         """End the thread; the next call begins another."""
         thread, self._thread = self._thread, None
@@ -116,6 +134,12 @@ class MemoryStore:
     def path(self, slot: int) -> str:
         """Return a name for errors."""
         return f"memory:{slot}"
+
+    def sync(self) -> None:
+        """Memory is as durable as it gets."""
+
+    def tidy(self) -> None:
+        """Nothing has a temporary name."""
 
     def close(self) -> None:
         """Nothing is held."""

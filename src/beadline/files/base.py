@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+TEMPORARY = ".beadline-tmp-"  # how a file begins that has not yet been given its name
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)\Z", re.DOTALL)
 
 

@@ -13,9 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from beadline.chaos.points import reach
-from beadline.files.base import FileSystem, FoundFile, split_uri
-
-TEMPORARY = ".beadline-tmp-"
+from beadline.files.base import TEMPORARY, FileSystem, FoundFile, split_uri
 
 # The client sleeps 400 ms, and then longer, until the NameNode has heard of a closed block; on a
 # small file that is nearly all of its time. And after a NameNode's restart it should ask again

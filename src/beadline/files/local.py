@@ -13,9 +13,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from beadline.chaos.points import reach
-from beadline.files.base import FileSystem, FoundFile, split_uri
-
-TEMPORARY = ".beadline-tmp-"
+from beadline.files.base import TEMPORARY, FileSystem, FoundFile, split_uri
 
 
 def local_path(uri: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision
-from beadline.errors import BeadlineError, CommitFailed
+from beadline.errors import BeadlineError, CommitFailed, LogProblem
 from beadline.ids import EpochId, QueryId
 from beadline.sink import BoundSink, Outcome, Prepared
 
@@ -62,15 +62,19 @@ class Threads:
 
 def parts_of(decision: Decision, query: QueryId, sink: BoundSink) -> list[Prepared[Any]]:
     """Return one sink's parts as the log holds them, so that commit never needs memory."""
-    return [
-        Prepared(
-            decision.part_id(query, sink.name, part),
-            part.rows,
-            sink.sink.committable.from_json(part.committable),
-            part.checksum,
-        )
-        for part in decision.sinks.get(sink.name, ())
-    ]
+    parts = []
+    for part in decision.sinks.get(sink.name, ()):
+        id_ = decision.part_id(query, sink.name, part)
+        try:
+            committable = sink.sink.committable.from_json(part.committable)
+        except (ValueError, TypeError, KeyError) as error:
+            raise LogProblem(
+                f"query {query.name!r}, epoch {decision.epoch}, sink {sink.name!r}, part "
+                f"{part.partition}: its committable cannot be read: {error}. The epoch stays "
+                "decided and nothing was touched; start with the Beadline that wrote it."
+            ) from error
+        parts.append(Prepared(id_, part.rows, committable, part.checksum))
+    return parts
 
 
 def epoch_id(decision: Decision, query: QueryId) -> EpochId:

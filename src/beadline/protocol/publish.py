@@ -36,7 +36,7 @@ class Publisher(Coordinator):
                 acks = batch.prepare(sink, ticket)
                 self.losers = self.losers or acks.extra_attempts
                 # No nonce: a later start must not take it for that of another decision.
-                epoch = EpochId(self.query, batch.number, "", now_ms())
+                epoch = EpochId(self.query, batch.number, "", self.version_ms())
                 if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
                     self.log.check_newest()  # a newer start has swept it
                     raise PartLost(
@@ -45,3 +45,8 @@ class Publisher(Coordinator):
                     )
                 rows[sink.name] = sum(part.rows for part in acks.prepared)
         self.tell("committed", batch.number, rows=rows)
+
+    def version_ms(self) -> int:
+        """Later than every decision, so that a sink can use it as a version."""
+        decision = self.log.state.decision
+        return max(now_ms(), decision.at_ms + 1 if decision else 0)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
-from beadline.run.tasks import ACK_COLUMNS, CHECKSUM, prepare_task, publish_task
+from beadline.run.tasks import ACK_TYPE, CHECKSUM, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
 
 Rows = Callable[[DataFrame], DataFrame]
@@ -99,7 +99,7 @@ class SparkBatch:
         if checked:
             frame = frame.withColumn(CHECKSUM, F.xxhash64(*(frame[c] for c in _quoted(frame))))
         task = prepare_task(sink.sink, ticket, checked)
-        acks = frame.mapInArrow(task, ACK_COLUMNS).collect()
+        acks = frame.mapInArrow(task, ACK_TYPE).collect()
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
         retried = any(ack.retries > 0 for ack in acks)
         prepared.sort(key=lambda part: part.id.partition)
@@ -110,7 +110,7 @@ class SparkBatch:
     def publish(self, sink: BoundSink, ticket: Ticket) -> None:
         """Run the sink's ``publish`` on every part."""
         assert isinstance(sink.sink, Sink)
-        self._rows_of(sink).mapInArrow(publish_task(sink.sink, ticket), ACK_COLUMNS).collect()
+        self._rows_of(sink).mapInArrow(publish_task(sink.sink, ticket), ACK_TYPE).collect()
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""

@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from beadline.chaos.points import reach
 from beadline.protocol.engine import Ticket
 from beadline.sink import Sink
 
 # 64-bit integers only: narrower ones are not carried through every version of Spark.
-ACK_COLUMNS = "partition long, attempt long, retries long, rows long, checksum long, part string"
-ACK_SCHEMA = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("partition", "attempt", "retries", "rows", "checksum")),
-        ("part", pa.string()),
-    ]
+_NUMBERS = ("partition", "attempt", "retries", "rows", "checksum")
+ACK_SCHEMA = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("part", pa.string())])
+# The same for Spark; as a type, because a text would be parsed by Spark in every epoch.
+ACK_TYPE = StructType(
+    [*(StructField(name, LongType()) for name in _NUMBERS), StructField("part", StringType())]
 )
 CHECKSUM = "__beadline_checksum"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
