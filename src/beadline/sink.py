@@ -61,6 +61,8 @@ class Capabilities:
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
     a content checksum, so that they can be replayed. ``publishes`` says that ``publish`` is there.
+    ``shared_disk`` says that driver and executors must see the same disk. ``start_over`` tells a
+    person how to make the target forget the query.
     """
 
     guarantee: Guarantee
@@ -69,7 +71,9 @@ class Capabilities:
     atomic: bool = False
     expires: bool = False
     publishes: bool = False
+    shared_disk: bool = False
     raised_by: str = ""
+    start_over: str = "empty the target"
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,15 @@ class _SinkBase(ABC, Generic[C]):
 
     committable: ClassVar[type[Committable]]
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Give every sink a repr that names it and shows none of its settings.
+
+        A password may be among them, and a dataclass would print it; it leaves this one alone.
+        """
+        super().__init_subclass__(**arguments)
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = _safe_repr  # type: ignore[method-assign,assignment]
+
     @property
     @abstractmethod
     def default_name(self) -> str:
@@ -164,6 +177,10 @@ class _SinkBase(ABC, Generic[C]):
     @abstractmethod
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the outside system itself remembers of ``query.name``, whatever incarnation."""
+
+
+def _safe_repr(sink: _SinkBase[Any]) -> str:
+    return f"{type(sink).__name__}({sink.default_name})"
 
 
 @dataclass(frozen=True)

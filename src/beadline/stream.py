@@ -30,6 +30,7 @@ class Output:
     sink: AnySink
     rows: Rows | None = None
     allow: Guarantee | None = None
+    shared_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Stream:
         rows: Rows | None = None,
         name: str | None = None,
         allow: str | None = None,
+        shared_disk: bool = False,
     ) -> Stream:
         """Add a sink; every sink of a stream is decided together, epoch by epoch.
 
         ``rows`` is batch code on one epoch's rows, for this sink alone. ``name`` is the sink's
         name in the log, made from its target unless given; it must stay the same over restarts.
-        ``allow="at-least-once"`` lets a weaker sink stand beside the others.
+        ``allow="at-least-once"`` lets a weaker sink stand beside the others. ``shared_disk=True``
+        says that a sink's local path is the same disk (a network mount) for driver and executors;
+        without it such a sink is refused on a cluster.
         """
         if not isinstance(sink, (Sink, FrameSink)):
             raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
@@ -65,7 +69,7 @@ class Stream:
                 "written."
             )
         weaker = None if allow is None else _allowed(allow)
-        return replace(self, outputs=(*self.outputs, Output(name, sink, rows, weaker)))
+        return replace(self, outputs=(*self.outputs, Output(name, sink, rows, weaker, shared_disk)))
 
     def start(
         self,
@@ -89,6 +93,7 @@ class Stream:
         from beadline.run.query import start
         from beadline.run.settings import Settings
 
+        drop = (drop,) if isinstance(drop, str) else drop
         if every is not None and available_now:
             raise BadSetting("start() takes every= or available_now=True, not both")
         settings = Settings(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from beadline.errors import (
     GuaranteeRefused,
     WrongCheckpoint,
 )
-from beadline.run.checks import ADAPTIVE_STREAMING
+from beadline.run.checks import ADAPTIVE_STREAMING, LOSSY_SETTINGS
 from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
 from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
 
@@ -224,3 +226,51 @@ def test_what_spark_refuses_is_refused_before_the_claim(
     with pytest.raises(BadSetting, match="Spark refuses it"):
         stream.start(str(tmp_path / "checkpoint"), **settings)
     assert written(tmp_path) == set()
+
+
+@pytest.mark.parametrize("key", LOSSY_SETTINGS)
+def test_a_setting_that_loses_rows_in_silence_is_refused(
+    spark: SparkSession, tmp_path: Path, key: str
+) -> None:
+    write_input(tmp_path / "in", 1)
+    spark.conf.set(key, "true")
+    try:
+        with pytest.raises(BadSetting, match="lost without a word"):
+            run(sqlite_job(spark, tmp_path), tmp_path)
+    finally:
+        spark.conf.unset(key)
+    assert written(tmp_path) == set()
+
+
+def test_a_disk_without_hard_links_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_input(tmp_path / "in", 1)
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    with pytest.raises(BadSetting, match="no hard links"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert written(tmp_path) == set()
+
+
+def test_a_local_path_on_a_cluster_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_input(tmp_path / "in", 1)
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://far:7077")
+    frame = read(spark, tmp_path / "in")
+    for sink in (rows_sink(tmp_path), FileSink(str(tmp_path / "out"))):
+        with pytest.raises(BadSink, match="a disk of its own"):
+            run(exactly_once(frame, "job").to(sink), tmp_path)
+    assert written(tmp_path) == set()
+    run(exactly_once(frame, "job").to(rows_sink(tmp_path), shared_disk=True), tmp_path)
+
+
+def test_no_secret_is_shown(spark: SparkSession, tmp_path: Path) -> None:
+    sink = FileSink(str(tmp_path / "out"), options={"parquet.encryption.footer.key": "SECRET"})
+    stream = exactly_once(spark.readStream.format("rate").load(), "job").to(sink)
+    assert "SECRET" not in repr(sink) + repr(stream)
+    assert repr(sink) == "FileSink(files-out)"

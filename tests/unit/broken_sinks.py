@@ -238,6 +238,9 @@ class OnlyItself(MemorySink):
 class ShowsSecret(MemorySink):
     password: str = "hunter2"
 
+    def __repr__(self) -> str:
+        return f"ShowsSecret({self.name}, {self.password})"
+
 
 @dataclass(frozen=True)
 class ListPart(MemoryPart):

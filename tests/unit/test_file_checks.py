@@ -39,7 +39,7 @@ def test_what_is_promised(tmp_path: Path) -> None:
         ({"options": {"compression": "zip"}}, "no compression 'zip'"),
         ({"options": {"path": "/elsewhere"}}, "cannot be given"),
         ({"options": {"mapreduce.fileoutputcommitter.algorithm.version": 2}}, "cannot be given"),
-        ({"options": {"header": None}}, "option 'header' is None"),
+        ({"options": {"header": None}}, "option 'header' is a NoneType"),
         ({"partition_by": ("hour",)}, "'hour', which is not a column"),
         ({"partition_by": ("tags",)}, "nested column 'tags'"),
         ({"partition_by": ("day", "Day")}, "a column twice"),

@@ -219,9 +219,9 @@ def _trigger(job: Job, every: str | None, available_now: bool) -> dict[str, Any]
 
 def _settings(conf: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in conf]
-    for (key, equals, _), text in zip(pairs, conf, strict=True):
+    for key, equals, _ in pairs:
         if not key or not equals:
-            raise UsageError(f"--conf {text!r} is not KEY=VALUE. Nothing was written.")
+            raise UsageError(f"--conf {key!r} is not KEY=VALUE. Nothing was written.")
     return {key: value for key, _, value in pairs}
 
 

@@ -8,6 +8,8 @@ refused for exactly-once (``keeps_rule``).
 
 from __future__ import annotations
 
+import os
+
 from beadline.files.base import FileSystem, split_uri
 from beadline.files.local import LocalFiles
 
@@ -22,14 +24,13 @@ def keeps_rule(uri: str) -> bool:
     return split_uri(uri)[0] in TESTED_SCHEMES
 
 
-def qualify(path: str) -> str:
+def qualify(path: str | os.PathLike[str]) -> str:
     """Return the full URI of a path, as Spark would understand it, without a slash at its end.
 
     >>> qualify("file:///data/out/")
     'file:/data/out'
     """
-    import os
-
+    path = os.fspath(path)
     scheme, rest = split_uri(path)
     if scheme == "file":
         return "file:" + os.path.abspath(rest)

@@ -7,8 +7,10 @@ file, fsync, a hard link, which fails if the name is taken, and fsync of the fol
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -35,6 +37,22 @@ def write_durably(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def can_link(uri: str) -> bool:
+    """Whether hard links work where ``uri`` is or will be; leaves nothing behind."""
+    folder = local_path(uri)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=TEMPORARY) as file:
+            os.link(file.name, file.name + "-link")
+            os.unlink(file.name + "-link")
+    except PermissionError as error:
+        return not os.access(folder, os.W_OK) or error.errno != errno.EPERM
+    except OSError as error:
+        return error.errno not in (errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+    return True
 
 
 class LocalFiles(FileSystem):

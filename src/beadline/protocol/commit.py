@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from beadline.decisions import Decision
 from beadline.errors import BeadlineError, CommitFailed, LogProblem
 from beadline.ids import EpochId, QueryId
 from beadline.sink import BoundSink, Outcome, Prepared
+
+logger = logging.getLogger("beadline")
 
 T = TypeVar("T")
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -121,6 +124,8 @@ def commit_sink(
             return lost
         if helpers.stopping():
             raise _failed(sink, epoch, result.detail or "the outcome is still unknown")
+        why = result.detail or "the outside system does not say"
+        logger.warning("sink %s, epoch %s: outcome unknown: %s", sink.name, epoch.number, why)
         time.sleep(_BACK_OFF_S[min(asked, len(_BACK_OFF_S) - 1)])
         asked += 1
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog
-from beadline.errors import CheckpointProblem, Fenced, WrongCheckpoint
+from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
 from beadline.ids import QueryId
 from beadline.observe import Event, Listener, ignore
 from beadline.protocol import identity, replay
@@ -106,6 +106,8 @@ class Coordinator:
             except Fenced:
                 continue
             self.tell("claimed")
+            for name in dropped:
+                self.tell("dropped", pending.epoch if pending else None, sink=name)
             return pending
         raise Fenced(
             f"query {self.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next "
@@ -166,7 +168,10 @@ class Coordinator:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
         except Exception:
             self.losers = True
-            self.sweep_losers()
+            try:
+                self.sweep_losers()
+            except BeadlineError:  # the next start sweeps; what failed first is what counts
+                logger.exception("query %s: sweeping after a failure failed too", self.name)
             raise
         self.losers = any(ack.extra_attempts for ack in acks.values())
         self.tell("prepared", batch.number, acks={n: len(a.prepared) for n, a in acks.items()})

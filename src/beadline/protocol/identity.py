@@ -132,7 +132,8 @@ def check_seen(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
                 "the checkpoint was deleted or exchanged, or two queries share the name. Going on "
                 "would write the source's rows a second time. Restore the old checkpoint; or give "
-                f"this query another name; or empty the target first. {_NOTHING}"
+                f"this query another name; or start over: {sink.capabilities.start_over}. "
+                f"{_NOTHING}"
             )
         decision = state.decision
         other = (
@@ -165,10 +166,13 @@ def check_targets(
     if pending is None or state.claim is None:
         return ()
     here = {sink.name: sink.capabilities.target for sink in sinks}
-    dropped = {*drop, *given_up(state, pending)}
+    dropped = set(given_up(state, pending))
     for name, parts in pending.sinks.items():
         target = state.claim.sinks.get(name, "")
         if name in dropped or not parts or (target and here.get(name) == target):
+            continue  # a sink that is there and the same is finished, whatever drop= says
+        if name in drop:
+            dropped.add(name)
             continue
         what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
         raise CheckpointProblem(
@@ -176,4 +180,4 @@ def check_targets(
             "rows would never show there. Start once more with that sink, or give its rows up "
             f'with start(..., drop=["{name}"]). {_NOTHING}'
         )
-    return tuple(sorted(dropped & set(pending.sinks)))
+    return tuple(sorted(dropped))

@@ -8,6 +8,7 @@ from beadline.ids import EpochId
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.coordinator import Coordinator, now_ms
 from beadline.protocol.engine import Batch, Ticket
+from beadline.protocol.prepare import failing
 from beadline.sink import Guarantee
 
 
@@ -29,11 +30,12 @@ class Publisher(Coordinator):
         with batch.sharing(len(self.sinks)):
             for sink in self.sinks:
                 ticket = Ticket(self.query, self.generation, batch.number, sink.name)
-                if sink.capabilities.publishes:
-                    batch.publish(sink, ticket)
-                    continue
-                reach("prepare.before")
-                acks = batch.prepare(sink, ticket)
+                with failing(self.query, batch.number, sink.name):
+                    if sink.capabilities.publishes:
+                        batch.publish(sink, ticket)
+                        continue
+                    reach("prepare.before")
+                    acks = batch.prepare(sink, ticket)
                 self.losers = self.losers or acks.extra_attempts
                 # No nonce: a later start must not take it for that of another decision.
                 epoch = EpochId(self.query, batch.number, "", self.version_ms())

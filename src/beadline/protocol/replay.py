@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from beadline.decisions import Decision, StoredPart
-from beadline.errors import NotDeterministic, PartLost
+from beadline.errors import EpochFailed, NotDeterministic, PartLost
 from beadline.protocol.decide import Times, decide, stored
 from beadline.protocol.engine import Batch
 from beadline.protocol.identity import check_offsets, given_up
@@ -52,7 +52,7 @@ def replay(
         for sink in sinks:
             gone = {part.id.partition for part in lost[sink.name]}
             parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)
-    except NotDeterministic:
+    except EpochFailed:
         coordinator.sweep_losers()
         raise
     again = decide(
@@ -77,15 +77,22 @@ def _merge(
     new = {part.partition: part for part in again}
     for partition in old.keys() | new.keys():
         one, other = old.get(partition), new.get(partition)
-        fits = one is not None and other is not None and one.checksum is not None
+        if one is not None and one.checksum is None:
+            raise PartLost(
+                f"{where}, sink {sink.name!r}: parts {sorted(gone)} are gone from the outside "
+                "system (deleted by somebody else?), and this sink keeps no checksum by which "
+                "their rows could be computed again and proven the same. Nothing was published "
+                "and nothing is dropped. Bring them back, or take the sink out and start once "
+                f'with drop=["{sink.name}"], which gives up its rows of this epoch.'
+            )
+        fits = one is not None and other is not None
         if not fits or _content(one) != _content(other):
             raise NotDeterministic(
                 f"{where}, sink {sink.name!r}, part {partition}: {sorted(gone)} are lost, and "
-                "computing the epoch again did not give the rows that were decided (or no "
-                "checksum was kept to prove it). Publishing them could lose or double rows, so "
-                "nothing was published. The plan is not deterministic: remove rand(), uuid(), "
-                "current time in Python and the like; then decide by hand what to do with this "
-                "epoch (beadline epochs shows it)."
+                "computing the epoch again did not give the rows that were decided. Publishing "
+                "them could lose or double rows, so nothing was published. The plan is not "
+                "deterministic: remove rand(), uuid(), current time in Python and the like; then "
+                "decide by hand what to do with this epoch (beadline epochs shows it)."
             )
     return tuple(replace(new[p] if p in gone else old[p]) for p in sorted(old))
 

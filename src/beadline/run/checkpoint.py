@@ -26,3 +26,22 @@ class SparkProgress:
         """Return the digest of Spark's offsets of an epoch, or None if it was never planned."""
         data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
         return None if data is None else hashlib.sha256(data).hexdigest()
+
+    def sync(self, epoch: int) -> None:
+        """Make durable what the decision of an epoch rests on; Spark leaves it in the cache.
+
+        Otherwise a power cut could leave a decision of an epoch that Spark has never heard of. On
+        other file systems a closed file is as durable as it gets.
+        """
+        if not self._checkpoint.startswith("file:"):
+            return
+        paths = [f"offsets/{epoch}"]
+        if self._files.exists(join(self._checkpoint, "commits", str(epoch - 1))):
+            paths.append(f"commits/{epoch - 1}")
+        for source in self._files.names(join(self._checkpoint, "sources")):
+            entries = self._files.names(join(self._checkpoint, "sources", source))
+            numbered = [e for e in entries if e.removesuffix(".compact").isdigit()]
+            if numbered:
+                newest = max(numbered, key=lambda entry: int(entry.removesuffix(".compact")))
+                paths.append(f"sources/{source}/{newest}")
+        self._files.sync_files(self._checkpoint, paths)

@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame
 
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
 from beadline.files import keeps_rule
+from beadline.files.local import can_link
 from beadline.ids import QueryId
-from beadline.sink import BoundSink, Guarantee
+from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.stream import Output, Stream
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from beadline.run.settings import Settings
 
 _NOTHING = "Nothing was written."
+LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
 
 # Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
@@ -48,9 +50,15 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
     """No setting may break a rule of the protocol."""
     for key, value in options.items():
         why = REFUSED_OPTIONS.get(key.lower())
-        if why and not (key.lower().startswith("async") and value.lower() == "false"):
+        if why and not (key.lower().startswith("async") and str(value).lower() == "false"):
             raise BadSetting(f"option {key!r} cannot be used: {why}. {_NOTHING}")
     session = stream.frame.sparkSession
+    for key in LOSSY_SETTINGS:
+        if str(session.conf.get(key, "false")).lower() == "true":
+            raise BadSetting(
+                f"{key} is true: a source file that cannot be read would be passed over, and its "
+                f"rows lost without a word. Set it to false. {_NOTHING}"
+            )
     conf = session._jsparkSession.sessionState().conf()
     adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     # Only where somebody set it: Spark's own default is switched off for the query in silence.
@@ -70,6 +78,11 @@ def check_files(checkpoint: str, mode: Guarantee) -> None:
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Use a local disk or hdfs:, or "
             f"at_least_once(). {_NOTHING}"
+        )
+    if checkpoint.startswith("file:") and not can_link(checkpoint):
+        raise BadSetting(
+            f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
+            f"create-if-absent has one winner. Use another disk, or hdfs:. {_NOTHING}"
         )
 
 
@@ -119,6 +132,7 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
                 f"{found.guarantee}: {found.sentence}{hint} Allow it by name with "
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
+        _check_disk(stream, output, found)
         bound.append(BoundSink(output.name, output.sink, found, needed))
     return bound
 
@@ -154,3 +168,15 @@ def _check_plan(frame: DataFrame, output_mode: str) -> None:
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     plan = frame._jdf.queryExecution().analyzed()
     checker.checkForStreaming(plan, modes.apply(output_mode))
+
+
+def _check_disk(stream: Stream, output: Output, found: Capabilities) -> None:
+    """On a cluster, each executor would write to a disk of its own, and the driver find nothing."""
+    master = stream.frame.sparkSession.sparkContext.master or ""
+    if found.shared_disk and not output.shared_disk and not master.startswith("local"):
+        raise BadSink(
+            f"sink {output.name!r} writes to the local path {found.target}, but Spark runs on "
+            f"{master}, where each executor has a disk of its own: rows would be lost. Use a "
+            "target on HDFS; or, if that path is one shared mount on every machine, say so with "
+            f".to(sink, shared_disk=True). {_NOTHING}"
+        )

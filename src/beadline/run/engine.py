@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,13 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
+    syncing: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
+    )
+
+    def close(self) -> None:
+        """End the thread."""
+        self.syncing.shutdown(wait=False)
 
     def batch(self, frame: DataFrame, number: int) -> SparkBatch:
         """Return one epoch, as Spark gave it to ``foreachBatch``."""
@@ -54,6 +62,8 @@ class SparkBatch:
         self._engine = engine
         self._frame = frame
         self._number = number
+        # Beside the work of preparing, so that it costs no time of its own.
+        self._synced = engine.syncing.submit(engine.progress.sync, number)
 
     @property
     def number(self) -> int:
@@ -61,7 +71,8 @@ class SparkBatch:
         return self._number
 
     def offsets(self) -> str:
-        """Return the digest of Spark's offsets of this epoch, which are there before it runs."""
+        """Return the digest of Spark's offsets of this epoch, which are durable by then."""
+        self._synced.result()
         digest = self._engine.progress.offsets(self._number)
         if digest is None:
             raise RuntimeError(f"Spark's checkpoint has no offsets of epoch {self._number}")
@@ -79,11 +90,13 @@ class SparkBatch:
         in secret, and two sinks could then hold different rows of one epoch (rule 9). With the
         lineage cut, the job fails instead, the epoch is not decided, and is given again.
         """
-        if sinks < 2:
+        # A rows= that prunes (a limit, a filter that is never true) would leave state unmoved.
+        eager = self._engine.stateful and bool(self._engine.rows)
+        if sinks < 2 and not eager:
             yield
             return
         before = self._frame
-        self._frame = before.localCheckpoint(eager=False)
+        self._frame = before.localCheckpoint(eager=eager)
         try:
             yield
         finally:
@@ -126,9 +139,15 @@ class SparkBatch:
         part = ticket.part(0, next(self._engine.attempts))
         frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
         committable = sink.prepare(frame, part)
-        if committable is None:
-            return Acks((), 1)
-        return Acks((Prepared(part.id, observed.get["rows"], committable),), 1)
+        rows = observed.get["rows"]
+        if committable is not None:
+            return Acks((Prepared(part.id, rows, committable),), 1)
+        if rows:
+            raise RuntimeError(
+                f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
+                "write to a disk that the driver does not see?"
+            )
+        return Acks((), 1)
 
 
 def _prepared(sink: Sink[Any], ticket: Ticket, ack: Any) -> Prepared[Any]:

@@ -114,9 +114,13 @@ class Query:
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
+        if self._error is None and not self._spark.isActive:
+            self._error = self._spark.exception()  # of Spark itself; not to be hidden by this stop
         self._stopping = True
-        self._spark.stop()
-        self._close()
+        try:
+            self._spark.stop()
+        finally:
+            self._close()
 
     # -- how it runs
 
@@ -138,6 +142,7 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
             self._interrupted = self._stopping
+            self._close()
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
@@ -155,6 +160,7 @@ class Query:
         self._later.cancel()
         self._threads.close()
         self._coordinator.log.close()
+        self._engine.close()
 
 
 def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
@@ -179,6 +185,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
         coordinator.start(settings.drop)
         query._run(stream, writer)
     except BaseException:
+        query._stopping = True  # or a thread that waits for an outcome would wait for ever
         query._close()
         raise
     return query

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 from beadline.run.java import require_java
@@ -26,10 +27,12 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # Python workers talk to Spark over a Unix socket: on TCP every task waits for delayed acks,
-    # which made an epoch of 8 parts three times as long (372 ms against 125 ms on 2 cores).
-    "spark.python.unix.domain.socket.enabled": "true",
 }
+# Python workers talk to Spark over a Unix socket: on TCP every task waits for delayed acks, which
+# made an epoch of 8 parts three times as long. But the socket's path must be short, and Spark
+# makes it in the temporary folder.
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+UNIX_SOCKET_FOLDER_LENGTH_MAX = 60
 # A local Spark has nobody to talk to but itself: no open port, no trouble with host names or VPNs.
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -73,6 +76,8 @@ def _settings(asked: dict[str, str]) -> SparkConf:
     settings = SparkConf().setAll(list(asked.items()))
     for key, value in DEFAULTS.items():
         settings.setIfMissing(key, value)
+    if len(tempfile.gettempdir()) <= UNIX_SOCKET_FOLDER_LENGTH_MAX:
+        settings.setIfMissing(UNIX_SOCKETS, "true")
     if (settings.get("spark.master") or "").startswith("local"):
         for key, value in LOCAL.items():
             settings.setIfMissing(key, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,4 +15,4 @@ class Settings:
     output_mode: str
     drop: tuple[str, ...]
     keep: int
-    options: dict[str, str]
+    options: dict[str, str] = field(repr=False)  # may hold a secret

@@ -43,8 +43,8 @@ def check_format(where: str, format_: str, options: Mapping[str, object]) -> Non
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise BadSink(
-                f"{where}: option {key!r} is {value!r}; options are text, numbers or booleans, by "
-                f"name, as Spark's writer takes them. {_NOTHING}"
+                f"{where}: option {key!r} is a {type(value).__name__}; options are text, numbers "
+                f"or booleans, by name, as Spark's writer takes them. {_NOTHING}"
             )
         if key.lower().startswith(_RESERVED):
             raise BadSink(

@@ -172,3 +172,14 @@ def check_unique(table: Table, name: str, key: Sequence[str], where: str) -> Non
             f"{where}: nothing makes the key unique. Run CREATE UNIQUE INDEX "
             f"{quoted(f'{name}_key')} ON {quoted(name)} ({columns}). {_NOTHING}"
         )
+
+
+def never_null_columns(path: Path, busy_timeout_s: float, table: str) -> set[str]:
+    """The columns that an existing table declares NOT NULL: after the decision it is too late."""
+    if not path.exists():
+        return set()
+    with closing(connect(str(path), busy_timeout_s)) as database:
+        found = database.execute(
+            'SELECT name FROM pragma_table_info(?) WHERE "notnull"', (table,)
+        ).fetchall()
+    return {folded(name) for (name,) in found}

@@ -140,6 +140,8 @@ class FileSink(FrameSink[PendingFiles]):
             sentence="Each file of an epoch appears whole, by one rename after the decision; a "
             "repeated or late commit finds nothing left to rename.",
             target=self.target,
+            shared_disk=self.target.startswith("file:"),
+            start_over=f"delete the folder {self.target} as a whole",
         )
 
     def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:

@@ -30,8 +30,9 @@ from beadline.sinks._sqlite_check import (
     check_unique,
     connect,
     is_busy,
+    never_null_columns,
 )
-from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, quoted, values_of
+from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, null_in, quoted, values_of
 from beadline.sinks._staging import StagedPart, Staging
 
 if TYPE_CHECKING:
@@ -124,20 +125,28 @@ class SqliteSink(Sink[StagedPart]):
             "transaction of the database.",
             target=f"sqlite:{self.path}#{self.table}",
             atomic=True,
+            shared_disk=True,
+            start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
+            f"'{query.name}' in {self.path}",
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; a null in the key is refused here, while nothing is decided."""
-        return self._staging.write(map(self._keyed, rows), part)
+        never_null = {folded(name) for name in self.key} | never_null_columns(
+            Path(self.path), self.busy_timeout_s, self.table
+        )
 
-    def _keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for name in self.key:
-            if batch.column(name).null_count:
-                raise BadSink(
-                    f"{self._where}: a row has null in key column {name!r}, and null equals "
-                    "nothing. Drop or fill such rows in rows=. Nothing of the epoch was written."
-                )
-        return batch
+        def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if folded(name) in never_null and null_in(column):
+                    raise BadSink(
+                        f"{self._where}: a row has null in column {name!r}, which is part of the "
+                        "key or NOT NULL. Drop or fill such rows in rows=. Nothing of the epoch "
+                        "was written."
+                    )
+            return batch
+
+        return self._staging.write(map(filled, rows), part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Write all parts and the ledger row in one transaction, or nothing."""
