@@ -154,6 +154,10 @@ class LocalFiles(FileSystem):
         top = local_path(uri)
         full = [os.path.join(top, path) for path in paths]
         folders = {os.path.dirname(path) for path in full} | {top}
+        if len(full) <= 4:  # threads would take longer to begin than the work takes
+            for path in (*full, *folders):
+                _sync(path)
+            return
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(_sync, full))
             list(pool.map(_sync, folders))
