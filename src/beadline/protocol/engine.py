@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,19 @@ class Ticket:
     epoch: int
     sink: str
     decided: tuple[PartId, ...] = ()
+
+    def to_text(self) -> str:
+        """Return the form in which it travels to an executor."""
+        decided = [str(part) for part in self.decided]
+        return json.dumps({**vars(self), "query": vars(self.query), "decided": decided})
+
+    @classmethod
+    def from_text(cls, text: str) -> Ticket:
+        """Read that form."""
+        fields = json.loads(text)
+        parts = (PartId.parse(part) for part in fields.pop("decided"))
+        decided = tuple(part for part in parts if part is not None)
+        return cls(query=QueryId(**fields.pop("query")), decided=decided, **fields)
 
     def part(self, partition: int, attempt: int) -> Part:
         """Return the part of one attempt at one partition."""

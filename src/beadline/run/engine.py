@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.util import PythonEvalType
 
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
-from beadline.run.tasks import ACK_TYPE, CHECKSUM, prepare_task, publish_task
+from beadline.run.tasks import ACK_TYPE, CHECKSUM, TICKET, Task, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
 
 Rows = Callable[[DataFrame], DataFrame]
@@ -38,6 +42,7 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
+    functions: dict[str, Any] = field(default_factory=dict)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
@@ -111,8 +116,8 @@ class SparkBatch:
         checked = sink.capabilities.expires
         if checked:
             frame = frame.withColumn(CHECKSUM, F.xxhash64(*(frame[c] for c in _quoted(frame))))
-        task = prepare_task(sink.sink, ticket, checked)
-        acks = frame.mapInArrow(task, ACK_TYPE).collect()
+        make = partial(prepare_task, sink.sink, checked)
+        acks = self._run(frame, sink.name, make, ticket)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
         retried = any(ack.retries > 0 for ack in acks)
         prepared.sort(key=lambda part: part.id.partition)
@@ -123,7 +128,25 @@ class SparkBatch:
     def publish(self, sink: BoundSink, ticket: Ticket) -> None:
         """Run the sink's ``publish`` on every part."""
         assert isinstance(sink.sink, Sink)
-        self._rows_of(sink).mapInArrow(publish_task(sink.sink, ticket), ACK_TYPE).collect()
+        self._run(self._rows_of(sink), sink.name, partial(publish_task, sink.sink), ticket)
+
+    def _run(
+        self, frame: DataFrame, name: str, make: Callable[[], Task], ticket: Ticket
+    ) -> list[Row]:
+        """Run a task on every part of the frame and return what the parts answer.
+
+        This is ``frame.mapInArrow(task, ACK_TYPE).collect()``, but that pickles the function and
+        registers it with the JVM anew for every epoch, which takes longer than the decision.
+        """
+        function = self._engine.functions.get(name)
+        if function is None:
+            kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+            function = pandas_udf(make(), returnType=ACK_TYPE, functionType=kind)
+            self._engine.functions[name] = function
+        session = frame.sparkSession
+        session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
+        column = function(*(frame[c] for c in _quoted(frame)))
+        return ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from beadline.chaos.points import reach
 from beadline.protocol.engine import Ticket
-from beadline.sink import Sink
+from beadline.sink import Part, Sink
 
 # 64-bit integers only: narrower ones are not carried through every version of Spark.
 _NUMBERS = ("partition", "attempt", "retries", "rows", "checksum")
@@ -24,6 +24,7 @@ ACK_TYPE = StructType(
     [*(StructField(name, LongType()) for name in _NUMBERS), StructField("part", StringType())]
 )
 CHECKSUM = "__beadline_checksum"
+TICKET = "beadline.ticket"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
 # would keep garbage alive that happened to be caught in a freeze.
 SETTLING_TASKS = 3
@@ -64,14 +65,25 @@ class Counted:
         return (self._sum + 2**63) % 2**64 - 2**63
 
 
-def prepare_task(sink: Sink[Any], ticket: Ticket, checked: bool) -> Task:
-    """Return the function that prepares one part and answers with its ack."""
+def _this_part() -> tuple[Part, TaskContext]:
+    """Which part the running task is to make: Spark carries the ticket as a local property."""
+    context = TaskContext.get()
+    assert context is not None
+    text = context.getLocalProperty(TICKET)
+    assert text is not None, "the job was run without its ticket"
+    ticket = Ticket.from_text(text)
+    return ticket.part(context.partitionId(), context.taskAttemptId()), context
+
+
+def prepare_task(sink: Sink[Any], checked: bool) -> Task:
+    """Return the function that prepares one part and answers with its ack.
+
+    The same function serves every epoch, so that Spark is handed it once.
+    """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()
-        context = TaskContext.get()
-        assert context is not None
-        part = ticket.part(context.partitionId(), context.taskAttemptId())
+        part, context = _this_part()
         reach("prepare.part")
         counted = Counted(batches, checked)
         committable = sink.prepare(iter(counted), part)
@@ -92,14 +104,12 @@ def prepare_task(sink: Sink[Any], ticket: Ticket, checked: bool) -> Task:
     return task
 
 
-def publish_task(sink: Sink[Any], ticket: Ticket) -> Task:
+def publish_task(sink: Sink[Any]) -> Task:
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()
-        context = TaskContext.get()
-        assert context is not None
-        part = ticket.part(context.partitionId(), context.taskAttemptId())
+        part, _ = _this_part()
         sink.publish(iter(Counted(batches, False)), part)
         yield pa.RecordBatch.from_pylist([], ACK_SCHEMA)
 
