@@ -141,7 +141,7 @@ class SparkBatch:
         function = self._engine.functions.get(name)
         if function is None:
             kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-            function = pandas_udf(make(), returnType=ACK_TYPE, functionType=kind)
+            function = pandas_udf(make(), ACK_TYPE, kind)  # type: ignore[call-overload]
             self._engine.functions[name] = function
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
