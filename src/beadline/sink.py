@@ -206,7 +206,11 @@ class FrameSink(_SinkBase[C]):
 
     @abstractmethod
     def prepare(self, frame: DataFrame, part: Part) -> C | None:
-        """Write the frame durably and invisibly; runs on the driver, one call per epoch."""
+        """Write the frame durably and invisibly; runs on the driver, one call per epoch.
+
+        Run the frame, whole and once, also where it may be empty: its rows are counted as they
+        pass, and a stateful plan moves on only if it runs.
+        """
 
 
 AnySink = Sink[Any] | FrameSink[Any]
