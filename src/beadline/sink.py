@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
@@ -223,7 +223,6 @@ class BoundSink:
     name: str
     sink: AnySink
     capabilities: Capabilities
-    allow: Guarantee = field(default=Guarantee.EXACTLY_ONCE)
 
     def __repr__(self) -> str:
         """Name and target only: a sink's settings may hold a secret."""

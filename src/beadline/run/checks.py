@@ -133,7 +133,7 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found, needed))
+        bound.append(BoundSink(output.name, output.sink, found))
     return bound
 
 
