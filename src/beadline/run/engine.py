@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
@@ -43,6 +43,7 @@ class Engine:
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
     functions: dict[str, Any] = field(default_factory=dict)
+    checksums: dict[str, Column] = field(default_factory=dict)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
@@ -115,7 +116,7 @@ class SparkBatch:
             return self._prepare_frame(sink.sink, frame, ticket)
         checked = sink.capabilities.expires
         if checked:
-            frame = frame.withColumn(CHECKSUM, F.xxhash64(*(frame[c] for c in _quoted(frame))))
+            frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
         make = partial(prepare_task, sink.sink, checked)
         acks = self._run(frame, sink.name, make, ticket)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
@@ -124,6 +125,14 @@ class SparkBatch:
         if len({ack.partition for ack in acks}) != len(acks):
             raise RuntimeError(f"two acks for one part of sink {sink.name!r}")
         return Acks(tuple(prepared), len(acks), retried or self._engine.speculation)
+
+    def _checksum(self, name: str, frame: DataFrame) -> Column:
+        """Return Spark's hash of a whole row, made once per query: asking for columns is slow."""
+        column = self._engine.checksums.get(name)
+        if column is None:
+            column = F.xxhash64(*(F.col(quoted) for quoted in _quoted(frame)))
+            self._engine.checksums[name] = column
+        return column
 
     def publish(self, sink: BoundSink, ticket: Ticket) -> None:
         """Run the sink's ``publish`` on every part."""
@@ -138,14 +147,14 @@ class SparkBatch:
         This is ``frame.mapInArrow(task, ACK_TYPE).collect()``, but that pickles the function and
         registers it with the JVM anew for every epoch, which takes longer than the decision.
         """
-        function = self._engine.functions.get(name)
-        if function is None:
+        column = self._engine.functions.get(name)
+        if column is None:
             kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
             function = pandas_udf(make(), ACK_TYPE, kind)  # type: ignore[call-overload]
-            self._engine.functions[name] = function
+            column = function(*(F.col(quoted) for quoted in _quoted(frame)))
+            self._engine.functions[name] = column
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
-        column = function(*(frame[c] for c in _quoted(frame)))
         return ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
 
     def advance_state(self) -> None:
