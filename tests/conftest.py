@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from beadline.testing.servers.fixtures import hdfs_cluster  # noqa: F401 (a fixture)
+from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
+    hdfs_cluster,
+    kafka_cluster,
+    kafka_trio,
+    old_kafka_cluster,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,8 +180,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Python workers unpickle functions of the test modules by name.
     path = (str(TESTS.parent), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    from beadline.errors import JarsUnavailable
+    from beadline.run.jars import spark_jars
     from beadline.run.session import session
 
+    connectors: tuple[str, ...] = ("kafka",)  # one session for all, so it has what any test needs
+    try:
+        spark_jars("kafka")
+    except JarsUnavailable:
+        connectors = ()
     conf = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
@@ -186,6 +198,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    running = session("beadline-tests", **conf)
+    running = session("beadline-tests", connectors, **conf)
     yield running
     running.stop()

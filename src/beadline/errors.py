@@ -12,6 +12,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     ├── Fenced                          4   a newer start of this query has taken over
     ├── MissingExtra                    1   an optional dependency is not installed
     ├── JavaProblem                     1   no Java, or one that Spark cannot use
+    ├── JarsUnavailable                 1   jars are not here and cannot be fetched, or not in Spark
     ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
     │   └── WrongCheckpoint                 made by another query, copied, deleted or rewound
     ├── LogProblem                      1
@@ -19,6 +20,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
     └── EpochFailed                     1
         ├── PrepareFailed                   nothing of the epoch was decided; it will be given again
+        ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
         ├── PartLost                        decided, and proven absent from the outside system
         └── NotDeterministic                a replay gave other rows than were decided
@@ -73,6 +75,10 @@ class JavaProblem(BeadlineError):
     """There is no Java here, or one that Spark cannot use."""
 
 
+class JarsUnavailable(BeadlineError):
+    """Jars of a connector cannot be had, or a running Spark session has not got them."""
+
+
 class CheckpointProblem(BeadlineError):
     """The checkpoint cannot be used as it is."""
 
@@ -99,6 +105,10 @@ class EpochFailed(BeadlineError):
 
 class PrepareFailed(EpochFailed):
     """Preparing failed. Nothing of the epoch was decided, and Spark will give it again."""
+
+
+class RowsRefused(EpochFailed):
+    """A sink cannot take some rows, and the query has no dead letter sink for them."""
 
 
 class CommitFailed(EpochFailed):

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
+from beadline.errors import RowsRefused
 from beadline.ids import EpochId, PartId, QueryId
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class Capabilities:
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
     a content checksum, so that they can be replayed. ``publishes`` says that ``publish`` is there.
-    ``shared_disk`` says that driver and executors must see the same disk. ``start_over`` tells a
-    person how to make the target forget the query.
+    ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
+    that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
+    to make the target forget the query.
     """
 
     guarantee: Guarantee
@@ -72,20 +74,38 @@ class Capabilities:
     expires: bool = False
     publishes: bool = False
     shared_disk: bool = False
+    columns: tuple[str, ...] | None = None
     raised_by: str = ""
     start_over: str = "empty the target"
 
 
+Refuse = Callable[["pa.RecordBatch", str], None]
+
+
+def _no_dead_letter(rows: pa.RecordBatch, reason: str) -> None:
+    raise RowsRefused(
+        f"{rows.num_rows} row(s) cannot be taken: {reason}. Nothing of the epoch was written. "
+        "Repair or filter them, or let them go to another sink with .to(..., dead_letter=sink)"
+    )
+
+
 @dataclass(frozen=True)
 class Part:
-    """What one call of ``prepare`` is told: its id, and what was decided last.
+    """What one call of ``prepare`` is told: its id, its slot, and what was decided last.
 
-    ``decided`` lists the parts of this sink in the newest decision, so that a writer that lives
-    on between epochs knows what became of its transaction.
+    ``decided`` lists the parts of this sink in the newest two decisions, all finished, so that a
+    writer that lives on between epochs knows what became of its transaction: what is not in it was
+    not decided, or nobody is sure. ``slot`` is a small number that no other part alive in this
+    epoch has, and that a worker process keeps from epoch to epoch where it can: a name for writers
+    that live on, of which there are only so many whatever the number of epochs and restarts.
+    ``refuse(rows, reason)`` takes the rows that this sink cannot: to the dead letter sink of the
+    query, in the same epoch, or, where there is none, it raises and the epoch fails.
     """
 
     id: PartId
     decided: tuple[PartId, ...] = ()
+    slot: int = 0
+    refuse: Refuse = _no_dead_letter
 
 
 @dataclass(frozen=True)
@@ -156,6 +176,12 @@ class _SinkBase(ABC, Generic[C]):
         Raise ``BadSink`` with what to do. Create nothing here that a refused start would leave
         behind.
         """
+
+    def open(self, query: QueryId) -> None:
+        """On the driver, after the claim: create what is kept beside the target; any time again."""
+
+    def close(self, query: QueryId) -> None:
+        """On the driver, after a clean stop: let no writer of this query begin anything more."""
 
     @abstractmethod
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:

@@ -86,7 +86,7 @@ class LeavesItToSpark(Coordinator):
     def start(self, drop: Collection[str] = ()) -> None:
         self.claim(drop)
         self.sweep_older()
-        reach("sweep.after")
+        reach("start.after")
 
 
 class ReturnsBeforeItCommits(Coordinator):

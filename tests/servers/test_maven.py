@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from beadline.run.maven import Bundle
 from beadline.testing.servers import ServerUnavailable, maven
-from beadline.testing.servers.pins import Bundle
 
 BUNDLE = Bundle("sample-1", ("org.example:sample:1", "org.example:other:2"), without=("bad-*.jar",))
 

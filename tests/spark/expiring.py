@@ -72,7 +72,7 @@ class ExpiringSink(Sink[Held]):
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[Held]]:
         """Every open transaction of the query."""
-        for name in self.open():
+        for name in self.open_names():
             id_ = PartId.parse(name)
             if id_ is not None and id_.belongs_to(query):
                 yield Prepared(id_, 0, Held(name))
@@ -81,7 +81,7 @@ class ExpiringSink(Sink[Held]):
         """The broker forgets."""
         return None
 
-    def open(self) -> list[str]:
+    def open_names(self) -> list[str]:
         """The names of open transactions."""
         return sorted(path.name for path in (Path(self.folder) / "open").iterdir())
 
@@ -92,5 +92,5 @@ class ExpiringSink(Sink[Held]):
 
     def expire(self, count: int) -> None:
         """The broker times so many transactions out."""
-        for name in self.open()[:count]:
+        for name in self.open_names()[:count]:
             (Path(self.folder) / "open" / name).unlink()

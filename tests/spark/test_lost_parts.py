@@ -42,13 +42,13 @@ def test_lost_parts_are_replayed_into_their_sink_alone(
     assert callable(build)
     ids = write_input(tmp_path / "in", 3, rows=40)
     run_and_die(build(spark, tmp_path, sink), tmp_path, "decide.after", times=2)
-    assert len(sink.open()) == 2
+    assert len(sink.open_names()) == 2
     sink.expire(lost)
     events: list[Event] = []
     run(build(spark, tmp_path, sink), tmp_path, listener=events.append)
     assert sorted(row["id"] for row in sink.visible()) == ids
     assert table(tmp_path) == ids
-    assert sink.open() == []
+    assert sink.open_names() == []
     kinds = [event.kind for event in events]
     assert kinds.count("lost") == 1
     assert kinds.count("replayed") == 1
@@ -65,7 +65,7 @@ def test_a_death_in_the_replay(
     run(job(spark, tmp_path, sink), tmp_path)
     assert sorted(row["id"] for row in sink.visible()) == ids
     assert table(tmp_path) == ids
-    assert sink.open() == []
+    assert sink.open_names() == []
 
 
 def test_a_plan_that_is_not_deterministic_stops(
@@ -83,7 +83,7 @@ def test_a_plan_that_is_not_deterministic_stops(
     with pytest.raises(NotDeterministic, match="not deterministic"):
         run(stream, tmp_path)
     assert len(sink.visible()) < 20, "the lost part was published all the same"
-    assert sink.open() == [], "what the replay prepared was left open"
+    assert sink.open_names() == [], "what the replay prepared was left open"
 
 
 def test_parts_lost_again_and_again_stop_the_query(

@@ -42,7 +42,7 @@ EVERY_EPOCH = [
     "commit.after",
     "epoch.return",
 ]
-AT_START = ["claim.before", "claim.after", "sweep.after"]
+AT_START = ["claim.before", "claim.after", "start.after"]
 
 
 def counted(spark: SparkSession, folder: Path) -> Stream:

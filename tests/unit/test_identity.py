@@ -171,7 +171,7 @@ def test_spark_moved_while_it_ran() -> None:
     world = ModelWorld()
 
     def hook(point: str) -> None:
-        if point == "sweep.after":
+        if point == "start.after":
             world.planned.update({0: (0, 4), 1: (4, 8)})
             world.committed.update({0, 1})
 

@@ -29,7 +29,7 @@ ONCE = frozenset(
         "claim.after",
         "recover.before",
         "recover.after",
-        "sweep.after",
+        "start.after",
         "epoch.again",
     }
 )

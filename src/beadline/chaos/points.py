@@ -23,9 +23,9 @@ from contextlib import contextmanager
 POINTS: dict[str, str] = {
     "claim.before": "the query is checked; its claim is not in the log",
     "claim.after": "the claim holds a slot; nothing is finished or swept",
-    "recover.before": "about to finish the newest decision",
-    "recover.after": "the newest decision is finished; orphans are still there",
-    "sweep.after": "orphans are swept; Spark has not started",
+    "recover.before": "orphans are swept; about to finish the newest decision",
+    "recover.after": "the newest decision is finished",
+    "start.after": "everything is settled; Spark has not started",
     "append.written": "a record is durable under a temporary name",
     "append.linked": "a record has its final name; the folder is not yet synced",
     "epoch.begin": "Spark has planned the epoch and called back",

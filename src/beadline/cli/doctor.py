@@ -20,8 +20,9 @@ from rich.table import Table
 from beadline.cli.output import JsonOption, output
 from beadline.errors import JavaProblem
 from beadline.run import extras
+from beadline.run import jars as connectors
 from beadline.run.java import find_java, require_java
-from beadline.testing.servers.maven import cache_folder
+from beadline.run.maven import cache_folder
 
 Status = Literal["ok", "warning", "broken", "absent"]
 _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red", "absent": "dim"}
@@ -83,6 +84,8 @@ def examine() -> Iterator[Finding]:
         yield package(required)
     yield maven()
     yield jars()
+    for name in connectors.CONNECTORS:
+        yield connector(name)
     for name in extras.EXTRAS:
         yield extra(name)
 
@@ -127,6 +130,18 @@ def jars() -> Finding:
     if count:
         return Finding("jars", "ok", f"{count} in {folder}")
     return Finding("jars", "absent", f"none in {folder}", "They are fetched when first needed.")
+
+
+def connector(name: str) -> Finding:
+    """The jars of one of Spark's own connectors, for the Spark that is installed."""
+    try:
+        folder = connectors.cached(name)
+    except ImportError:
+        return Finding(f"jars {name}", "absent", "no PySpark", "Install PySpark first.")
+    if folder is not None:
+        return Finding(f"jars {name}", "ok", str(folder))
+    fix = f'Fetched by session("...", connectors=("{name}",)) when first needed.'
+    return Finding(f"jars {name}", "absent", "not fetched yet", fix)
 
 
 def extra(name: str) -> Finding:

@@ -1,6 +1,6 @@
 """The coordinator: the whole protocol on one screen.
 
-    start      claim the log → finish the newest decision → sweep orphans
+    start      claim the log → sweep orphans → finish the newest decision
     run_epoch  prepare → decide → commit → return, or finish what was decided before
 
 Kill the process between any two lines and the next start ends in the same place.
@@ -9,6 +9,7 @@ Kill the process between any two lines and the next start ends in the same place
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from beadline.protocol.decide import Times, decide, stored
 from beadline.protocol.engine import Acks, Batch, Progress
 from beadline.protocol.epoch import EpochProgress, State
 from beadline.protocol.prepare import prepare
-from beadline.protocol.recover import claim, sweep
+from beadline.protocol.recover import claim, open_sinks, sweep
 from beadline.sink import BoundSink, Prepared
 
 logger = logging.getLogger("beadline")
@@ -65,19 +66,23 @@ class Coordinator:
         self.generation = 0
         self.finished_at_ms: int | None = None
         self.lost: Lost = {}
+        self.finished: list[Decision] = []  # the last two of this generation
+        self.running = threading.Lock()
         self.losers = False
         self.swept_at_s = time.monotonic()
 
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
         pending = self.claim(drop)
+        open_sinks(self.query, self.sinks)
+        # First the orphans: readers are held up by them, and finishing may have to wait.
+        self.sweep_older()
         if pending is not None:
             reach("recover.before")
             self.lost = self.commit(pending, self.kept(pending))
             self.tell("recovered", pending.epoch, lost=sorted(self.lost))
             reach("recover.after")
-        self.sweep_older()
-        reach("sweep.after")
+        reach("start.after")
 
     def claim(self, drop: Collection[str] = ()) -> Decision | None:
         """Take the log over; return the decision that may be unfinished.
@@ -116,6 +121,11 @@ class Coordinator:
 
     def run_epoch(self, batch: Batch) -> None:
         """Carry one epoch through. Returns only after every sink has committed (rule 11)."""
+        with self.running:
+            self.run_one(batch)
+
+    def run_one(self, batch: Batch) -> None:
+        """The same, while nothing else sweeps."""
         reach("epoch.begin")
         decision = self.log.state.decision
         if decision is not None and decision.epoch == batch.number:
@@ -157,13 +167,20 @@ class Coordinator:
             progress.move(State.DECIDED)
             lost = self.commit(decision, self.kept(decision))
         progress.move(State.COMMITTED)
+        self.finished = [*self.finished[-1:], decision]
         self.finished_at_ms = now_ms()
         self.tell("committed", decision.epoch, rows=rows_of(decision))
         return replays > 0
 
-    def prepare(self, batch: Batch, sinks: Sequence[BoundSink]) -> dict[str, Acks]:
-        """Every sink's parts, durable and invisible; on failure what was prepared is swept."""
-        decided = self.decided_parts()
+    def prepare(
+        self, batch: Batch, sinks: Sequence[BoundSink], again: bool = False
+    ) -> dict[str, Acks]:
+        """Every sink's parts, durable and invisible; on failure what was prepared is swept.
+
+        When an epoch is prepared again, writers are told nothing of what was decided, so that none
+        goes on under a name that the decision has: its late commit would be ours (rule 17).
+        """
+        decided = {} if again else self.decided_parts()
         try:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
         except Exception:
@@ -201,11 +218,29 @@ class Coordinator:
             self.swept_at_s = time.monotonic()
 
     def sweep_older(self) -> None:
-        """Abort what older generations left; again a little later, for tasks that died slowly."""
+        """Abort what older generations left."""
         self.sweep(lambda part: part.id.generation < self.generation)
+
+    def sweep_later(self) -> None:
+        """Again a little later, for tasks that died slowly; not beside an epoch that runs."""
+        if not self.running.acquire(blocking=False):
+            self.losers = True  # the next epoch sweeps before it begins
+            return
+        try:
+            self.sweep_older()
+        finally:
+            self.running.release()
+
+    def close(self) -> None:
+        """After a clean stop: nothing stays open, unless a newer start has taken over."""
+        self.log.check_newest()
+        self.sweep(lambda part: part.id.generation <= self.generation)
+        for sink in self.sinks:
+            sink.sink.close(self.query)
 
     def sweep(self, wanted: Any) -> None:
         """Abort wanted parts in doubt, never one that the newest decision names."""
+        self.log.check_newest()  # what is in doubt now may be a newer generation's
         state = self.log.state
         named: set[Any] = set()
         if state.decision is not None:
@@ -224,11 +259,11 @@ class Coordinator:
         return parts_of(decision, self.query, sink)
 
     def decided_parts(self) -> dict[str, tuple[Any, ...]]:
-        """The ids decided last, by sink: what a long-lived writer needs to know."""
-        decision = self.log.state.decision
-        if decision is None:
-            return {}
-        return {s.name: tuple(p.id for p in self.parts(decision, s)) for s in self.sinks}
+        """The ids decided and finished last, by sink: what a long-lived writer needs to know."""
+        return {
+            sink.name: tuple(p.id for d in self.finished for p in self.parts(d, sink))
+            for sink in self.sinks
+        }
 
     def kept(self, decision: Decision) -> list[BoundSink]:
         """The sinks that a decision is still to be committed to."""

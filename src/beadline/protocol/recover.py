@@ -1,4 +1,4 @@
-"""Recover: claim the log, finish the newest decision, sweep orphans. Before Spark starts."""
+"""Recover: claim the log, sweep orphans, finish the newest decision. Before Spark starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Claim, DecisionLog
-from beadline.errors import BeadlineError, CommitFailed
+from beadline.errors import BadSink, BeadlineError, CommitFailed
 from beadline.ids import QueryId
 from beadline.protocol.commit import Helpers
 from beadline.protocol.identity import published
@@ -49,6 +49,20 @@ def claim(
     )
     reach("claim.after")
     return generation
+
+
+def open_sinks(query: QueryId, sinks: Collection[BoundSink]) -> None:
+    """Let every sink create what it keeps beside its target: we hold a claim by now."""
+    for sink in sinks:
+        try:
+            sink.sink.open(query)
+        except BeadlineError:
+            raise
+        except Exception as error:
+            raise BadSink(
+                f"query {query.name!r}: sink {sink.name!r} cannot be opened: "
+                f"{type(error).__name__}: {error}. Nothing was written to it."
+            ) from error
 
 
 Wanted = Callable[[Prepared[Any]], bool]

@@ -44,8 +44,8 @@ def replay(
             f"{batch.settings()}. Start again with the old settings; nothing was published."
         )
     sinks = [sink for sink in coordinator.sinks if sink.name in lost]
-    acks = coordinator.prepare(batch, sinks)
-    coordinator.losers = True  # the parts that were not lost are prepared a second time
+    acks = coordinator.prepare(batch, sinks, again=True)
+    coordinator.losers = True  # attempts that are in no ack
     dropped = given_up(coordinator.log.state, decision)
     parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
     try:
@@ -55,6 +55,12 @@ def replay(
     except EpochFailed:
         coordinator.sweep_losers()
         raise
+    for sink in sinks:
+        gone = {part.id.partition for part in lost[sink.name]}
+        # Parts that were not lost were prepared a second time.
+        spare = [part for part in acks[sink.name].prepared if part.id.partition not in gone]
+        if spare:
+            sink.sink.abort(spare)
     again = decide(
         coordinator.log,
         batch,
@@ -64,7 +70,6 @@ def replay(
         Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
         replays=decision.replays + 1,
     )
-    coordinator.sweep_losers()
     coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
     return again
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pyspark.util import PythonEvalType
 
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
+from beadline.run.slots import SLOTS, Owners
 from beadline.run.tasks import ACK_TYPE, CHECKSUM, TICKET, Task, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
 
@@ -42,6 +44,7 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
+    owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[str, Any] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
     syncing: ThreadPoolExecutor = field(
@@ -119,6 +122,7 @@ class SparkBatch:
             frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
         make = partial(prepare_task, sink.sink, checked)
         acks = self._run(frame, sink.name, make, ticket)
+        self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
         retried = any(ack.retries > 0 for ack in acks)
         prepared.sort(key=lambda part: part.id.partition)
@@ -155,6 +159,7 @@ class SparkBatch:
             self._engine.functions[name] = column
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
+        session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())
         return ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
 
     def advance_state(self) -> None:
@@ -164,7 +169,9 @@ class SparkBatch:
 
     def _rows_of(self, sink: BoundSink) -> DataFrame:
         rows = self._engine.rows.get(sink.name)
-        return rows(self._frame) if rows else self._frame
+        frame = rows(self._frame) if rows else self._frame
+        columns = sink.capabilities.columns
+        return frame if columns is None else frame.select(*columns)
 
     def _prepare_frame(self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket) -> Acks:
         observed = Observation()

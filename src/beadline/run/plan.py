@@ -1,7 +1,8 @@
-"""Reading Spark's plan of a stream: is it stateful?"""
+"""Reading Spark's plan of a stream: is it stateful, and what does it read?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -51,3 +52,25 @@ def _nodes(plan: Any) -> set[str]:
     for index in range(children.size()):
         names |= _nodes(children.apply(index))
     return names
+
+
+def source_options(frame: DataFrame) -> list[dict[str, str]]:
+    """Return the options of each source, in the order of the lines of Spark's offset log.
+
+    That is the leaves from left to right; a source that is there twice (a union with itself) has
+    two lines. Sources of the old kind, such as files, have no options to show.
+    """
+    found = []
+    for leaf in _sources(frame._jdf.queryExecution().analyzed()):
+        new = leaf.getClass().getSimpleName() == "StreamingRelationV2"
+        found.append(dict(leaf.extraOptions()) if new else {})
+    return found
+
+
+def _sources(plan: Any) -> Iterator[Any]:
+    """Yield the streaming sources at the leaves of a logical plan."""
+    children = plan.children()
+    if children.size() == 0 and plan.isStreaming():
+        yield plan
+    for index in range(children.size()):
+        yield from _sources(children.apply(index))

@@ -24,7 +24,8 @@ from beadline.protocol.publish import Publisher
 from beadline.run import checks
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
-from beadline.run.plan import is_stateful
+from beadline.run.plan import is_stateful, source_options
+from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.sink import Guarantee
 from beadline.stream import Stream
@@ -36,14 +37,18 @@ _starting = threading.Lock()
 class Query:
     """One start of one stream."""
 
-    def __init__(self, coordinator: Coordinator, engine: Engine, threads: Threads) -> None:
+    def __init__(
+        self, coordinator: Coordinator, engine: Engine, threads: Threads, positions: Positions
+    ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
         self._engine = engine
         self._threads = threads
+        self._positions = positions
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
+        self._settled = False
         self._query: StreamingQuery | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
@@ -100,6 +105,7 @@ class Query:
             if failure is not None:
                 self._close()
                 raise failure from None
+        self._settle()
         self._close()
         return True
 
@@ -119,6 +125,7 @@ class Query:
         self._stopping = True
         try:
             self._spark.stop()
+            self._settle()
         finally:
             self._close()
 
@@ -142,7 +149,8 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
             self._interrupted = self._stopping
-            self._close()
+            if not self._stopping:  # stop() has something to settle first
+                self._close()
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
@@ -152,8 +160,18 @@ class Query:
         if self._query is None or not self._query.isActive:
             return
         try:
-            self._coordinator.sweep_older()
+            self._coordinator.sweep_later()
         except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
+            self._coordinator.tell("sweep failed", error=str(error))
+
+    def _settle(self) -> None:
+        """Leave nothing open outside. What cannot be settled now is swept by the next start."""
+        if self._settled or (self._error is not None and not self._interrupted):
+            return
+        self._settled = True
+        try:
+            self._coordinator.close()
+        except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
             self._coordinator.tell("sweep failed", error=str(error))
 
     def _close(self) -> None:
@@ -161,6 +179,7 @@ class Query:
         self._threads.close()
         self._coordinator.log.close()
         self._engine.close()
+        self._positions.close()  # last: it may wait, for a Kafka that does not answer
 
 
 def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
@@ -176,13 +195,14 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     threads = Threads()
     engine = _engine(stream, SparkProgress(checkpoint))
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
-    coordinator = kind(
-        stream.name, checkpoint, sinks, log, engine.progress, threads, listener or ignore
-    )
-    query = Query(coordinator, engine, threads)
+    positions = Positions(source_options(stream.frame), checkpoint)
+    listener = positions.listening(listener or ignore)
+    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
+    query = Query(coordinator, engine, threads, positions)
     threads.stopping = lambda: query._stopping
     try:
         coordinator.start(settings.drop)
+        positions.start(coordinator.tell, engine.progress.last_committed())
         query._run(stream, writer)
     except BaseException:
         query._stopping = True  # or a thread that waits for an outcome would wait for ever

@@ -10,8 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from beadline.errors import JarsUnavailable
+from beadline.run.jars import PACKAGES, require_connector, with_connectors
 from beadline.run.java import require_java
 
 if TYPE_CHECKING:
@@ -42,18 +46,25 @@ LOCAL = {
 }
 
 
-def session(app_name: str, **conf: Setting) -> SparkSession:
+def session(app_name: str, connectors: Collection[str] = (), **conf: Setting) -> SparkSession:
     """Return the active Spark session, or build a local one.
 
     Settings have dots in their names: `session("orders", **{"spark.driver.memory": "2g"})`. On an
     active session those that differ are set, and Spark refuses those that it cannot change any
     more. Raises `JavaProblem`, with the fix, where Spark could not start.
+
+    `connectors=("kafka",)` puts the jars of Spark's own connector on the class path, beside those
+    that you name yourself (`beadline.run.jars` for a session of your own). A Spark that already
+    runs without them cannot take them in: that is a `JarsUnavailable` which says what to do.
     """
     from pyspark.sql import SparkSession
 
+    names = (connectors,) if isinstance(connectors, str) else tuple(connectors)
     asked = {key: _text(value) for key, value in conf.items()}
     active = SparkSession.getActiveSession()
     if active is not None:
+        for name in names:
+            require_connector(active, name)
         for key, value in asked.items():
             if active.conf.get(key, None) != value:
                 active.conf.set(key, value)
@@ -61,8 +72,45 @@ def session(app_name: str, **conf: Setting) -> SparkSession:
     require_java()
     # Workers must run the Python that the driver runs, not the first `python3` on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _settings(asked).setAppName(app_name)
-    return SparkSession.builder.config(conf=settings).getOrCreate()
+    if not _jvm_runs():
+        asked = with_connectors(asked, names)
+    with _saying_what_was_fetched(asked, conf):
+        settings = _settings(asked).setAppName(app_name)
+    spark = SparkSession.builder.config(conf=settings).getOrCreate()
+    try:
+        for name in names:
+            require_connector(spark, name)
+    except BaseException:
+        spark.stop()
+        raise
+    return spark
+
+
+def _jvm_runs() -> bool:
+    """Whether this process has its JVM already, of an earlier session or from `spark-submit`.
+
+    Its class path is settled then: either the connectors are on it or nothing will help.
+    """
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def _saying_what_was_fetched(asked: dict[str, str], conf: Mapping[str, Setting]) -> Iterator[None]:
+    """PySpark says that the JVM is gone; that it went over a download is in the output above."""
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        yield
+    except PySparkRuntimeError as error:
+        if asked.get(PACKAGES) == conf.get(PACKAGES):
+            raise
+        raise JarsUnavailable(
+            f"Spark did not start. Without `mvn` on the PATH it was left to Spark to fetch "
+            f"{asked[PACKAGES]}; its output above says whether that is the reason. Install Maven, "
+            "or set BEADLINE_CACHE to a folder that holds the jars. Nothing was written."
+        ) from error
 
 
 def _settings(asked: dict[str, str]) -> SparkConf:

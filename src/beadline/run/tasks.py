@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,14 +15,19 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from beadline.chaos.points import reach
 from beadline.protocol.engine import Ticket
+from beadline.run.slots import SLOTS, Worker, parse
 from beadline.sink import Part, Sink
 
 # 64-bit integers only: narrower ones are not carried through every version of Spark.
-_NUMBERS = ("partition", "attempt", "retries", "rows", "checksum")
-ACK_SCHEMA = pa.schema([*((name, pa.int64()) for name in _NUMBERS), ("part", pa.string())])
+_NUMBERS = ("partition", "attempt", "retries", "rows", "checksum", "slot")
+_TEXTS = ("part", "worker")
+ACK_SCHEMA = pa.schema(
+    [*((name, pa.int64()) for name in _NUMBERS), *((name, pa.string()) for name in _TEXTS)]
+)
 # The same for Spark; as a type, because a text would be parsed by Spark in every epoch.
 ACK_TYPE = StructType(
-    [*(StructField(name, LongType()) for name in _NUMBERS), StructField("part", StringType())]
+    [StructField(name, LongType()) for name in _NUMBERS]
+    + [StructField(name, StringType()) for name in _TEXTS]
 )
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
@@ -29,6 +35,7 @@ TICKET = "beadline.ticket"
 # would keep garbage alive that happened to be caught in a freeze.
 SETTLING_TASKS = 3
 _tasks_seen = 0
+_worker = Worker()
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -72,7 +79,15 @@ def _this_part() -> tuple[Part, TaskContext]:
     text = context.getLocalProperty(TICKET)
     assert text is not None, "the job was run without its ticket"
     ticket = Ticket.from_text(text)
-    return ticket.part(context.partitionId(), context.taskAttemptId()), context
+    part = ticket.part(context.partitionId(), context.taskAttemptId())
+    table = parse(context.getLocalProperty(SLOTS))
+    writer = f"{ticket.query.incarnation} {ticket.sink} {ticket.generation}"
+    # An epoch may be prepared twice; then the stage is another.
+    epoch = f"{ticket.epoch} {context.stageId()}"
+    number = context.attemptNumber()
+    return replace(
+        part, slot=_worker.take(writer, epoch, table, context.partitionId(), number)
+    ), context
 
 
 def prepare_task(sink: Sink[Any], checked: bool) -> Task:
@@ -97,7 +112,9 @@ def prepare_task(sink: Sink[Any], checked: bool) -> Task:
             "retries": context.attemptNumber(),
             "rows": counted.rows,
             "checksum": counted.checksum,
+            "slot": part.slot,
             "part": text,
+            "worker": worker_name(),
         }
         yield pa.RecordBatch.from_pylist([ack], ACK_SCHEMA)
 
@@ -114,6 +131,11 @@ def publish_task(sink: Sink[Any]) -> Task:
         yield pa.RecordBatch.from_pylist([], ACK_SCHEMA)
 
     return task
+
+
+def worker_name() -> str:
+    """This process's name. Asked by a function: the task is pickled with the values it names."""
+    return _worker.name
 
 
 def settle_worker() -> None:

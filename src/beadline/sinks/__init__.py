@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beadline.sinks.console import ConsoleSink
     from beadline.sinks.files import FileSink
+    from beadline.sinks.kafka import KafkaSink
     from beadline.sinks.memory import MemorySink
     from beadline.sinks.sqlite import SqliteSink
     from beadline.sinks.two_phase import TwoPhaseCommitSink
 
-__all__ = ["ConsoleSink", "FileSink", "MemorySink", "SqliteSink", "TwoPhaseCommitSink"]
+__all__ = [
+    "ConsoleSink",
+    "FileSink",
+    "KafkaSink",
+    "MemorySink",
+    "SqliteSink",
+    "TwoPhaseCommitSink",
+]
 
 _HOME = {
     "ConsoleSink": "console",
     "FileSink": "files",
+    "KafkaSink": "kafka",
     "MemorySink": "memory",
     "SqliteSink": "sqlite",
     "TwoPhaseCommitSink": "two_phase",

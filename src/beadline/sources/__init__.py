@@ -1,7 +1,7 @@
 """Sources: streaming DataFrames whose epochs can be given again with the same rows.
 
-That is all that exactly-once asks of a source. These two come with Spark and are thin on purpose;
-any other streaming DataFrame that keeps the promise will do as well.
+That is all that exactly-once asks of a source. These are Spark's own and thin on purpose; any other
+streaming DataFrame that keeps the promise will do as well.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
+from beadline.sources.kafka import kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["files", "rate"]
+__all__ = ["files", "kafka", "rate"]
 
 FORMATS = ("parquet", "orc", "json", "csv", "text")
 # Options with which Spark passes over a file without a word.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 IN_WORKERS = frozenset({"prepare.part", "prepare.acked", "staging.written"})
 AT_START = frozenset(
-    {"claim.before", "claim.after", "recover.before", "recover.after", "sweep.after"}
+    {"claim.before", "claim.after", "recover.before", "recover.after", "start.after"}
 )
 _THREADS_END_S = 30.0
 

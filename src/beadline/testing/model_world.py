@@ -169,7 +169,7 @@ class ModelWorld:
                 raise Violation(f"{name}: shown twice: {server.shown_again}")
             if self.setting.strict and (news or server.just_shown or server.just_aborted):
                 self.look_decided(name, server)
-            if point == "sweep.after" and self.looks_at_start and not server.expired:
+            if point == "start.after" and self.looks_at_start and not server.expired:
                 waiting = server.prepared.keys() & self.store.decided[name].keys()
                 given_up = {part for part in waiting if (name, part.epoch) in self.store.given_up}
                 if waiting - server.visible.keys() - given_up:

@@ -2,16 +2,29 @@
 
 Nothing has to run before, and nothing is left after::
 
-    from beadline.testing.servers import hdfs
+    from beadline.testing.servers import hdfs, kafka
 
     with hdfs() as cluster:
         ...  # cluster.uri is hdfs://127.0.0.1:PORT
+    with kafka() as cluster:
+        ...  # cluster.bootstrap_servers is 127.0.0.1:PORT
 
-In pytest, `from beadline.testing.servers.fixtures import hdfs_cluster` in a `conftest.py` gives one
-for the session. Needs Java, and Maven for the first download; Linux or macOS.
+In pytest, `from beadline.testing.servers.fixtures import hdfs_cluster, kafka_cluster` in a
+`conftest.py` gives one of each for the session. Needs Java, and Maven for the first download;
+Linux or macOS.
 """
 
 from beadline.testing.servers.base import ServerError, ServerFailed, ServerUnavailable
 from beadline.testing.servers.hdfs import HdfsCluster, hdfs
+from beadline.testing.servers.kafka import KafkaCluster, KafkaRecord, kafka
 
-__all__ = ["HdfsCluster", "ServerError", "ServerFailed", "ServerUnavailable", "hdfs"]
+__all__ = [
+    "HdfsCluster",
+    "KafkaCluster",
+    "KafkaRecord",
+    "ServerError",
+    "ServerFailed",
+    "ServerUnavailable",
+    "hdfs",
+    "kafka",
+]

@@ -14,7 +14,13 @@ from typing import TypeVar
 
 import pytest
 
-from beadline.testing.servers import HdfsCluster, ServerUnavailable, hdfs
+from beadline.testing.servers import (
+    HdfsCluster,
+    KafkaCluster,
+    ServerUnavailable,
+    hdfs,
+    kafka,
+)
 
 S = TypeVar("S")
 
@@ -23,6 +29,27 @@ S = TypeVar("S")
 def hdfs_cluster() -> Iterator[HdfsCluster]:
     """One HDFS for the whole session: use a folder of your own in it."""
     yield from serve(hdfs())
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster() -> Iterator[KafkaCluster]:
+    """One broker with the present transactions: use topics and ids of your own in it.
+
+    Its proxies are for all: `restore` what you cut.
+    """
+    yield from serve(kafka(proxied=True))
+
+
+@pytest.fixture(scope="session")
+def old_kafka_cluster() -> Iterator[KafkaCluster]:
+    """One broker with the transactions of Kafka before 4.0, as an upgraded cluster may have."""
+    yield from serve(kafka(transaction_version=0))
+
+
+@pytest.fixture(scope="session")
+def kafka_trio() -> Iterator[KafkaCluster]:
+    """Three brokers, three replicas, two in sync: `restart` what you kill, and `wait_ready`."""
+    yield from serve(kafka(brokers=3))
 
 
 def serve(server: AbstractContextManager[S]) -> Iterator[S]:

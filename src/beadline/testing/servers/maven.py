@@ -1,34 +1,16 @@
-"""Jars of test servers, fetched once through `mvn` into a cache folder.
+"""Jars of test servers, fetched once into the cache that `beadline.run.maven` keeps.
 
-Through `mvn` and not by hand, because companies put mirrors, proxies and passwords into Maven's own
-settings, and only Maven knows them all. A bundle appears in the cache by one rename, so whoever
-sees its folder sees all of it; a lock file keeps two processes from downloading the same thing, and
-from writing Maven's local repository at the same time, which Maven does not promise to survive.
+Here a failure to fetch is a server that cannot be had: its tests skip, or fail where CI=true.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import escape
 
+from beadline.errors import JarsUnavailable
+from beadline.run import maven
+from beadline.run.maven import Bundle
 from beadline.testing.servers.base import ServerUnavailable
-from beadline.testing.servers.pins import DEPENDENCY_PLUGIN, Bundle
-
-_FETCH_TIMEOUT_S = 900
-
-
-def cache_folder() -> Path:
-    """`BEADLINE_CACHE`, or `~/.cache/beadline`."""
-    configured = os.environ.get("BEADLINE_CACHE")
-    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "beadline"
 
 
 def jars(bundle: Bundle) -> Path:
@@ -36,114 +18,7 @@ def jars(bundle: Bundle) -> Path:
 
     Raises `ServerUnavailable`, with the reason, if they are not in the cache and cannot be fetched.
     """
-    pom = _pom(bundle)
-    target = cache_folder() / "jars" / f"{bundle.name}-{_fingerprint(bundle, pom)}"
-    if target.is_dir():
-        return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target.parent / ".lock"):
-            if not target.is_dir():  # another process may have fetched it while this one waited
-                _fetch(bundle, pom, target)
-    except OSError as error:
-        raise ServerUnavailable(f"jars of {bundle.name}: cannot write {target}: {error}") from error
-    return target
-
-
-def _fetch(bundle: Bundle, pom: str, target: Path) -> None:
-    """Fetch beside the target, on the same file system, then rename."""
-    work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=target.parent))
-    try:
-        (work / "pom.xml").write_text(pom, encoding="utf-8")
-        fetched = work / "jars"
-        _run_maven(bundle, work, fetched)
-        for pattern in bundle.without:
-            for jar in fetched.glob(pattern):
-                jar.unlink()
-        fetched.rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _run_maven(bundle: Bundle, work: Path, fetched: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ServerUnavailable(
-            f"jars of {bundle.name} are not in {cache_folder()} and `mvn` is not on the PATH: "
-            "install Maven, or set BEADLINE_CACHE to a folder that holds them"
-        )
-    goal = "copy-dependencies" if bundle.transitive else "copy"
-    command = [maven, "--batch-mode", "--no-transfer-progress", "--file", str(work / "pom.xml")]
-    command += [f"{DEPENDENCY_PLUGIN}:{goal}", f"-DoutputDirectory={fetched}"]
-    if bundle.transitive:
-        command.append("-DincludeScope=runtime")
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_FETCH_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ServerUnavailable(
-            f"jars of {bundle.name}: mvn did not finish in {_FETCH_TIMEOUT_S} s"
-        ) from error
-    if done.returncode != 0:
-        raise ServerUnavailable(
-            f"jars of {bundle.name}: mvn failed with exit code {done.returncode}:\n"
-            + _reason(done.stdout)
-        )
-    if not any(fetched.glob("*.jar")):
-        raise ServerUnavailable(f"jars of {bundle.name}: mvn succeeded and brought no jar")
-
-
-def _reason(output: str) -> str:
-    """Maven says the reason in its [ERROR] lines, and a page of help after them."""
-    lines = output.splitlines()
-    errors = [line for line in lines if line.startswith("[ERROR] ") and line.strip() != "[ERROR]"]
-    return "\n".join(errors[:3] or lines[-12:])
-
-
-def _pom(bundle: Bundle) -> str:
-    tag = "dependency" if bundle.transitive else "artifactItem"
-    entries = "\n".join(_entry(coordinate, tag) for coordinate in bundle.artifacts)
-    if bundle.transitive:
-        body = f"<dependencies>\n{entries}\n</dependencies>"
-    else:
-        group, artifact, version = DEPENDENCY_PLUGIN.split(":")
-        body = (
-            f"<build><plugins><plugin><groupId>{group}</groupId>"
-            f"<artifactId>{artifact}</artifactId><version>{version}</version>"
-            f"<configuration><artifactItems>\n{entries}\n</artifactItems></configuration>"
-            "</plugin></plugins></build>"
-        )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>beadline</groupId>"
-        f"<artifactId>{escape(bundle.name)}</artifactId><version>1</version>"
-        f"<packaging>pom</packaging>\n{body}\n</project>\n"
-    )
-
-
-def _entry(coordinate: str, tag: str) -> str:
-    group, artifact, version = map(escape, coordinate.split(":"))
-    return (
-        f"<{tag}><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></{tag}>"
-    )
-
-
-def _fingerprint(bundle: Bundle, pom: str) -> str:
-    """A changed pin is a new folder: a stale cache cannot be mistaken for the new list."""
-    return hashlib.sha256(f"{pom}{bundle.without}".encode()).hexdigest()[:12]
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; the kernel releases it when its holder dies."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        return maven.jars(bundle)
+    except JarsUnavailable as error:
+        raise ServerUnavailable(str(error)) from error

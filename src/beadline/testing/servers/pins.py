@@ -6,25 +6,7 @@ POMs, which never change once published.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Jars that go together into one folder of the cache.
-
-    `transitive` asks Maven for everything the artifacts need. Without it exactly the artifacts are
-    fetched: Spark's parent POM names a repository that is not reached everywhere, and resolving
-    through it fails. `without` names jars (by a pattern on the file name) that must not be there.
-    """
-
-    name: str
-    artifacts: tuple[str, ...]  # "group:artifact:version"
-    transitive: bool = True
-    without: tuple[str, ...] = ()
-
+from beadline.run.maven import Bundle
 
 HADOOP_VERSION = "3.4.2"
 
@@ -36,4 +18,16 @@ HDFS = Bundle(
         f"org.apache.hadoop:hadoop-common:{HADOOP_VERSION}",
     ),
     without=("netty-*-osx-*.jar", "netty-*-linux-riscv64.jar"),
+)
+
+KAFKA_VERSION = "4.3.0"
+
+KAFKA = Bundle(
+    name=f"kafka-{KAFKA_VERSION}",
+    artifacts=(
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        # Kafka's own download has it, its POM does not: without it the broker logs nothing.
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    ),
 )

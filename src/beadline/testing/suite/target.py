@@ -43,6 +43,7 @@ class Target:
         self.schema = harness.schema if schema is None else schema
         self.sink = harness.fresh(self.schema)
         self.capabilities = self.sink.check(self.schema, QUERY)
+        self.sink.open(QUERY)
 
     def copy(self) -> Target:
         """The same target in other hands: the sink as an executor or the next process gets it."""
@@ -63,7 +64,7 @@ class Target:
 
     def ack(self, rows: Sequence[Row], id_: PartId, around: Around | None = None) -> Any:
         """Call ``prepare``; ``around`` may disturb the batches on their way."""
-        part = Part(id_)
+        part = Part(id_, slot=next(_slots))
         if isinstance(self.sink, FrameSink):
             spark = self.harness.spark
             assert spark is not None, "the harness of a FrameSink needs a spark"
@@ -122,6 +123,8 @@ class Target:
         return bool(self.harness.leftovers(self.sink))
 
 
+# No two parts of a case may take each other's place, as in a running query.
+_slots = itertools.count()
 Around = Callable[[Iterator[Any]], Iterator[Any]]
 
 

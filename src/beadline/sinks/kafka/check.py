@@ -1,0 +1,99 @@
+"""Everything about a cluster that can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import BadSink
+from beadline.run.extras import require
+from beadline.sinks.kafka import options as kafka_options
+
+if TYPE_CHECKING:
+    from beadline.sinks.kafka.sink import KafkaSink
+
+ANSWER_TIMEOUT_S = 10.0
+_TIMEOUT_MAX = "transaction.max.timeout.ms"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What was found out about a cluster."""
+
+    id: str
+
+
+def check_cluster(sink: KafkaSink) -> Cluster:
+    """Reachable? does the topic exist? does the transaction timeout fit?"""
+    require("kafka")
+    check_settings(sink)
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(kafka_options.client(sink.bootstrap_servers, sink.options))
+    try:
+        found = admin.list_topics(timeout=ANSWER_TIMEOUT_S)
+    except KafkaException as error:
+        raise BadSink(
+            f"no Kafka broker answered at {sink.bootstrap_servers} in {ANSWER_TIMEOUT_S:.0f} s: "
+            f"{error.args[0].str()}. Check the address, and security.protocol and sasl.* if the "
+            "broker wants them. Nothing was written; start again when it is up."
+        ) from error
+    if sink.topic is not None:
+        _check_topic(admin, sink.topic)
+    _check_timeout(admin, sink, min(found.brokers))
+    return Cluster(found.cluster_id or sink.bootstrap_servers)
+
+
+def check_settings(sink: KafkaSink) -> None:
+    """What can be known without a broker."""
+    if not sink.bootstrap_servers or not isinstance(sink.bootstrap_servers, str):
+        raise BadSink('KafkaSink needs bootstrap_servers="host:port,...". Nothing was written.')
+    if not sink.transaction_timeout_s >= 1:
+        raise BadSink(
+            f"transaction_timeout_s must be at least 1, not {sink.transaction_timeout_s}: it must "
+            "be longer than an epoch takes. Nothing was written."
+        )
+    kafka_options.check(sink.options)
+    from confluent_kafka import KafkaException, Producer
+
+    try:
+        Producer(kafka_options.producer(sink.bootstrap_servers, sink.options))
+    except (KafkaException, TypeError, ValueError) as error:
+        said = error.args[0]
+        why = said.str() if hasattr(said, "str") else said
+        raise BadSink(f"Kafka options cannot be used: {why}. Nothing was written.") from None
+
+
+def _check_topic(admin: Any, topic: str) -> None:
+    found = admin.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
+    if found.error is None:
+        return
+    from confluent_kafka import KafkaError
+
+    if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise BadSink(f"not authorised to see topic {topic!r}. Grant it; nothing was written.")
+    raise BadSink(
+        f"topic {topic!r} cannot be used: {found.error.str()}. Create it, with the partitions and "
+        "retention that you want; nothing was written."
+    )
+
+
+def _check_timeout(admin: Any, sink: KafkaSink, broker: int) -> None:
+    """The broker refuses a longer timeout only when the first producer starts, in mid-epoch."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin._config import ConfigResource
+
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+    try:
+        settings = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
+    except KafkaException:
+        return  # not allowed to look; then the first producer is told
+    entry = settings.get(_TIMEOUT_MAX)
+    if entry is not None and sink.transaction_timeout_s * 1000 > int(entry.value):
+        raise BadSink(
+            f"transaction_timeout_s={sink.transaction_timeout_s:g} is above the broker's maximum "
+            f"of {int(entry.value) / 1000:g} s ({_TIMEOUT_MAX}). Lower the one or raise the other: "
+            "a decided epoch must be finished within it, or it has to be computed again. Nothing "
+            "was written."
+        )

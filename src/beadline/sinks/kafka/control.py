@@ -1,0 +1,40 @@
+"""The control topic: made at the start of a query, by the driver, if it is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadSink
+from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka.check import ANSWER_TIMEOUT_S
+from beadline.sinks.kafka.markers import TOPIC_SETTINGS
+
+if TYPE_CHECKING:
+    from beadline.sinks.kafka.sink import KafkaSink
+
+_REPLICAS_WANTED = 3
+
+
+def create_topic(sink: KafkaSink, query: str) -> None:
+    """Create the control topic of a query; fine if it is there already."""
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    name = sink.control_topic_of(query)
+    admin = AdminClient(kafka_options.client(sink.bootstrap_servers, sink.options))
+    found = admin.list_topics(timeout=ANSWER_TIMEOUT_S)
+    if name in found.topics and found.topics[name].error is None:
+        return
+    replicas = min(_REPLICAS_WANTED, len(found.brokers))
+    topic = NewTopic(name, 1, replicas, config=TOPIC_SETTINGS)
+    try:
+        admin.create_topics([topic])[name].result(ANSWER_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return
+        raise BadSink(
+            f"control topic {name!r} cannot be created: {error.args[0].str()}. Create it with one "
+            "partition and cleanup.policy=compact, or name one with control_topic=. No row was "
+            "written."
+        ) from error

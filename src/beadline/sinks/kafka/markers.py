@@ -1,0 +1,167 @@
+"""Markers: how anybody can find out, for ever, what became of a transaction.
+
+An error from the broker is no proof: "committed, and the id was used again" and "timed out and
+aborted" are answered alike (rule 12). So every transaction ends with a record in a control topic
+of the query (rule 20): one partition, compacted, its key the transactional id. A transaction is
+visible as a whole, so it was committed if its marker shows under ``read_committed``, and aborted if
+a reader has gone past the marker's place without seeing it. The topic belongs to one query: in a
+shared one, a stranger's open transaction would keep readers from going past anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from beadline.ids import PartId
+from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka.part import KafkaPart
+
+PARTITION = 0
+TAIL_RECORDS = 2_000
+_READ_TIMEOUT_S = 10.0
+TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    # Small segments, so that compaction keeps up: a start reads the end of this topic.
+    "segment.bytes": "4194304",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
+}
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The last record of a transaction: which part it is, and which transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    part: PartId
+
+    def to_bytes(self) -> bytes:
+        """Return the record's value; its key is the transactional id."""
+        fields = {"part": str(self.part), "producer": [self.producer_id, self.producer_epoch]}
+        return json.dumps({"version": 1, **fields}).encode()
+
+    @classmethod
+    def read(cls, key: bytes | None, value: bytes | None) -> Marker | None:
+        """Read a record of the control topic; None for what is not a marker."""
+        try:
+            fields = json.loads(value or b"")
+            part = PartId.parse(fields["part"])
+            producer_id, producer_epoch = fields["producer"]
+            name = (key or b"").decode()
+        except (ValueError, KeyError, TypeError):
+            return None
+        return None if part is None else cls(name, producer_id, producer_epoch, part)
+
+
+class Reader:
+    """Reads one cluster's control topics."""
+
+    def __init__(self, servers: str, options: kafka_options.Options) -> None:
+        self._settings = kafka_options.client(servers, options)
+
+    def fates(self, topic: str, parts: Sequence[KafkaPart]) -> dict[KafkaPart, bool | None]:
+        """Say of each part whether it was committed; None if that cannot be told, or not yet."""
+        found: dict[KafkaPart, bool | None] = dict.fromkeys(parts)
+        with self._consumer("read_committed") as consumer:
+            limits = _limits(consumer, topic)
+            if limits is None:
+                return found
+            low, stable = limits
+            known = [part for part in parts if low <= part.marker_offset < stable]
+            if not known:
+                return found
+            first = min(part.marker_offset for part in known)
+            last = max(part.marker_offset for part in known)
+            seen = {
+                (offset, marker.transactional_id, marker.producer_id, marker.producer_epoch)
+                for offset, marker in _read(consumer, topic, first, last + 1)
+            }
+        for part in known:
+            place = (part.marker_offset, part.transactional_id)
+            found[part] = (*place, part.producer_id, part.producer_epoch) in seen
+        return found
+
+    def newest(self, topic: str, query: str, committed: bool) -> list[Marker]:
+        """Return a query's markers at the end of the topic, oldest first: visible ones, or all.
+
+        As far back as needed to find any: aborted ones and strangers' may be in between.
+        """
+        isolation = "read_committed" if committed else "read_uncommitted"
+        with self._consumer(isolation) as consumer:
+            limits = _limits(consumer, topic)
+            if limits is None:
+                return []
+            low, end = limits
+            back = TAIL_RECORDS
+            while True:
+                begin = max(low, end - back)
+                read = _read(consumer, topic, begin, end)
+                markers = [marker for _, marker in read if marker.part.query == query]
+                if markers or begin == low:
+                    return markers
+                back *= 8
+
+    @contextmanager
+    def _consumer(self, isolation: str) -> Iterator[Any]:
+        from confluent_kafka import Consumer
+
+        consumer = Consumer(
+            {
+                **self._settings,
+                "group.id": "beadline-markers",  # never joined, never committed
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            }
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+
+def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
+    """Return the first offset and the end for this isolation level; None if there is no topic."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    try:
+        low, high = consumer.get_watermark_offsets(
+            TopicPartition(topic, PARTITION), timeout=_READ_TIMEOUT_S
+        )
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            return None
+        raise
+    return low, high
+
+
+def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int, Marker]]:
+    """Yield the markers in [begin, end) that this consumer may see, with their offsets."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    if begin >= end:
+        return
+    consumer.assign([TopicPartition(topic, PARTITION, begin)])
+    while True:
+        message = consumer.poll(_READ_TIMEOUT_S)
+        if message is None:
+            raise TimeoutError(f"topic {topic!r} was not read to its end in {_READ_TIMEOUT_S} s")
+        if message.error() is not None:
+            if message.error().code() == KafkaError._PARTITION_EOF:
+                return
+            raise KafkaException(message.error())
+        if message.offset() >= end:
+            return
+        marker = Marker.read(message.key(), message.value())
+        if marker is not None:
+            yield message.offset(), marker
+        if message.offset() == end - 1:
+            return

@@ -1,0 +1,119 @@
+"""Settings: the user speaks librdkafka's language; the driver's other client speaks its own.
+
+Executors and readers use librdkafka (confluent-kafka), whose options pass through as they are.
+Ending a transaction from another process needs requests that librdkafka does not offer, so the
+driver has kafka-python for those, and what it needs to connect is translated here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from beadline.errors import BadSink
+
+Options = Mapping[str, Any]
+
+# What Beadline sets itself, each with the reason that a user is told.
+REFUSED = {
+    "bootstrap.servers": "it is KafkaSink's bootstrap_servers=",
+    "transactional.id": "Beadline names the transactions, or it could not find them again",
+    "transaction.timeout.ms": "it is KafkaSink's transaction_timeout_s=",
+    "dr_cb": "callbacks do not travel to executors",
+    "on_delivery": "callbacks do not travel to executors",
+    "enable.gapless.guarantee": "it ends the producer where Beadline would repeat the epoch",
+}
+MUST_BE = {"enable.idempotence": "true", "acks": "all", "request.required.acks": "all"}
+
+# Throughput: big batches while a part is written, and flush sends the rest at once, so that a long
+# linger costs nothing. The queue is bounded by its bytes: it is the worker's memory.
+DEFAULTS: dict[str, Any] = {
+    "linger.ms": 50,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.kbytes": 32_768,
+    # As Spark's own sink and every Java producer: a key stays in its partition after the change.
+    "partitioner": "murmur2_random",
+    "acks": "all",
+}
+
+_DIRECT = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.crl.location": "ssl_crlfile",
+    "client.id": "client_id",
+}
+_UNKNOWN_THERE = (
+    "oauth_cb",
+    "sasl.oauthbearer.",
+    "ssl.ca.pem",
+    "ssl.certificate.pem",
+    "ssl.engine.",
+    "ssl.key.pem",
+    "ssl.keystore.",
+)
+
+
+def check(options: Options, exactly_once: bool = True) -> None:
+    """Refuse what would break a promise."""
+    for name, value in options.items():
+        if name in REFUSED:
+            raise BadSink(f"Kafka option {name!r} cannot be set: {REFUSED[name]}.")
+        wanted = MUST_BE.get(name)
+        said = str(value).lower()
+        if exactly_once and wanted and said not in (wanted, "-1" if wanted == "all" else wanted):
+            raise BadSink(f"Kafka option {name!r} must be {wanted!r} for exactly-once.")
+        if exactly_once and name.startswith(_UNKNOWN_THERE):
+            raise BadSink(
+                f"Kafka option {name!r} is not understood by the client that ends transactions "
+                "from the driver. Use files instead of PEM texts, and SASL PLAIN, SCRAM or "
+                "Kerberos; or at_least_once()."
+            )
+
+
+def client(servers: str, options: Options) -> dict[str, Any]:
+    """Return the settings of any librdkafka client."""
+    return {"bootstrap.servers": servers, "log_level": 3, **_shared(options)}
+
+
+def producer(servers: str, options: Options) -> dict[str, Any]:
+    """Return the settings of a producer without transactions."""
+    return {"bootstrap.servers": servers, "log_level": 3, **DEFAULTS, **options}
+
+
+def admin(servers: str, options: Options, timeout_s: float) -> dict[str, Any]:
+    """Return kafka-python's settings."""
+    settings: dict[str, Any] = {
+        "bootstrap_servers": servers.split(","),
+        "bootstrap_timeout_ms": int(timeout_s * 1000),
+        "request_timeout_ms": int(timeout_s * 1000),
+        "reconnect_backoff_max_ms": 1000,
+        # One request per transaction, all at once; more than that are queued by the caller.
+        "max_in_flight_requests_per_connection": 1024,
+    }
+    for name, value in options.items():
+        if name in _DIRECT:
+            settings[_DIRECT[name]] = str(value)
+    if "security_protocol" in settings:
+        settings["security_protocol"] = settings["security_protocol"].upper()
+    if str(options.get("ssl.endpoint.identification.algorithm", "")).lower() == "none":
+        settings["ssl_check_hostname"] = False
+    if str(options.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        settings["ssl_context"] = ssl._create_unverified_context()
+    return settings
+
+
+def _shared(options: Options) -> dict[str, Any]:
+    """Return what a consumer or an admin client may be told, too."""
+    shared = ("security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "broker.", "client.", "debug")
+    return {name: value for name, value in options.items() if name.startswith(shared)}

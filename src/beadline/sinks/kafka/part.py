@@ -1,0 +1,77 @@
+"""The committable of a Kafka part, and the transactional ids that writers go by.
+
+An id is made of the query, its incarnation, the sink, the writer's slot and the epoch's parity. No
+generation, epoch or attempt is in it, so there are only so many, whatever the number of epochs and
+restarts: the broker remembers each for a week. Two sets by parity, because a producer that a
+decision names must not begin anew before the next decision is finished (rule 17).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from beadline.committable import Committable
+from beadline.ids import PartId, QueryId
+
+_PREFIX = "beadline-txn"
+_SEPARATOR = "~"
+
+
+@dataclass(frozen=True)
+class KafkaPart(Committable):
+    """An open transaction, flushed, and where its marker lies in the control topic.
+
+    Producer id and epoch say which transaction of this id is meant: the broker refuses to end any
+    other. The marker is the last record of the transaction; whether it is visible is the proof of
+    what became of all of them.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    control_topic: str
+    marker_offset: int
+
+
+@dataclass(frozen=True)
+class WriterId:
+    """Who writes: one slot of one sink of one query, in even or odd epochs."""
+
+    query: str
+    incarnation: str
+    sink: str
+    slot: int
+    parity: int
+
+    @classmethod
+    def of(cls, part: PartId, slot: int) -> WriterId:
+        """Return the writer of a part."""
+        return cls(part.query, part.incarnation, part.sink, slot, part.epoch % 2)
+
+    def __str__(self) -> str:
+        """Return the transactional id."""
+        fields = (_PREFIX, self.query, self.incarnation, self.sink, self.slot, self.parity)
+        return _SEPARATOR.join(map(str, fields))
+
+    @classmethod
+    def parse(cls, text: str) -> WriterId | None:
+        """Read a transactional id; None for a stranger's."""
+        fields = text.split(_SEPARATOR)
+        if len(fields) != 6 or fields[0] != _PREFIX:
+            return None
+        if not (fields[4].isdecimal() and fields[5] in ("0", "1")):
+            return None
+        return cls(fields[1], fields[2], fields[3], int(fields[4]), int(fields[5]))
+
+    def belongs_to(self, query: QueryId) -> bool:
+        """Whether it is a writer of this incarnation of this query."""
+        return self.query == query.name and self.incarnation == query.incarnation
+
+    def unknown_part(self) -> PartId:
+        """Return an id for a transaction without a marker: of which part nobody can say."""
+        return PartId(self.query, self.incarnation, self.sink, 0, 0, self.slot, self.parity)
+
+
+def prefix_of(query: QueryId) -> str:
+    """Return what the transactional ids of a query begin with."""
+    return _SEPARATOR.join((_PREFIX, query.name, query.incarnation, ""))

@@ -1,0 +1,279 @@
+"""Producers that live on between epochs, in the Python workers that Spark reuses.
+
+Making one takes half a second, mostly waiting for the broker, so each worker keeps those that it
+made. The driver ends a producer's transaction without it; before its next use the producer is told
+what happened by committing "again", which the broker answers as done. That is right only for a
+transaction that was decided and finished, which the driver says by name (rule 18); in any doubt the
+producer is thrown away and made anew under the same name, which aborts what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from beadline.chaos.points import reach
+from beadline.ids import PartId
+from beadline.sink import Part
+from beadline.sinks.kafka import native, transactions
+from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka.markers import PARTITION, Marker
+from beadline.sinks.kafka.part import KafkaPart, WriterId
+
+if TYPE_CHECKING:
+    from beadline.sinks.kafka.sink import KafkaSink
+
+FINISH_TIMEOUT_S = 5.0
+_START_TIMEOUT_S = 60.0
+_MARKER_TRIES = 3
+
+
+class Producer:
+    """A librdkafka producer, and the way to hand it whole batches."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from confluent_kafka import Producer as LibrdkafkaProducer
+
+        self.inner: Any = LibrdkafkaProducer(settings)
+        self.batches: Any = native.BatchProducer(self.inner) if native.available() else None
+        self.known_topics: set[str] = set()
+
+    def poll(self, timeout_s: float) -> None:
+        """Let librdkafka say what became of records, which makes room for others."""
+        self.inner.poll(timeout_s)
+
+    def flush(self, timeout_s: float, what: str) -> None:
+        """Wait until every record is answered by the brokers."""
+        deadline_s = time.monotonic() + timeout_s
+        while left := self._flush(min(10.0, max(0.1, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(f"{left} records of {what} were not taken by Kafka in time")
+
+    def _flush(self, timeout_s: float) -> int:
+        left: int = self.inner.flush(timeout_s)
+        return left
+
+    def close(self) -> None:
+        """Throw away what is queued, and end."""
+        from confluent_kafka import KafkaException
+
+        if self.batches is not None:
+            self.batches.close()
+        with suppress(KafkaException, RuntimeError):  # it is being thrown away
+            self.inner.purge()
+
+
+class PlainProducer(Producer):
+    """A producer without transactions, which has to notice itself that a record was not taken."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._errors: list[str] = []
+        super().__init__({**settings, "on_delivery": self._delivered})
+        self.batches = native.LonelyProducer(settings) if native.available() else None
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._errors.append(error.str())
+
+    def poll(self, timeout_s: float) -> None:
+        """As above, for both."""
+        if self.batches is not None:
+            self.batches.poll(timeout_s)
+        super().poll(0 if self.batches is not None else timeout_s)
+
+    def _flush(self, timeout_s: float) -> int:
+        left = self.batches.flush(timeout_s) if self.batches is not None else 0
+        return int(left or super()._flush(timeout_s))
+
+    def check(self) -> None:
+        """Raise if any record since the last check was not taken."""
+        errors, self._errors = self._errors, []
+        if self.batches is not None:
+            errors += self.batches.errors()
+        if errors:
+            raise OSError(
+                f"Kafka did not take {len(errors)} records, the first of them: {errors[0]}"
+            )
+
+
+class Writer:
+    """A transactional producer under one transactional id."""
+
+    def __init__(self, sink: KafkaSink, id_: WriterId) -> None:
+        """Make the producer, which fences whoever had the name, and aborts what is open under it.
+
+        Its producer id and epoch are asked for meanwhile: librdkafka does not tell them.
+        """
+        self.name = str(id_)
+        self.timeout_s = sink.transaction_timeout_s
+        self.part: PartId | None = None
+        self._control_topic = sink.control_topic_of(id_.query)
+        timeout_ms = int(sink.transaction_timeout_s * 1000)
+        self.producer = Producer(
+            {
+                **kafka_options.producer(sink.bootstrap_servers, sink.options),
+                "transactional.id": self.name,
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": timeout_ms,
+            }
+        )
+        self.producer.inner.init_transactions(_START_TIMEOUT_S)
+        self._identity: Future[transactions.Transaction] = _asking.submit(
+            _identity, sink, self.name
+        )
+
+    def begin(self, part: PartId) -> None:
+        """Open a transaction for a part."""
+        self.producer.inner.begin_transaction()
+        self.part = part
+
+    def finish(self) -> None:
+        """Learn that the last transaction was committed from elsewhere."""
+        self.producer.inner.commit_transaction(FINISH_TIMEOUT_S)
+        self.part = None
+
+    def prepared(self) -> KafkaPart:
+        """Flush everything, then the marker; answer with what ends the transaction anywhere.
+
+        If a record was not taken, librdkafka refuses the marker: a transaction with a marker is
+        whole. The identity is known before the marker is sent, so that a marker that was taken
+        proves that the identity was ours and not that of somebody who took the name over.
+        """
+        assert self.part is not None, "no transaction was begun"
+        self.producer.flush(self.timeout_s, self.name)
+        identity = self._identity.result(_START_TIMEOUT_S)
+        marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
+        reach("kafka.flushed")
+        offset = self._send_marker(marker)
+        return KafkaPart(
+            self.name, identity.producer_id, identity.producer_epoch, self._control_topic, offset
+        )
+
+    def _send_marker(self, marker: Marker) -> int:
+        """Return the marker's offset; after a retry the broker may not tell it, so send another."""
+        from confluent_kafka import KafkaException
+
+        answers: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            answers.append(error if error is not None else message.offset())
+
+        for _ in range(_MARKER_TRIES):
+            self.producer.inner.produce(
+                self._control_topic,
+                value=marker.to_bytes(),
+                key=self.name,
+                partition=PARTITION,
+                on_delivery=delivered,
+            )
+            self.producer.flush(self.timeout_s, f"the marker of {self.name}")
+            answer = answers.pop()
+            if not isinstance(answer, int):
+                raise KafkaException(answer)
+            if answer >= 0:
+                return answer
+        raise RuntimeError(f"Kafka did not tell where the marker of {self.name} is")
+
+    def close(self) -> None:
+        """Throw the producer away; an open transaction stays for the driver to abort."""
+        self.producer.close()
+
+
+class Pool:
+    """The live producers of this worker process."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._writers: dict[WriterId, tuple[int, Writer]] = {}
+        self._plain: dict[str, PlainProducer] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, sink: KafkaSink, part: Part) -> Writer:
+        """Return a writer with a transaction open for this part."""
+        from confluent_kafka import KafkaException
+
+        id_ = WriterId.of(part.id, part.slot)
+        with self._lock:
+            self._forget_older(part.id)
+            _, writer = self._writers.pop(id_, (0, None))
+        if writer is not None and not self._ready(writer, part):
+            writer.close()
+            writer = None
+        writer = writer or Writer(sink, id_)
+        try:
+            writer.begin(part.id)
+        except KafkaException:
+            writer.close()
+            raise
+        with self._lock:
+            self._writers[id_] = (part.id.generation, writer)
+        return writer
+
+    def discard(self, part: Part) -> None:
+        """Throw away the writer of a part that failed."""
+        with self._lock:
+            _, writer = self._writers.pop(WriterId.of(part.id, part.slot), (0, None))
+        if writer is not None:
+            writer.close()
+
+    def plain(self, sink: KafkaSink) -> PlainProducer:
+        """Return a producer without transactions."""
+        key = repr((sink.bootstrap_servers, sorted(sink.options.items())))
+        with self._lock:
+            if key not in self._plain:
+                settings = kafka_options.producer(sink.bootstrap_servers, sink.options)
+                self._plain[key] = PlainProducer(settings)
+            return self._plain[key]
+
+    def discard_plain(self, sink: KafkaSink) -> None:
+        """Throw away a producer with which something went wrong."""
+        key = repr((sink.bootstrap_servers, sorted(sink.options.items())))
+        with self._lock:
+            producer = self._plain.pop(key, None)
+        if producer is not None:
+            producer.close()
+
+    def _ready(self, writer: Writer, part: Part) -> bool:
+        """Whether a writer may go on: nothing of it is open that we are not sure of."""
+        from confluent_kafka import KafkaException
+
+        if writer.part is None:
+            return True
+        if writer.part not in part.decided:
+            return False
+        try:
+            writer.finish()
+        except KafkaException:
+            return False
+        return True
+
+    def _forget_older(self, part: PartId) -> None:
+        """No producer survives a change of generation (rule 17)."""
+        for id_, (generation, writer) in list(self._writers.items()):
+            same = (id_.query, id_.incarnation, id_.sink)
+            if same == (part.query, part.incarnation, part.sink) and generation != part.generation:
+                del self._writers[id_]
+                writer.close()
+
+
+def _identity(sink: KafkaSink, name: str) -> transactions.Transaction:
+    client = transactions.connect(sink.bootstrap_servers, sink.options)
+    return client.describe([name])[name].transaction
+
+
+_asking = ThreadPoolExecutor(4, thread_name_prefix="beadline-kafka")
+_pool: Pool | None = None
+_pool_lock = threading.Lock()
+
+
+def pool() -> Pool:
+    """Return this process's pool: a fork has one of its own."""
+    global _pool
+    with _pool_lock:
+        if _pool is None or _pool._pid != os.getpid():
+            _pool = Pool()
+        return _pool

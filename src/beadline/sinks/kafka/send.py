@@ -1,0 +1,156 @@
+"""Sending a part's batches: refuse what cannot be sent, queue the rest in order, and wait for room.
+
+Whole batches go to librdkafka natively; headers, which its batch call does not know, go row by row.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from beadline.sink import Part
+from beadline.sinks.kafka import native, rows
+from beadline.sinks.kafka.producers import Producer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from beadline.sinks.kafka.sink import KafkaSink
+
+_ROOM_POLL_S = 0.05
+_MESSAGE_BYTES_DEFAULT = 1_000_000  # librdkafka's own message.max.bytes
+
+
+class Sending:
+    """One part on its way."""
+
+    def __init__(self, sink: KafkaSink, part: Part, producer: Producer) -> None:
+        self._topic = sink.topic
+        self._part = part
+        self._producer = producer
+        self._timeout_s = sink.transaction_timeout_s
+        configured = sink.options.get("message.max.bytes", _MESSAGE_BYTES_DEFAULT)
+        self._bytes_max = int(configured)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Queue a batch; returns when librdkafka has its own copy of every row."""
+        batch = self._without_refused(batch)
+        if batch.num_rows == 0:
+            return
+        for records in rows.records(batch, self._topic):
+            if not self._exists(records.topic):
+                self._part.refuse(records.rows, f"topic {records.topic!r} does not exist")
+            elif records.headers is not None or self._producer.batches is None:
+                self._send_slowly(records)
+            else:
+                self._send_natively(records)
+
+    def _without_refused(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Refuse what can be known without asking Kafka."""
+        import pyarrow.compute as pc
+
+        if self._topic is None:
+            topics = batch.column(rows.TOPIC)
+            bad = pc.fill_null(pc.equal(pc.utf8_length(topics), 0), True)
+            batch = self._refuse(batch, bad, "it has no topic")
+        if rows.PARTITION in batch.schema.names:
+            partitions = batch.column(rows.PARTITION)
+            bad = pc.fill_null(pc.less(partitions, 0), False)
+            batch = self._refuse(batch, bad, "its partition is negative")
+        large = pc.greater(rows.sizes(batch), self._bytes_max)
+        why = f"it is larger than message.max.bytes ({self._bytes_max})"
+        return self._refuse(batch, large, why)
+
+    def _refuse(self, batch: pa.RecordBatch, bad: Any, reason: str) -> pa.RecordBatch:
+        import pyarrow.compute as pc
+
+        if not pc.any(bad, min_count=0).as_py():
+            return batch
+        self._part.refuse(batch.filter(bad), reason)
+        return batch.filter(pc.invert(bad))
+
+    def _exists(self, topic: str) -> bool:
+        """Ask once per producer; where the brokers may create topics, asking creates it."""
+        if topic not in self._producer.known_topics:
+            found = self._producer.inner.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            if found.error is not None:
+                if not found.error.retriable():
+                    return False
+                time.sleep(_ROOM_POLL_S)  # it is being created
+                found = self._producer.inner.list_topics(topic, timeout=self._timeout_s)
+                if found.topics[topic].error is not None:
+                    return False
+            self._producer.known_topics.add(topic)
+        return True
+
+    def _send_natively(self, records: rows.Records) -> None:
+        assert self._producer.batches is not None
+        found = native.messages(records.values, records.keys, records.partitions)
+        begin = 0
+        deadline_s = time.monotonic() + self._timeout_s
+        while begin < len(found):
+            rest = found[begin:]
+            good = self._producer.batches.send(
+                records.topic, rest, partitions=records.partitions is not None
+            )
+            self._producer.poll(0)
+            if good == len(rest):
+                return
+            full = int((rest["err"] == native.QUEUE_FULL).sum())
+            self._refuse_failed(records, begin, rest[: len(rest) - full])
+            begin += len(rest) - full
+            if full:
+                self._wait_for_room(deadline_s)
+
+    def _refuse_failed(self, records: rows.Records, begin: int, sent: Any) -> None:
+        """Refuse rows that librdkafka did not take; anything but the row's own fault is an error.
+
+        A queue that is full stops everything behind it, so what failed otherwise came before.
+        """
+        import pyarrow as pa
+        from confluent_kafka import KafkaError, KafkaException
+
+        (failed,) = sent["err"].nonzero()
+        for index in failed:
+            error = KafkaError(int(sent["err"][index]))
+            code = error.code()
+            if code not in (KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE):
+                raise KafkaException(error)
+            row = records.rows.take(pa.array([begin + int(index)]))
+            self._part.refuse(row, error.str())
+
+    def _send_slowly(self, records: rows.Records) -> None:
+        """Row by row, for what the batch call does not know."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        headers = rows.header_lists(records.headers) if records.headers is not None else None
+        keys = records.keys.to_pylist() if records.keys is not None else None
+        partitions = records.partitions.to_pylist() if records.partitions is not None else None
+        deadline_s = time.monotonic() + self._timeout_s
+        for index, value in enumerate(records.values.to_pylist()):
+            wanted = partitions[index] if partitions is not None else None
+            options = {"headers": headers[index]} if headers is not None else {}
+            while True:
+                try:
+                    self._producer.inner.produce(
+                        records.topic,
+                        value=value,
+                        key=keys[index] if keys is not None else None,
+                        partition=native.ANY_PARTITION if wanted is None else wanted,
+                        **options,
+                    )
+                    break
+                except BufferError:
+                    self._wait_for_room(deadline_s)
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code not in (KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE):
+                        raise
+                    self._part.refuse(records.rows.slice(index, 1), error.args[0].str())
+                    break
+        self._producer.poll(0)
+
+    def _wait_for_room(self, deadline_s: float) -> None:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("Kafka has taken no records for the length of a transaction")
+        self._producer.poll(_ROOM_POLL_S)

@@ -1,0 +1,246 @@
+"""``KafkaSink``: each row is one record, visible once to every ``read_committed`` reader.
+
+Executors produce inside transactions and flush; the committable names the transaction, and the
+driver ends it after the decision, from its own process. See ``producers`` for the executors' side,
+``transactions`` for the driver's, ``markers`` for how a lost transaction is proven.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from beadline.chaos.points import reach
+from beadline.committable import Committable
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sinks._names import name_from
+from beadline.sinks.kafka import rows as kafka_rows
+from beadline.sinks.kafka.check import check_cluster
+from beadline.sinks.kafka.control import create_topic
+from beadline.sinks.kafka.markers import Marker, Reader
+from beadline.sinks.kafka.part import KafkaPart, WriterId, prefix_of
+from beadline.sinks.kafka.producers import pool
+from beadline.sinks.kafka.send import Sending
+from beadline.sinks.kafka.transactions import (
+    NO_ERROR,
+    NOT_NOW,
+    OPEN_STATES,
+    UNANSWERED,
+    Transaction,
+    connect,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FENCE_TIMEOUT_S = 10.0
+_FENCE_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class KafkaSink(Sink[KafkaPart]):
+    """Rows to a Kafka topic, in the columns of Spark's own Kafka sink.
+
+    ``value`` (string or binary) is needed; ``key``, ``partition``, ``headers`` and, unless
+    ``topic`` is given, ``topic`` may be there. ``options`` are librdkafka's (SASL, TLS, ...).
+    ``transaction_timeout_s`` is how long the brokers keep a decided epoch while everything of
+    Beadline is down; after it the epoch has to be computed again. ``control_topic`` is created if
+    it is not there; ``beadline-<query>`` unless given.
+
+    >>> KafkaSink("orders-clean", bootstrap_servers="localhost:9092")
+    KafkaSink(orders-clean)
+    """
+
+    topic: str | None = None
+    bootstrap_servers: str = ""
+    transaction_timeout_s: float = 900.0
+    control_topic: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    committable: ClassVar[type[Committable]] = KafkaPart
+
+    @property
+    def default_name(self) -> str:
+        """The topic's name."""
+        return name_from("kafka", self.topic if self.topic is not None else "kafka")
+
+    def control_topic_of(self, query: str) -> str:
+        """Return where the markers of a query go."""
+        return self.control_topic or f"beadline-{query}"
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Do the columns fit, is the cluster there, does the topic exist, does the timeout fit?"""
+        columns = kafka_rows.check_schema(schema, self.topic)
+        cluster = check_cluster(self)
+        return Capabilities(
+            guarantee=Guarantee.EXACTLY_ONCE,
+            sentence="Each row is one record that read_committed consumers see once, in order per "
+            "key within a part.",
+            target=f"kafka:{cluster.id}/{self.topic if self.topic is not None else '*'}",
+            expires=True,
+            publishes=True,
+            columns=columns,
+            start_over=f"delete topic {self.control_topic_of(query.name)!r} and what you want to "
+            "write again",
+        )
+
+    def open(self, query: QueryId) -> None:
+        """Create the control topic."""
+        create_topic(self, query.name)
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> KafkaPart | None:
+        """Produce in a transaction, flush, and leave it open."""
+        first = next((batch for batch in rows if batch.num_rows), None)
+        if first is None:
+            return None
+        writer = pool().begin(self, part)
+        try:
+            reach("kafka.begun")
+            sending = Sending(self, part, writer.producer)
+            sending.send(first)
+            for batch in rows:
+                sending.send(batch)
+            prepared = writer.prepared()
+        except BaseException:
+            pool().discard(part)
+            raise
+        reach("kafka.prepared")
+        return prepared
+
+    def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
+        """Produce without a transaction, and wait until the brokers have everything."""
+        first = next((batch for batch in rows if batch.num_rows), None)
+        if first is None:
+            return
+        producer = pool().plain(self)
+        try:
+            sending = Sending(self, part, producer)
+            sending.send(first)
+            for batch in rows:
+                sending.send(batch)
+            producer.flush(self.transaction_timeout_s, str(part.id))
+            producer.check()
+        except BaseException:
+            pool().discard_plain(self)
+            raise
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]) -> CommitResult:
+        """End every transaction, all at once; where the broker only says no, look for the proof."""
+        client = connect(self.bootstrap_servers, self.options)
+        by_name = {_transaction(part.committable): part for part in parts}
+        reach("kafka.commit")
+        answers = client.end(list(by_name), commit=True)
+        outcomes: dict[PartId, Outcome] = {}
+        said: set[str] = set()
+        doubtful: list[Prepared[KafkaPart]] = []
+        for transaction, answer in answers.items():
+            part = by_name[transaction]
+            if answer == UNANSWERED:
+                _unanswered.add(transaction)
+            if answer in NOT_NOW:
+                outcomes[part.id] = Outcome.UNKNOWN
+                said.add(answer)
+            elif answer != NO_ERROR:
+                doubtful.append(part)
+                said.add(answer)
+            elif transaction in _unanswered and not self._burn(transaction):
+                outcomes[part.id] = Outcome.UNKNOWN
+            else:
+                outcomes[part.id] = Outcome.COMMITTED
+        outcomes.update(self._proven(doubtful))
+        return CommitResult(outcomes, ", ".join(sorted(said)))
+
+    def _burn(self, transaction: Transaction) -> bool:
+        """A request that was not answered may still arrive, so its producer ends here (rule 17)."""
+        client = connect(self.bootstrap_servers, self.options)
+        if client.fence([transaction])[transaction] in NOT_NOW:
+            return False
+        _unanswered.discard(transaction)
+        return True
+
+    def _proven(self, parts: Sequence[Prepared[KafkaPart]]) -> dict[PartId, Outcome]:
+        """Find out by the markers what became of transactions that the broker does not know."""
+        if not parts:
+            return {}
+        fates: dict[KafkaPart, bool | None] = {}
+        for topic in {part.committable.control_topic for part in parts}:
+            some = [p.committable for p in parts if p.committable.control_topic == topic]
+            fates.update(Reader(self.bootstrap_servers, self.options).fates(topic, some))
+        meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
+        return {part.id: meaning[fates[part.committable]] for part in parts}
+
+    def abort(self, parts: Sequence[Prepared[KafkaPart]]) -> None:
+        """Fence each writer, which aborts its transaction; whoever took the name over stays."""
+        self._fence([_transaction(part.committable) for part in parts])
+
+    def _fence(self, transactions: Sequence[Transaction]) -> None:
+        """Ask until the coordinator has done it; while it aborts, it says so."""
+        client = connect(self.bootstrap_servers, self.options)
+        left = list(dict.fromkeys(transactions))
+        deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
+        while left:
+            answers = client.fence(left)
+            left = [one for one, answer in answers.items() if answer in NOT_NOW]
+            if left and time.monotonic() > deadline_s:
+                said = sorted(set(answers.values()))
+                raise TimeoutError(f"{len(left)} transactions were not aborted in time: {said}")
+            if left:
+                threading.Event().wait(_FENCE_PAUSE_S)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[KafkaPart]]:
+        """List the query's open transactions; their markers tell which parts they are."""
+        described = self._described(query, OPEN_STATES)
+        open_now = [one for one in described if one.state in OPEN_STATES]
+        if not open_now:
+            return []
+        topic = self.control_topic_of(query.name)
+        markers = self._markers(query, committed=False)
+        parts = {
+            Transaction(m.transactional_id, m.producer_id, m.producer_epoch): m.part
+            for m in markers
+        }
+        found = []
+        for one in open_now:
+            writer = WriterId.parse(one.transaction.id)
+            assert writer is not None
+            id_ = parts.get(one.transaction, writer.unknown_part())
+            name, producer_id, epoch = vars(one.transaction).values()
+            found.append(Prepared(id_, 0, KafkaPart(name, producer_id, epoch, topic, -1)))
+        return found
+
+    def _markers(self, query: QueryId, committed: bool) -> list[Marker]:
+        reader = Reader(self.bootstrap_servers, self.options)
+        return reader.newest(self.control_topic_of(query.name), query.name, committed)
+
+    def _described(self, query: QueryId, states: Sequence[str]) -> list[Any]:
+        """Ask the coordinators about the query's transactional ids."""
+        client = connect(self.bootstrap_servers, self.options)
+        prefix = prefix_of(query)
+        names = [name for name in client.list(states) if name.startswith(prefix)]
+        writers = [name for name in names if WriterId.parse(name) is not None]
+        return list(client.describe(writers).values())
+
+    def close(self, query: QueryId) -> None:
+        """Fence every writer of the query, so that a task that dies slowly opens nothing more."""
+        self._fence([one.transaction for one in self._described(query, ())])
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """What the newest visible marker of any query of this name says."""
+        markers = self._markers(query, committed=True)
+        if not markers:
+            return None
+        incarnation = markers[-1].part.incarnation
+        newest = max(m.part.epoch for m in markers if m.part.incarnation == incarnation)
+        return Seen(incarnation, newest)
+
+
+# EndTxn requests that got no answer and may still be on their way, in this process.
+_unanswered: set[Transaction] = set()
+
+
+def _transaction(part: KafkaPart) -> Transaction:
+    return Transaction(part.transactional_id, part.producer_id, part.producer_epoch)

@@ -1,0 +1,310 @@
+"""The Kafka source on a real broker: what it reads, what it leaves out, what it refuses.
+
+And the positions of a query in a consumer group, as a lag tool sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from beadline import Stream, exactly_once, sources
+from beadline.errors import BadQuery, BadSetting, JarsUnavailable, UsageError
+from beadline.observe import Event
+from beadline.run import jars
+from beadline.run.jars import require_connector
+from beadline.run.positions import TELL_EVERY_S
+from beadline.run.query import Query
+from beadline.run.session import session
+from beadline.sinks import MemorySink
+from beadline.testing.servers import KafkaCluster, kafka
+from tests.conftest import needs_server
+
+SOON_S = 30
+QUIET = {"log_level": 2}
+LOGIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="hush-hush";'
+)
+
+
+@pytest.fixture(autouse=True)
+def connector(spark: SparkSession) -> None:
+    """The session of all tests has the connector where its jars can be had."""
+    try:
+        require_connector(spark, "kafka")
+    except JarsUnavailable as error:
+        needs_server(str(error))
+
+
+@pytest.fixture
+def topic(kafka_cluster: KafkaCluster) -> str:
+    """A topic of the test's own, with two partitions."""
+    name = f"source-{uuid.uuid4().hex}"
+    kafka_cluster.create_topic(name, partitions=2)
+    return name
+
+
+def produce(servers: str, topic: str, values: range, **settings: Any) -> None:
+    """Write numbers, even ones to partition 0 and odd ones to partition 1."""
+    producer = Producer({"bootstrap.servers": servers, **QUIET})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % 2, **settings)
+    assert producer.flush(SOON_S) == 0
+
+
+def run(frame: DataFrame, folder: Path, listener: Callable[[Event], None] | None = None) -> None:
+    """Run to the end of what is there."""
+    query = stream(frame, folder).start(
+        str(folder / "checkpoint"), available_now=True, listener=listener
+    )
+    assert query.awaitTermination(120)
+
+
+def stream(frame: DataFrame, folder: Path) -> Stream:
+    values = frame.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value")
+    return exactly_once(values, "job").to(MemorySink(folder.name))
+
+
+def rows(folder: Path) -> list[int]:
+    return sorted(row["value"] for row in MemorySink.rows(folder.name))
+
+
+def positions(servers: str, group: str, topic: str) -> dict[int, int]:
+    """What a lag tool sees; partitions without a position are left out."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, **QUIET})
+    try:
+        asked = [TopicPartition(topic, number) for number in range(2)]
+        found = consumer.committed(asked, timeout=SOON_S)
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def wait_for(condition: Callable[[], bool], query: Query) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        assert not query.awaitTermination(0.1)
+
+
+def test_what_was_produced_is_read_once(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    epochs: list[Event] = []
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic, max_per_epoch=40)
+    produce(servers, topic, range(100))
+    run(frame, tmp_path, epochs.append)
+    assert rows(tmp_path) == list(range(100))
+    assert [event.epoch for event in epochs if event.kind == "committed"] == [0, 1, 2]
+    produce(servers, topic, range(100, 130))
+    run(frame, tmp_path)
+    assert rows(tmp_path) == list(range(130))
+
+
+def test_aborted_and_open_transactions_are_not_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": topic, **QUIET})
+    producer.init_transactions(SOON_S)
+    for value, end in ((1, "commit"), (2, "abort"), (3, "commit"), (4, "open")):
+        producer.begin_transaction()
+        producer.produce(topic, str(value).encode(), partition=0)
+        assert producer.flush(SOON_S) == 0
+        if end != "open":
+            getattr(producer, f"{end}_transaction")(SOON_S)
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic)
+    run(frame, tmp_path)
+    assert rows(tmp_path) == [1, 3]
+    producer.commit_transaction(SOON_S)
+    kafka_cluster.read(topic)  # waits until the markers are there
+    run(frame, tmp_path)
+    assert rows(tmp_path) == [1, 3, 4]
+
+
+def test_where_to_start_and_what_to_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str
+) -> None:
+    servers = [kafka_cluster.bootstrap_servers]
+    produce(servers[0], topic, range(10), headers=[("unit", b"eur")])
+
+    def read(**arguments: Any) -> list[Any]:
+        frame = sources.kafka(spark, bootstrap_servers=servers, **arguments)
+        name = f"read_{uuid.uuid4().hex}"
+        writer = frame.writeStream.format("memory").queryName(name).trigger(availableNow=True)
+        assert writer.start().awaitTermination(60)
+        return spark.table(name).collect()
+
+    def values(**arguments: Any) -> list[int]:
+        return sorted(int(row.value) for row in read(**arguments))
+
+    assert values(topics=[topic], starting={topic: {0: 3, 1: -1}}) == [6, 8]
+    assert values(topic=topic, starting="latest") == []
+    assert values(pattern=f"{topic[:-1]}.") == list(range(10))
+    one = {"assign": json.dumps({topic: [1]})}
+    assert values(options=one) == [1, 3, 5, 7, 9]
+    assert {row.headers[0].key for row in read(topic=topic, headers=True)} == {"unit"}
+
+
+def test_positions_follow_the_epochs(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    produce(servers, topic, range(10))
+    told: list[Event] = []
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic, group=topic)
+    # Another source first, whose offsets have another form: places must not be mixed up.
+    rate = sources.rate(spark, rows_per_second=1).selectExpr("CAST('-1' AS BINARY) AS value")
+    both = rate.union(frame.select("value"))
+    query = stream(both, tmp_path).start(str(tmp_path / "checkpoint"), listener=told.append)
+    try:
+        wait_for(lambda: positions(servers, topic, topic) == {0: 5, 1: 5}, query)
+        produce(servers, topic, range(10, 13))
+        wait_for(lambda: positions(servers, topic, topic) == {0: 7, 1: 6}, query)
+        assert positions(servers, topic, topic) == kafka_cluster.end_offsets(topic)
+    finally:
+        query.stop()
+    assert [value for value in rows(tmp_path) if value >= 0] == list(range(13))
+    assert not [event for event in told if event.kind == "positions failed"]
+
+
+def test_the_last_positions_are_there_when_a_query_has_ended(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    frame = sources.kafka(
+        spark, bootstrap_servers=servers, topic=topic, group=topic, max_per_epoch=4
+    )
+    produce(servers, topic, range(10))
+    run(frame, tmp_path)
+    assert positions(servers, topic, topic) == {0: 5, 1: 5}
+
+
+def test_positions_that_cannot_be_written_cost_nothing_but_an_event(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """A living member owns the group, so the broker refuses; the query does not notice."""
+    servers = kafka_cluster.bootstrap_servers
+    produce(servers, topic, range(10))
+    member = Consumer({"bootstrap.servers": servers, "group.id": topic, **QUIET})
+    member.subscribe([topic])
+    deadline = time.monotonic() + SOON_S
+    while not member.assignment():
+        assert time.monotonic() < deadline
+        member.poll(0.1)
+    told: list[Event] = []
+    try:
+        frame = sources.kafka(
+            spark, bootstrap_servers=servers, topic=topic, group=topic, max_per_epoch=2
+        )
+        run(frame, tmp_path, told.append)
+    finally:
+        member.close()
+    assert rows(tmp_path) == list(range(10))
+    (failed,) = [event for event in told if event.kind == "positions failed"]
+    assert failed.details["groups"] == topic
+    assert TELL_EVERY_S == 60
+
+
+def test_positions_with_a_name_and_a_password(spark: SparkSession, tmp_path: Path) -> None:
+    with kafka(users={"admin": "hush-hush"}) as cluster:
+        cluster.create_topic("orders", partitions=2)
+        produce(cluster.bootstrap_servers, "orders", range(10))
+        options = {
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": LOGIN,
+        }
+        frame = sources.kafka(
+            spark,
+            bootstrap_servers=cluster.sasl_servers,
+            topic="orders",
+            group="lag",
+            options=options,
+        )
+        run(frame, tmp_path)
+        assert rows(tmp_path) == list(range(10))
+        assert positions(cluster.bootstrap_servers, "lag", "orders") == {0: 5, 1: 5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, BadQuery, "no topic is given; give one of topic="),
+        ({"topic": "a", "topics": ["b"]}, BadQuery, "topic= and topics= exclude each other"),
+        ({"topic": "a", "options": {"assign": "{}"}}, BadQuery, "topic= and option assign exclude"),
+        ({"topic": "a,b"}, BadQuery, r"'a,b' is no name of a topic.*topics=\[...\]"),
+        ({"topics": "a"}, BadQuery, "for one topic give topic='a'"),
+        ({"topics": []}, BadQuery, "empty list"),
+        ({"pattern": ""}, BadQuery, "pattern= is empty"),
+        ({"topic": "a", "bootstrap_servers": " ,"}, BadSetting, 'is empty; give "host:port"'),
+        ({"topic": "a", "bootstrap_servers": "localhost"}, BadSetting, "'localhost' is not of the"),
+        ({"topic": "a", "starting": "first"}, BadSetting, "not 'first'"),
+        ({"topic": "a", "starting": {"a": {"0": 1}}}, BadSetting, "an offset for each"),
+        ({"topic": "a", "starting": {"a": {}}}, BadSetting, "an offset for each"),
+        ({"topic": "a", "max_per_epoch": 0}, BadSetting, "at least 1, not 0"),
+        ({"topic": "a", "group": " "}, BadSetting, "name of a consumer group"),
+        (
+            {"topic": "a", "options": {"kafka.isolation.level": "read_uncommitted"}},
+            BadSetting,
+            "would break exactly-once: records of transactions",
+        ),
+        (
+            {"topic": "a", "options": {"FailOnDataLoss": False}},
+            BadSetting,
+            "FailOnDataLoss=false would break exactly-once",
+        ),
+        ({"topic": "a", "options": {"subscribe": "b"}}, BadSetting, "argument here: give topic="),
+        ({"topic": "a", "options": {"kafka.X": "1", "kafka.x": "2"}}, BadSetting, "given twice"),
+        (
+            {"topic": "a", "options": {"kafka.auto.offset.reset": "none"}},
+            BadSetting,
+            "Spark refuses the options: .*auto.offset.reset",
+        ),
+    ],
+)
+def test_refused_with_the_fix(
+    spark: SparkSession, arguments: dict[str, Any], error: type[UsageError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        sources.kafka(spark, **{"bootstrap_servers": "127.0.0.1:1", **arguments})
+
+
+def test_no_secret_in_any_text(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"kafka.sasl.jaas.config": LOGIN, "kafka.ssl.key.password": "hush-hush"}
+    asked: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "topic": "a"}
+    with pytest.raises(BadSetting) as refused:
+        sources.kafka(spark, **asked, options={**options, "kafka.auto.offset.reset": "none"})
+    assert "hush" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    timeouts = {"kafka.default.api.timeout.ms": 2000, "kafka.request.timeout.ms": 1000}
+    once = {"fetchOffset.numRetries": 1}
+    frame = sources.kafka(spark, **asked, options={**options, **timeouts, **once})
+    query = stream(frame, tmp_path).start(str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(60)
+    assert "hush" not in str(failed.value)
+    query.stop()
+
+
+def test_a_session_without_the_jars(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = replace(jars.CONNECTORS["kafka"], classes=("org.example.NotThere",))
+    monkeypatch.setattr(jars, "CONNECTORS", {"kafka": absent})
+    said = r'org.example.NotThere cannot be loaded.*connectors=\("kafka",\).*spark-sql-kafka-0-10'
+    with pytest.raises(JarsUnavailable, match=said):
+        sources.kafka(spark, bootstrap_servers="127.0.0.1:1", topic="a")
+    with pytest.raises(JarsUnavailable, match=said):
+        session("late", connectors=("kafka",))
+    assert session("late") is not None

@@ -1,0 +1,93 @@
+"""The conformance suite on ``KafkaSink``, with the old and the new transaction protocol."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from beadline.sink import AnySink
+from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.part import WriterId
+from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.testing.servers import KafkaCluster
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+
+_topics = (f"suite-{number}" for number in itertools.count())
+STRANGER = "somebody-elses-transaction"
+
+
+class KafkaHarness(SinkHarness):
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    secrets = ("dont-tell-me",)
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster = cluster
+        self.strangers: list[Producer] = []
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        # The suite's query always has the same name, so what earlier cases left open would be its.
+        client = connect(self.cluster.bootstrap_servers, {})
+        while found := client.describe(client.list(OPEN_STATES)):
+            client.fence([one.transaction for one in found.values()])
+        topic = next(_topics)
+        self.cluster.create_topic(topic, partitions=2)
+        return KafkaSink(
+            topic,
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            control_topic=f"{topic}-markers",
+            transaction_timeout_s=600,
+            options={"sasl.password": "dont-tell-me"},
+        )
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        assert isinstance(sink, KafkaSink)
+        assert sink.topic is not None
+        return [
+            {"key": _text(record.key), "value": _text(record.value)}
+            for record in self.cluster.read(sink.topic)
+        ]
+
+    def leftovers(self, sink: AnySink) -> Collection[str]:
+        return connect(self.cluster.bootstrap_servers, {}).list(OPEN_STATES)
+
+    def plant_stranger(self, sink: AnySink) -> str | None:
+        servers = {"bootstrap.servers": self.cluster.bootstrap_servers}
+        producer = Producer({**servers, "transactional.id": STRANGER})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        topic = next(_topics)
+        self.cluster.create_topic(topic)
+        producer.produce(topic, b"mine")
+        producer.flush()
+        self.strangers.append(producer)
+        return STRANGER
+
+    def row(self, number: int, version: int = 0) -> Row:
+        return {"key": str(number), "value": f"{number}.{version}"}
+
+    def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
+        words = ["", " ", "NULL", "\\N", "'", '"', "%s", "ß ö 漢 🧵", "a\tb\nc", "007", None, "\0"]
+        rows = [{"key": words[-index], "value": word} for index, word in enumerate(words)]
+        return self.schema, rows
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+@pytest.fixture(params=["new protocol", "old protocol"])
+def harness(request: pytest.FixtureRequest) -> SinkHarness:
+    name = "kafka_cluster" if request.param == "new protocol" else "old_kafka_cluster"
+    return KafkaHarness(request.getfixturevalue(name))
+
+
+def test_ids_survive_their_text() -> None:
+    id_ = WriterId("orders", "a" * 32, "clean", 17, 1)
+    assert WriterId.parse(str(id_)) == id_
+    for strange in ("", "orders", str(id_) + "~1", str(id_).replace("~17~", "~x~")):
+        assert WriterId.parse(strange) is None
