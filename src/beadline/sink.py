@@ -61,7 +61,7 @@ class Capabilities:
     ``target`` says where the rows go, in a form that stays the same as long as it is the same
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
-    a content checksum, so that they can be replayed. ``publishes`` says that ``publish`` is there.
+    a content checksum, so that they can be replayed; ``timeout_setting`` names what to raise. ``publishes`` says that ``publish`` is there.
     ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
     that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
     to make the target forget the query.
@@ -72,6 +72,7 @@ class Capabilities:
     target: str
     atomic: bool = False
     expires: bool = False
+    timeout_setting: str = "the outside system's transaction timeout"
     publishes: bool = False
     shared_disk: bool = False
     columns: tuple[str, ...] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pytest
@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from beadline.sink import AnySink
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.part import WriterId
+from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.transactions import OPEN_STATES, connect
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.suite import *  # noqa: F403
@@ -81,9 +82,10 @@ def _text(data: bytes | None) -> str | None:
 
 
 @pytest.fixture(params=["new protocol", "old protocol"])
-def harness(request: pytest.FixtureRequest) -> SinkHarness:
+def harness(request: pytest.FixtureRequest) -> Iterator[SinkHarness]:
     name = "kafka_cluster" if request.param == "new protocol" else "old_kafka_cluster"
-    return KafkaHarness(request.getfixturevalue(name))
+    yield KafkaHarness(request.getfixturevalue(name))
+    pool().close()
 
 
 def test_ids_survive_their_text() -> None:

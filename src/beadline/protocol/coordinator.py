@@ -231,6 +231,11 @@ class Coordinator:
         finally:
             self.running.release()
 
+    @property
+    def expires(self) -> bool:
+        """Whether some sink's prepared parts hold others up, and are thrown away in the end."""
+        return any(sink.capabilities.expires for sink in self.sinks)
+
     def close(self) -> None:
         """After a clean stop: nothing stays open, unless a newer start has taken over."""
         self.log.check_newest()

@@ -30,11 +30,13 @@ def replay(
     """Return a new decision of the same epoch, in which the lost parts are replaced."""
     where = f"query {coordinator.query.name!r}, epoch {decision.epoch}"
     coordinator.tell("lost", decision.epoch, parts={n: len(p) for n, p in lost.items()})
+    sinks = [sink for sink in coordinator.sinks if sink.name in lost]
     if times > REPLAYS_MAX:
+        settings = ", ".join(sorted({sink.capabilities.timeout_setting for sink in sinks}))
         raise PartLost(
             f"{where}: parts of {sorted(lost)} were lost {times} times in a row. Nothing is "
-            "dropped: the epoch stays decided. Raise the outside system's transaction timeout "
-            "above the time that an epoch takes, then start again."
+            f"dropped: the epoch stays decided. Raise {settings} above the time that an epoch "
+            "takes, then start again."
         )
     check_offsets(decision, batch.offsets())
     if batch.settings() != decision.settings:
@@ -43,7 +45,6 @@ def replay(
             f"that cut rows into parts have changed from {decision.settings} to "
             f"{batch.settings()}. Start again with the old settings; nothing was published."
         )
-    sinks = [sink for sink in coordinator.sinks if sink.name in lost]
     acks = coordinator.prepare(batch, sinks, again=True)
     coordinator.losers = True  # attempts that are in no ack
     dropped = given_up(coordinator.log.state, decision)

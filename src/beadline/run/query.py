@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
+STRAGGLER_PAUSES_S = (0.5, 1.0)
 _starting = threading.Lock()
 
 
@@ -169,8 +171,13 @@ class Query:
         if self._settled or (self._error is not None and not self._interrupted):
             return
         self._settled = True
+        # A task that was cancelled may still be about to begin something: look again for it.
+        pauses_s = STRAGGLER_PAUSES_S if self._interrupted and self._coordinator.expires else ()
         try:
             self._coordinator.close()
+            for pause_s in pauses_s:
+                time.sleep(pause_s)
+                self._coordinator.close()
         except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
             self._coordinator.tell("sweep failed", error=str(error))
 

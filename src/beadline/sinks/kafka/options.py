@@ -39,6 +39,9 @@ DEFAULTS: dict[str, Any] = {
     "acks": "all",
 }
 
+# Beadline says itself what goes wrong; librdkafka would print each try to connect to stderr.
+LOG_LEVEL = 2
+
 _DIRECT = {
     "security.protocol": "security_protocol",
     "sasl.mechanism": "sasl_mechanism",
@@ -83,12 +86,12 @@ def check(options: Options, exactly_once: bool = True) -> None:
 
 def client(servers: str, options: Options) -> dict[str, Any]:
     """Return the settings of any librdkafka client."""
-    return {"bootstrap.servers": servers, "log_level": 3, **_shared(options)}
+    return {"bootstrap.servers": servers, "log_level": LOG_LEVEL, **_shared(options)}
 
 
 def producer(servers: str, options: Options) -> dict[str, Any]:
     """Return the settings of a producer without transactions."""
-    return {"bootstrap.servers": servers, "log_level": 3, **DEFAULTS, **options}
+    return {"bootstrap.servers": servers, "log_level": LOG_LEVEL, **DEFAULTS, **options}
 
 
 def admin(servers: str, options: Options, timeout_s: float) -> dict[str, Any]:

@@ -237,6 +237,15 @@ class Pool:
         if producer is not None:
             producer.close()
 
+    def close(self) -> None:
+        """Throw everything away; for tests, whose brokers come and go."""
+        with self._lock:
+            writers = [writer for _, writer in self._writers.values()]
+            plain = list(self._plain.values())
+            self._writers, self._plain = {}, {}
+        for one in (*writers, *plain):
+            one.close()
+
     def _ready(self, writer: Writer, part: Part) -> bool:
         """Whether a writer may go on: nothing of it is open that we are not sure of."""
         from confluent_kafka import KafkaException

@@ -82,6 +82,8 @@ class KafkaSink(Sink[KafkaPart]):
             "key within a part.",
             target=f"kafka:{cluster.id}/{self.topic if self.topic is not None else '*'}",
             expires=True,
+            timeout_setting="transaction_timeout_s of KafkaSink (and the broker's "
+            "transaction.max.timeout.ms)",
             publishes=True,
             columns=columns,
             start_over=f"delete topic {self.control_topic_of(query.name)!r} and what you want to "

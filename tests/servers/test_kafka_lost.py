@@ -1,0 +1,181 @@
+"""Transactions that the broker threw away, where Flink loses data: proven, and replayed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from beadline import Stream, exactly_once
+from beadline.errors import NotDeterministic, PartLost
+from beadline.observe import Event
+from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.part import WriterId
+from beadline.sinks.kafka.transactions import OPEN_STATES, Described, connect
+from beadline.testing.servers import KafkaCluster
+from tests.spark.jobs import read, rows_sink, run, run_and_die, table, write_input
+
+Build = Callable[["Job"], Stream]
+
+
+class Job:
+    """Rows in two parts, into Kafka and into SQLite."""
+
+    def __init__(self, spark: SparkSession, cluster: KafkaCluster, folder: Path) -> None:
+        self.spark = spark
+        self.cluster = cluster
+        self.folder = folder
+        self.name = f"lost-{uuid.uuid4().hex[:8]}"
+        self.timeout_s = 600.0
+        self.events: list[Event] = []
+        cluster.create_topic(self.name, partitions=2)
+
+    @property
+    def sink(self) -> KafkaSink:
+        return KafkaSink(
+            self.name,
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            transaction_timeout_s=self.timeout_s,
+        )
+
+    def stream(self, frame: DataFrame, value: F.Column | None = None) -> Stream:  # type: ignore[name-defined]
+        def to_kafka(rows: DataFrame) -> DataFrame:
+            shown = F.col("id").cast("string") if value is None else value
+            return rows.select(shown.alias("value"))
+
+        return (
+            exactly_once(frame, self.name).to(self.sink, rows=to_kafka).to(rows_sink(self.folder))
+        )
+
+    def source(self) -> DataFrame:
+        return read(self.spark, self.folder / "in")
+
+    def run(self, build: Build) -> None:
+        run(build(self), self.folder, listener=self.events.append)
+
+    def die(self, build: Build, point: str) -> None:
+        run_and_die(build(self), self.folder, point, times=2, listener=self.events.append)
+
+    def open_now(self) -> list[Described]:
+        client = connect(self.cluster.bootstrap_servers, {})
+        ours = (id_ for id_ in client.list(OPEN_STATES) if f"~{self.name}~" in id_)
+        return [one for one in client.describe(ours).values() if one.state in OPEN_STATES]
+
+    def wait_for_time_out(self) -> None:
+        deadline_s = time.monotonic() + 30
+        while self.open_now():
+            assert time.monotonic() < deadline_s, "the broker keeps them open"
+            time.sleep(0.1)
+
+    def abort(self, some: Iterable[Described]) -> None:
+        """As the broker does at the end of its patience."""
+        client = connect(self.cluster.bootstrap_servers, {})
+        left = [one.transaction for one in some]
+        while left:
+            answers = client.fence(left)
+            left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+
+    def check(self, ids: list[int], lost: int = 1) -> None:
+        shown = sorted(int(record.value or b"") for record in self.cluster.read(self.name))
+        assert shown == ids
+        assert table(self.folder) == ids
+        assert self.open_now() == []
+        kinds = [event.kind for event in self.events]
+        assert (kinds.count("lost"), kinds.count("replayed")) == (lost, lost)
+
+
+@pytest.fixture
+def job(spark: SparkSession, kafka_cluster: KafkaCluster, tmp_path: Path) -> Job:
+    return Job(spark, kafka_cluster, tmp_path)
+
+
+def stateless(job: Job) -> Stream:
+    return job.stream(job.source().repartition(2, "id"))
+
+
+def stateful(job: Job) -> Stream:
+    return job.stream(job.source().dropDuplicates(["id"]))
+
+
+def different_each_time(job: Job) -> Stream:
+    return job.stream(job.source().repartition(2, "id"), F.lit(uuid.uuid4().hex))
+
+
+@pytest.mark.parametrize("build", [stateless, stateful])
+@pytest.mark.parametrize("point", ["decide.after", "kafka.commit"])
+def test_a_timeout_while_everything_was_down(job: Job, build: Build, point: str) -> None:
+    """A short timeout, a long pause; the other sink may be committed already."""
+    ids = write_input(job.folder / "in", 3, rows=40)
+    job.timeout_s = 3
+    job.die(build, point)
+    job.wait_for_time_out()
+    job.timeout_s = 600
+    job.run(build)
+    job.check(ids)
+
+
+def test_one_part_of_several_is_lost(job: Job) -> None:
+    ids = write_input(job.folder / "in", 3, rows=40)
+    job.die(stateless, "decide.after")
+    assert len(job.open_now()) == 2
+    job.abort(job.open_now()[:1])
+    job.run(stateless)
+    job.check(ids)
+
+
+def test_a_death_in_the_replay(job: Job) -> None:
+    ids = write_input(job.folder / "in", 3)
+    job.die(stateless, "decide.after")
+    job.abort(job.open_now()[:1])
+    run_and_die(stateless(job), job.folder, "prepare.after")
+    run_and_die(stateless(job), job.folder, "decide.after")
+    job.run(stateless)
+    assert sorted(int(record.value or b"") for record in job.cluster.read(job.name)) == ids
+    assert table(job.folder) == ids
+    assert job.open_now() == []
+
+
+def test_a_plan_that_is_not_deterministic_stops(job: Job) -> None:
+    write_input(job.folder / "in", 3)
+    job.die(different_each_time, "decide.after")
+    job.abort(job.open_now()[:1])
+    with pytest.raises(NotDeterministic, match="not deterministic"):
+        job.run(different_each_time)
+    assert job.open_now() == [], "what the replay prepared was left open"
+    shown = len(job.cluster.read(job.name))
+    assert 10 <= shown < 20, "the lost part was published all the same"
+
+
+def test_committed_and_then_the_id_was_used_again_is_not_lost(job: Job) -> None:
+    """The broker's answer is the same as for a lost one (rule 12); only the marker tells."""
+    ids = write_input(job.folder / "in", 3)
+    job.die(stateless, "commit.after")
+    client = connect(job.cluster.bootstrap_servers, {})
+    ours = [id_ for id_ in client.list() if f"~{job.name}~" in id_]
+    assert len(ours) == 4
+    assert all(WriterId.parse(id_) for id_ in ours)
+    job.abort(client.describe(ours).values())  # moves every producer's epoch on, twice
+    job.abort(client.describe(ours).values())
+    job.run(stateless)
+    job.check(ids, lost=0)
+
+
+def test_parts_lost_again_and_again_stop_the_query(job: Job) -> None:
+    """An epoch longer than the timeout (rule 22): so many replays, then the setting is named."""
+    ids = write_input(job.folder / "in", 2)
+
+    def forget(event: Event) -> None:
+        job.events.append(event)
+        if event.kind in ("decided", "replayed"):
+            job.abort(job.open_now())
+
+    with pytest.raises(PartLost, match="transaction_timeout_s"):
+        run(stateless(job), job.folder, listener=forget)
+    job.events.clear()
+    job.run(stateless)
+    job.check(ids)
