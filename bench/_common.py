@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from beadline.run.session import session
 
 
-def quiet_session(**conf: str) -> SparkSession:
+def quiet_session(connectors: tuple[str, ...] = (), **conf: str) -> SparkSession:
     """Two cores, nothing else running, no noise."""
     defaults = {
         "spark.master": "local[2]",
@@ -22,7 +22,7 @@ def quiet_session(**conf: str) -> SparkSession:
         "spark.log.level": "OFF",
         "spark.driver.memory": "2g",
     }
-    return session("bench", **{**defaults, **conf})
+    return session("bench", connectors=connectors, **{**defaults, **conf})
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Committable)
 
+# What a dead letter sink is given of every refused row; a sink may ask for other columns.
+DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
+
 
 class Guarantee(enum.IntEnum):
     """How often a row may show; the guarantee of a query is its weakest part's."""
@@ -61,7 +64,8 @@ class Capabilities:
     ``target`` says where the rows go, in a form that stays the same as long as it is the same
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
-    a content checksum, so that they can be replayed; ``timeout_setting`` names what to raise. ``publishes`` says that ``publish`` is there.
+    a content checksum, so that they can be replayed; ``timeout_setting`` names what to raise.
+    ``publishes`` says that ``publish`` is there.
     ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
     that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
     to make the target forget the query.
@@ -152,9 +156,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class _SinkBase(ABC, Generic[C]):
-    """What both shapes share. Subclasses are frozen dataclasses of configuration."""
+    """What both shapes share. Subclasses are frozen dataclasses of configuration.
+
+    ``dead_letter_columns`` says in which columns this sink takes rows that another one refused:
+    any of ``DEAD_LETTER_COLUMNS``, and ``value``, which is all of them as one JSON object.
+    """
 
     committable: ClassVar[type[Committable]]
+    dead_letter_columns: ClassVar[tuple[str, ...]] = DEAD_LETTER_COLUMNS
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Give every sink a repr that names it and shows none of its settings.
@@ -219,7 +228,8 @@ class Sink(_SinkBase[C]):
         """Make the part durable and invisible; answer with what finishes it from any process.
 
         Runs on an executor. ``None`` says that there was nothing to write. When this returns, a
-        power cut must not lose the rows.
+        power cut must not lose the rows. Rows that can never be taken go to ``part.refuse``, and
+        are then not yours any more.
         """
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
@@ -245,11 +255,15 @@ AnySink = Sink[Any] | FrameSink[Any]
 
 @dataclass(frozen=True)
 class BoundSink:
-    """A sink in its place in one query: named, checked, and with what it was found to promise."""
+    """A sink in its place in one query: named, checked, and with what it was found to promise.
+
+    ``dead_letter`` names the sink, another one of the query, that takes the rows refused by it.
+    """
 
     name: str
     sink: AnySink
     capabilities: Capabilities
+    dead_letter: str = ""
 
     def __repr__(self) -> str:
         """Name and target only: a sink's settings may hold a secret."""

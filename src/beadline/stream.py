@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import BadQuery, BadSetting
 from beadline.ids import check_name
 from beadline.sink import AnySink, FrameSink, Guarantee, Sink
+from beadline.sinks._names import name_from
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +32,7 @@ class Output:
     rows: Rows | None = None
     allow: Guarantee | None = None
     shared_disk: bool = False
+    refused_by: str = ""  # for a dead letter sink: the sink whose refused rows it takes
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Stream:
         name: str | None = None,
         allow: str | None = None,
         shared_disk: bool = False,
+        dead_letter: AnySink | None = None,
     ) -> Stream:
         """Add a sink; every sink of a stream is decided together, epoch by epoch.
 
@@ -57,19 +60,32 @@ class Stream:
         name in the log, made from its target unless given; it must stay the same over restarts.
         ``allow="at-least-once"`` lets a weaker sink stand beside the others. ``shared_disk=True``
         says that a sink's local path is the same disk (a network mount) for driver and executors;
-        without it such a sink is refused on a cluster.
+        without it such a sink is refused on a cluster. ``dead_letter`` is a sink for the rows that
+        this one refuses, each with the reason, decided in the same epoch; without it a refused row
+        stops the query. ``allow`` and ``shared_disk`` are said of both.
         """
         if not isinstance(sink, (Sink, FrameSink)):
             raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
         name = check_name("sink", name if name is not None else sink.default_name)
-        if any(output.name == name for output in self.outputs):
-            raise BadQuery(
-                f"query {self.name!r} has two sinks named {name!r}: the log could not tell their "
-                'parts apart. Give one of them another name: .to(sink, name="..."). Nothing was '
-                "written."
-            )
         weaker = None if allow is None else _allowed(allow)
-        return replace(self, outputs=(*self.outputs, Output(name, sink, rows, weaker, shared_disk)))
+        stream = self._with(Output(name, sink, rows, weaker, shared_disk))
+        if dead_letter is None:
+            return stream
+        if not isinstance(dead_letter, (Sink, FrameSink)) or dead_letter == sink:
+            what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
+            raise BadQuery(f"dead_letter= wants another sink of beadline.sinks, not {what}")
+        # Named by the sink that it serves, so that two may share one target in any order.
+        letters = name_from(name, "dead-letter")
+        return stream._with(Output(letters, dead_letter, None, weaker, shared_disk, name))
+
+    def _with(self, output: Output) -> Stream:
+        if any(other.name == output.name for other in self.outputs):
+            raise BadQuery(
+                f"query {self.name!r} has two sinks named {output.name!r}: the log could not tell "
+                'their parts apart. Give one of them another name: .to(sink, name="..."). Nothing '
+                "was written."
+            )
+        return replace(self, outputs=(*self.outputs, output))
 
     def start(
         self,

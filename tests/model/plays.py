@@ -151,7 +151,7 @@ def check_once(world: ModelWorld) -> None:
     for name, server in world.servers.items():
         shown = Counter(server.rows())
         for epoch in world.committed - world.published:
-            if any(shown[row] != 1 for row in world.rows(epoch)):
+            if any(shown[row] != 1 for row in world.rows(epoch, name)):
                 raise Violation(f"{name}: epoch {epoch}, decided and never published, is doubled")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
+from beadline.errors import CommitFailed, RowsRefused, WrongCheckpoint
 from beadline.ids import PartId
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import SqliteSink
@@ -213,7 +213,7 @@ def test_a_row_that_the_table_refuses_takes_the_epoch_back(path: Path) -> None:
 
 def test_null_in_a_key_is_refused_while_nothing_is_decided(path: Path) -> None:
     sink = SqliteSink(path, "t", mode="add", key=("id", "word"))
-    with pytest.raises(BadSink, match="null in column 'word'"):
+    with pytest.raises(RowsRefused, match=r"1 row.* null in column 'word'"):
         write(sink, 0, rows_of((1, None, 1)))
     assert list(sink.in_doubt(QUERY)) == []
     assert not path.exists()

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from beadline.chaos import processes
-from beadline.chaos.plan import GROUP, MOMENT, Kill
-from beadline.chaos.workload import Workload
 
 CHILD_TIMEOUT_S = 180.0
 Line = dict[str, Any]
@@ -26,29 +24,29 @@ class Child:
 
     def __init__(
         self,
-        workload: Workload,
-        number: int,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
         temporary: Path,
-        kill: Kill | None,
-        on_event: Callable[[Line], None],
-        arguments: Sequence[str] = (),
+        on_event: Callable[[Line], None] = lambda line: None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it, with its crash point armed if it is to die by its own hand."""
+        """Start a module as a program; ``environment`` says where it is to die."""
         self.events: list[Line] = []
-        self.mark = workload.scratch / f"killed-{number:03d}"
-        self._log = workload.scratch / f"child-{number:03d}.log"
+        self._log = log
         self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
         self._news = threading.Condition()
         self._started_s = self._ended_s = time.monotonic()
-        command = [sys.executable, "-m", "beadline.chaos.driver", str(workload.folder), *arguments]
-        with self._log.open("wb") as log:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
+        own = {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
+        with self._log.open("wb") as out:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment(kill, temporary),
+                stderr=out,
+                env={**inherited, **own, **(environment or {})},
                 start_new_session=True,
             )
         stdout = self._process.stdout
@@ -56,16 +54,6 @@ class Child:
         # A daemon: a zombie JVM holds the pipe open, and nobody must wait for its end.
         self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
         self._reader.start()
-
-    def _environment(self, kill: Kill | None, temporary: Path) -> dict[str, str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
-        environment["TMPDIR"] = str(temporary)
-        environment["PYSPARK_PYTHON"] = sys.executable
-        if kill is not None and kill.point != MOMENT:
-            environment["BEADLINE_CRASH"] = f"{kill.point}#{kill.occurrence}"
-            environment["BEADLINE_CRASH_MARK"] = str(self.mark)
-            environment["BEADLINE_CRASH_SCOPE"] = GROUP if kill.scope == GROUP else "process"
-        return environment
 
     @property
     def pid(self) -> int:

@@ -31,7 +31,7 @@ MASTER = "local[2,4]"
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
 
 
-def settings(workload: Workload) -> dict[str, str | int]:
+def settings(scratch: Path) -> dict[str, str | int]:
     """A light Spark; small splits, so that one input file becomes several parts and files."""
     temporary = tempfile.gettempdir()  # TMPDIR: the supervisor's, who tidies up after the killed
     return {
@@ -43,7 +43,7 @@ def settings(workload: Workload) -> dict[str, str | int]:
         "spark.sql.files.maxPartitionBytes": 8192,
         "spark.sql.files.openCostInBytes": 0,
         "spark.local.dir": temporary,
-        "spark.sql.warehouse.dir": str(workload.scratch / "warehouse"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
 
 
@@ -90,7 +90,7 @@ def run(workload: Workload, naive: str | None) -> None:
     """Work off the input that is there."""
     from beadline.run.session import session
 
-    spark = session("beadline-chaos", **settings(workload))
+    spark = session("beadline-chaos", **settings(workload.scratch))
     if naive is None:
         query = stream(spark, workload).start(
             str(workload.checkpoint), available_now=True, listener=tell

@@ -6,7 +6,8 @@ kill (nothing is recovered unless something was decided and not finished), so th
 leaves such a state; everything else is in the order of the seed.
 
 A kill is written ``decide.before#2/group``: the second time the child comes by, with its whole
-process group. ``moment/worker`` is a kill from outside, at a random moment.
+process group. ``moment/worker`` is a kill from outside, at a random moment; ``moment/broker`` is
+one of a server that the job talks to.
 """
 
 from __future__ import annotations
@@ -15,13 +16,23 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from beadline.chaos.points import POINTS
+from beadline.chaos.points import EVERY_POINT, KAFKA_POINTS, POINTS
 
 MOMENT = "moment"
-PROCESS, GROUP, WORKER = SCOPES = ("process", "group", "worker")
+PROCESS, GROUP, WORKER, BROKER = SCOPES = ("process", "group", "worker", "broker")
+_FROM_OUTSIDE = (WORKER, BROKER)
 
 # Come by in a Python worker, which dies alone: its task is tried again and the child lives on.
-IN_WORKER = frozenset({"prepare.part", "prepare.acked", "staging.written"})
+IN_WORKER = frozenset(
+    {
+        "prepare.part",
+        "prepare.acked",
+        "staging.written",
+        "kafka.begun",
+        "kafka.flushed",
+        "kafka.prepared",
+    }
+)
 # Come by once in a start at most.
 ONCE = frozenset(
     {
@@ -31,6 +42,8 @@ ONCE = frozenset(
         "recover.after",
         "start.after",
         "epoch.again",
+        "kafka.fence",
+        "kafka.proof",
     }
 )
 # Only come by if the start before was killed between its decision and Spark's own commit …
@@ -45,7 +58,23 @@ LEAVES_DECIDED = NEEDS_DECIDED | {
     "files.renamed",
     "ledger.before",
     "ledger.after",
+    "kafka.commit",
+    "kafka.answered",
+    "kafka.burn",
+    "kafka.proof",
 }
+# Only come by if the start before left something prepared and undecided in Kafka …
+NEEDS_ORPHANS = frozenset({"kafka.fence"})
+# … as one does that is killed at one of these.
+LEAVES_ORPHANS = NEEDS_ORPHANS | {"prepare.between", "prepare.after", "decide.before"}
+# Only come by if a decided transaction is gone: after its timeout, or after a cut on the network.
+_NEEDS_MISHAP = frozenset({"kafka.proof", "kafka.burn"})
+# What a job from Kafka to Kafka, with totals in SQLite, comes by without a mishap.
+OF_KAFKA = [
+    name
+    for name in {**POINTS, **KAFKA_POINTS}
+    if name not in _NEEDS_MISHAP and not name.startswith("files.")
+]
 
 
 @dataclass(frozen=True)
@@ -58,9 +87,10 @@ class Kill:
 
     def __post_init__(self) -> None:
         """Refuse what no child could come by."""
-        if self.point != MOMENT and self.point not in POINTS:
-            raise ValueError(f"no crash point is named {self.point!r}; known: {sorted(POINTS)}")
-        if self.scope not in SCOPES or (self.scope == WORKER and self.point != MOMENT):
+        if self.point != MOMENT and self.point not in EVERY_POINT:
+            known = sorted(EVERY_POINT)
+            raise ValueError(f"no crash point is named {self.point!r}; known: {known}")
+        if self.scope not in SCOPES or (self.scope in _FROM_OUTSIDE and self.point != MOMENT):
             raise ValueError(f"{self.point} cannot be killed with scope {self.scope!r}")
         if self.occurrence < 1:
             raise ValueError(f"{self.point}#{self.occurrence}: the first time is #1")
@@ -83,57 +113,71 @@ class Kill:
 
     @property
     def survived(self) -> bool:
-        """Whether only Python workers die, and the child is to work on."""
-        return self.point in IN_WORKER or self.scope == WORKER
+        """Whether only Python workers or servers die, and the child is to work on."""
+        return self.point in IN_WORKER or self.scope in _FROM_OUTSIDE
 
     @property
     def leaves_decided(self) -> bool:
         """Whether an epoch is decided, and Spark not told, after this kill."""
         return self.point in LEAVES_DECIDED or (self.point, self.occurrence) == ("append.linked", 2)
 
+    def may_follow(self, before: Kill) -> bool:
+        """Whether a child comes by this point that was started after that kill."""
+        if self.point in NEEDS_DECIDED:
+            return before.leaves_decided
+        return self.point not in NEEDS_ORPHANS or before.point in LEAVES_ORPHANS
 
-def every_point(seed: int) -> list[Kill]:
+    @property
+    def needs_one_before(self) -> bool:
+        """Whether it is come by after some other kills only."""
+        return self.point in NEEDS_DECIDED | NEEDS_ORPHANS
+
+
+def every_point(seed: int, points: Iterable[str] = POINTS) -> list[Kill]:
     """Every crash point once; the seed chooses scope, occurrence and order."""
     rng = random.Random(f"{seed} every point")
     kills = []
-    for point in POINTS:
+    for point in points:
         occurrence = 1 if point in ONCE else rng.choice((1, 2))
         kills.append(Kill(point, occurrence, rng.choice((PROCESS, GROUP))))
     return ordered(kills, rng)
 
 
-def every_case(seed: int, scope: str) -> list[Kill]:
+def every_case(seed: int, scope: str, points: Sequence[str] = tuple(POINTS)) -> list[Kill]:
     """Every crash point with one scope, the first time and, where there is one, the second."""
     rng = random.Random(f"{seed} every case {scope}")
-    kills = [Kill(point, 1, scope) for point in POINTS]
-    kills += [Kill(point, 2, scope) for point in POINTS if point not in ONCE]
+    kills = [Kill(point, 1, scope) for point in points]
+    kills += [Kill(point, 2, scope) for point in points if point not in ONCE]
     return ordered(kills, rng)
 
 
-def moments(seed: int, count: int) -> list[Kill]:
+def moments(
+    seed: int, count: int, among: Sequence[str] = (PROCESS, WORKER, GROUP, WORKER)
+) -> list[Kill]:
     """Kills from outside; half of the driver or its whole group, half of Python workers."""
     rng = random.Random(f"{seed} moments")
-    scopes = [(PROCESS, WORKER, GROUP, WORKER)[number % 4] for number in range(count)]
+    scopes = [among[number % len(among)] for number in range(count)]
     rng.shuffle(scopes)
     return [Kill(MOMENT, 1, scope) for scope in scopes]
 
 
 def ordered(kills: Iterable[Kill], rng: random.Random) -> list[Kill]:
-    """Shuffle, and put those that need a decided epoch behind one that leaves it."""
+    """Shuffle, and put those that need another before them behind one that will do."""
     mixed = list(kills)
     rng.shuffle(mixed)
-    chain = [kill for kill in mixed if kill.point not in NEEDS_DECIDED]
+    chain = [kill for kill in mixed if not kill.needs_one_before]
     for kill in mixed:
-        if kill.point in NEEDS_DECIDED:
-            places = [index for index, before in enumerate(chain) if before.leaves_decided]
+        if kill.needs_one_before:
+            places = [index for index, before in enumerate(chain) if kill.may_follow(before)]
             chain.insert(rng.choice(places) + 1, kill)
     return chain
 
 
 def startable(kills: Sequence[Kill]) -> list[Kill]:
     """A piece of a chain that can be run by itself, with a kill before it if it needs one."""
-    if kills and kills[0].point in NEEDS_DECIDED:
-        return [Kill("decide.after"), *kills]
+    for before in (Kill("decide.after"), Kill("decide.before")):
+        if kills and kills[0].needs_one_before and kills[0].may_follow(before):
+            return [before, *kills]
     return list(kills)
 
 

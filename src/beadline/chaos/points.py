@@ -8,18 +8,23 @@ a process kill itself with SIGKILL at one of them::
     BEADLINE_CRASH_MARK=/some/file          made at the kill; while it is there, no second kill
     BEADLINE_CRASH_SCOPE=group              the whole process group, as when a machine dies
     BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until somebody continues it
+    BEADLINE_CRASH_FILE=/some/file          the same four as JSON, read at every point: an order
+                                            that can be given, and changed, while processes run
 
 A model test sets a hook instead, so that every order of crashes can be tried in one process.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 
+# Of the protocol, and of the sinks that need no server.
 POINTS: dict[str, str] = {
     "claim.before": "the query is checked; its claim is not in the log",
     "claim.after": "the claim holds a slot; nothing is finished or swept",
@@ -46,39 +51,89 @@ POINTS: dict[str, str] = {
     "ledger.before": "rows and ledger row are in an open transaction",
     "ledger.after": "rows and ledger row are committed; staged parts are still there",
 }
+KAFKA_POINTS: dict[str, str] = {
+    "kafka.begun": "in a Python worker, a transaction is begun; no record is sent",
+    "kafka.flushed": "in a Python worker, every record is in Kafka; the marker is not",
+    "kafka.prepared": "in a Python worker, the transaction is whole, and open",
+    "kafka.commit": "about to end the transactions of a decided epoch",
+    "kafka.answered": "the brokers have answered to that; nobody has looked at the answers",
+    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may go on",
+    "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
+    "kafka.fence": "about to fence writers, which aborts what they left open",
+}
+EVERY_POINT = {**POINTS, **KAFKA_POINTS}
 
 Hook = Callable[[str], None]
 
+
+@dataclass(frozen=True)
+class Order:
+    """Who comes by a point for the n-th time dies there, once; the mark is made at that moment."""
+
+    point: str
+    count: int = 1
+    scope: str = "process"
+    mark: str | None = None
+
+    def __post_init__(self) -> None:
+        """An unknown name is a mistake worth stopping for: nobody would ever come by."""
+        if self.point not in EVERY_POINT:
+            known = sorted(EVERY_POINT)
+            raise ValueError(f"BEADLINE_CRASH names no crash point: {self.point!r}; known: {known}")
+
+    def to_text(self) -> str:
+        """Return the form of ``BEADLINE_CRASH_FILE``."""
+        return json.dumps(asdict(self))
+
+
 _hook: Hook | None = None
-_armed: tuple[str, int] | None = None
+_armed: Order | None = None
 _passed: Counter[str] = Counter()
+_file = os.environ.get("BEADLINE_CRASH_FILE")
+_file_text = ""
 
 
 def _arm() -> None:
-    """Read the environment once; an unknown name is a mistake worth stopping for."""
+    """Read the environment, once."""
     global _armed
     text = os.environ.get("BEADLINE_CRASH")
     if not text:
         return
     name, _, count = text.partition("#")
-    if name not in POINTS:
-        raise ValueError(f"BEADLINE_CRASH names no crash point: {name!r}; known: {sorted(POINTS)}")
-    _armed = (name, int(count or 1))
+    scope = os.environ.get("BEADLINE_CRASH_SCOPE", "process")
+    _armed = Order(name, int(count or 1), scope, os.environ.get("BEADLINE_CRASH_MARK"))
+
+
+def _arm_by_file(path: str) -> None:
+    """Read the order that counts now; points that were passed under another do not count."""
+    global _armed, _file_text
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        text = ""
+    if text != _file_text:
+        _file_text = text
+        _passed.clear()
+        _armed = Order(**json.loads(text)) if text else None
 
 
 def reach(name: str) -> None:
     """Come by a crash point."""
     if _hook is not None:
         _hook(name)
-    elif _armed is not None and _armed[0] == name:
+        return
+    if _file is not None:
+        _arm_by_file(_file)
+    order = _armed
+    if order is not None and order.point == name:
         _passed[name] += 1
-        if _passed[name] >= _armed[1] and _take_mark():
-            die()
+        if _passed[name] >= order.count and _take_mark(order.mark):
+            die(order.scope)
 
 
-def die() -> None:
+def die(scope: str = "process") -> None:
     """End this process, or its whole group, as a power cut would; or put it to sleep."""
-    scope = os.environ.get("BEADLINE_CRASH_SCOPE")
     if scope == "pause":
         os.kill(os.getpid(), signal.SIGSTOP)
         return
@@ -87,9 +142,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _take_mark() -> bool:
+def _take_mark(mark: str | None) -> bool:
     """Only one process of a run dies: a Python worker forked again must not die again."""
-    mark = os.environ.get("BEADLINE_CRASH_MARK")
     if mark is None:
         return True
     try:

@@ -26,7 +26,7 @@ from beadline.chaos import plan
 from beadline.chaos.check import Report, check, too_many
 from beadline.chaos.child import CHILD_TIMEOUT_S, Child, Line
 from beadline.chaos.outside import strike
-from beadline.chaos.plan import Kill
+from beadline.chaos.plan import GROUP, MOMENT, Kill
 from beadline.chaos.workload import Workload
 from beadline.errors import BeadlineError
 
@@ -62,6 +62,7 @@ class Supervisor:
     workload: Workload
     on_event: Callable[[Line], None] = lambda line: None
     children: list[Child] = field(default_factory=list)
+    marks: list[Path] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     # Not in the workload's folder: PySpark's sockets are made there, whose paths must be short.
     temporary: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="beadline-")))
@@ -91,11 +92,11 @@ class Supervisor:
         """
         child = self._start(kill)
         kills = 0
-        if kill is not None and kill.point == plan.MOMENT:
+        if kill is not None and kill.point == MOMENT:
             rng = random.Random(f"{self.workload.seed} {len(self.children)}")
             kills = strike(child, kill.scope, rng)
         returncode = child.wait(CHILD_TIMEOUT_S)
-        kills = kills or int(child.mark.exists())
+        kills = kills or int(self.marks[-1].exists())
         survives = kill is None or kill.survived
         if returncode == 0 and not survives:
             kills = 0  # it had just ended when the signal came
@@ -112,8 +113,18 @@ class Supervisor:
         number = len(self.children)
         if number > 1:
             self.children[-2].end()  # what it left has been a zombie for a whole life
-        child = Child(self.workload, number, self.temporary, kill, self.on_event, arguments)
+        scratch = self.workload.scratch
+        mark = scratch / f"killed-{number:03d}"
+        child = Child(
+            "beadline.chaos.driver",
+            [str(self.workload.folder), *arguments],
+            scratch / f"child-{number:03d}.log",
+            self.temporary,
+            self.on_event,
+            _armed(kill, mark),
+        )
         self.children.append(child)
+        self.marks.append(mark)
         return child
 
     def _ended(
@@ -127,6 +138,17 @@ class Supervisor:
                 f"not with {'SIGKILL' if dies else '0'}.\n{child.complaint()}"
             )
         return outcome
+
+
+def _armed(kill: Kill | None, mark: Path) -> dict[str, str]:
+    """What a child is told that is to die by its own hand."""
+    if kill is None or kill.point == MOMENT:
+        return {}
+    return {
+        "BEADLINE_CRASH": f"{kill.point}#{kill.occurrence}",
+        "BEADLINE_CRASH_MARK": str(mark),
+        "BEADLINE_CRASH_SCOPE": GROUP if kill.scope == GROUP else "process",
+    }
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from beadline.cli.demo import demo
 from beadline.cli.doctor import doctor
 from beadline.cli.epochs import epochs
 from beadline.cli.run import run
+from beadline.cli.transactions import transactions
 
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
 # docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
@@ -53,3 +54,4 @@ def _root(
 
 for _name, _command in COMMANDS:
     app.command(_name)(_command)
+app.add_typer(transactions, name="transactions")

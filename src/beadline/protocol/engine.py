@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from beadline.dead_letter import Refused
 from beadline.ids import PartId, QueryId
 from beadline.sink import BoundSink, Part, Prepared
 
@@ -43,19 +45,31 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Acks:
-    """What came back from preparing one sink: one result per partition.
+    """What came back from preparing, or publishing, one sink: one result per partition.
 
     ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
-    that some task may have run more than once, so that losers may lie about.
+    that some task may have run more than once, so that losers may lie about. ``refused`` are the
+    rows that the sink did not take, by partition and then in its own order. ``published`` counts
+    the rows that are visible already.
     """
 
     prepared: tuple[Prepared[Any], ...]
     parts: int
     extra_attempts: bool = False
+    refused: tuple[Refused, ...] = ()
+    published: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the sink took."""
+        return self.published + sum(part.rows for part in self.prepared)
 
 
 class Batch(Protocol):
-    """The rows of one epoch."""
+    """The rows of one epoch.
+
+    A sink is given the epoch's rows or, if ``refused`` is there, those instead, as one part.
+    """
 
     @property
     def number(self) -> int:
@@ -70,10 +84,14 @@ class Batch(Protocol):
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
         """Compute the rows once for so many sinks, and never twice in secret."""
 
-    def prepare(self, sink: BoundSink, ticket: Ticket) -> Acks:
+    def prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Run the sink's ``prepare`` on every part."""
 
-    def publish(self, sink: BoundSink, ticket: Ticket) -> None:
+    def publish(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Run the sink's ``publish`` on every part."""
 
     def advance_state(self) -> None:

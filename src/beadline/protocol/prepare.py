@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from beadline.chaos.points import reach
-from beadline.errors import BeadlineError, PrepareFailed
+from beadline.dead_letter import Refused, checksum
+from beadline.errors import BeadlineError, PrepareFailed, RowsRefused
 from beadline.ids import PartId, QueryId
 from beadline.protocol.engine import Acks, Batch, Ticket
 from beadline.sink import BoundSink
@@ -23,16 +25,47 @@ def prepare(
     """Return every sink's acks, or raise with nothing decided."""
     reach("prepare.before")
     acks: dict[str, Acks] = {}
-    with batch.sharing(len(sinks)):
+    owners = owners_of(sinks)
+    with batch.sharing(readers(sinks)):
         for sink in sinks:
             if acks:
                 reach("prepare.between")
             last = decided.get(sink.name, ())
             ticket = Ticket(query, generation, batch.number, sink.name, last)
+            refused = acks[owners[sink.name]].refused if sink.name in owners else None
             with failing(query, batch.number, sink.name):
-                acks[sink.name] = batch.prepare(sink, ticket)
+                acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
     reach("prepare.after")
     return acks
+
+
+def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
+    """Return, by the name of each dead letter sink, the sink whose refused rows it takes."""
+    return {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
+
+
+def readers(sinks: Sequence[BoundSink]) -> int:
+    """How many sinks read the epoch's own rows; a dead letter sink does not."""
+    owners = owners_of(sinks)
+    return sum(sink.name not in owners for sink in sinks)
+
+
+def prepare_sink(
+    batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+) -> Acks:
+    """Prepare one sink: from the epoch's rows or, for a dead letter sink, from those refused.
+
+    A checksum of those is always kept: the owner refuses the same rows again when it is replayed,
+    or the target has changed, and they could show in both sinks or in none.
+    """
+    if refused is None:
+        return batch.prepare(sink, ticket)
+    if not refused:
+        return Acks((), 0)  # nearly every epoch, so nothing is run for it
+    acks = batch.prepare(sink, ticket, refused)
+    content = checksum(refused)
+    prepared = tuple(replace(part, checksum=content) for part in acks.prepared)
+    return replace(acks, prepared=prepared)
 
 
 @contextmanager
@@ -40,9 +73,10 @@ def failing(query: QueryId, epoch: int, sink: str) -> Iterator[None]:
     """Turn whatever a sink or Spark raises into an error that says where, and what it means."""
     try:
         yield
-    except BeadlineError:
-        raise
     except Exception as error:
+        # Refused on an executor, it comes as one of Spark's errors; on the driver, as itself.
+        if isinstance(error, BeadlineError) and not isinstance(error, RowsRefused):
+            raise
         raise PrepareFailed(
             f"query {query.name!r}, epoch {epoch}, sink {sink!r}: preparing failed: "
             f"{_reason(error)}. Nothing of the epoch is decided; it is given again by the next "

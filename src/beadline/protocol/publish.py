@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from beadline.chaos.points import reach
+from beadline.dead_letter import Refused
 from beadline.errors import PartLost
 from beadline.ids import EpochId
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.coordinator import Coordinator, now_ms
-from beadline.protocol.engine import Batch, Ticket
-from beadline.protocol.prepare import failing
-from beadline.sink import Guarantee
+from beadline.protocol.engine import Acks, Batch, Ticket
+from beadline.protocol.prepare import failing, owners_of, prepare_sink, readers
+from beadline.sink import BoundSink, Guarantee
 
 
 class Publisher(Coordinator):
@@ -26,27 +29,34 @@ class Publisher(Coordinator):
     def run_undecided(self, batch: Batch) -> None:
         """Publish every sink's parts, unless a newer start has taken over."""
         self.log.check_newest()
-        rows: dict[str, int] = {}
-        with batch.sharing(len(self.sinks)):
+        acks: dict[str, Acks] = {}
+        owners = owners_of(self.sinks)
+        with batch.sharing(readers(self.sinks)):
             for sink in self.sinks:
-                ticket = Ticket(self.query, self.generation, batch.number, sink.name)
-                with failing(self.query, batch.number, sink.name):
-                    if sink.capabilities.publishes:
-                        batch.publish(sink, ticket)
-                        continue
-                    reach("prepare.before")
-                    acks = batch.prepare(sink, ticket)
-                self.losers = self.losers or acks.extra_attempts
-                # No nonce: a later start must not take it for that of another decision.
-                epoch = EpochId(self.query, batch.number, "", self.version_ms())
-                if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
-                    self.log.check_newest()  # a newer start has swept it
-                    raise PartLost(
-                        f"query {self.query.name!r}, epoch {batch.number}, sink {sink.name!r}: "
-                        "a part was lost before it was published; the epoch is given again."
-                    )
-                rows[sink.name] = sum(part.rows for part in acks.prepared)
-        self.tell("committed", batch.number, rows=rows)
+                refused = acks[owners[sink.name]].refused if sink.name in owners else None
+                acks[sink.name] = self.publish_sink(batch, sink, refused)
+        self.tell("committed", batch.number, rows={name: ack.rows for name, ack in acks.items()})
+
+    def publish_sink(
+        self, batch: Batch, sink: BoundSink, refused: Sequence[Refused] | None
+    ) -> Acks:
+        """Publish one sink's parts; if it cannot by itself, prepare and commit at once."""
+        ticket = Ticket(self.query, self.generation, batch.number, sink.name)
+        with failing(self.query, batch.number, sink.name):
+            if sink.capabilities.publishes:
+                return batch.publish(sink, ticket, refused) if refused != () else Acks((), 0)
+            reach("prepare.before")
+            acks = prepare_sink(batch, sink, ticket, refused)
+        self.losers = self.losers or acks.extra_attempts
+        # No nonce: a later start must not take it for that of another decision.
+        epoch = EpochId(self.query, batch.number, "", self.version_ms())
+        if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
+            self.log.check_newest()  # a newer start has swept it
+            raise PartLost(
+                f"query {self.query.name!r}, epoch {batch.number}, sink {sink.name!r}: a part was "
+                "lost before it was published; the epoch is given again."
+            )
+        return acks
 
     def version_ms(self) -> int:
         """Later than every decision, so that a sink can use it as a version."""

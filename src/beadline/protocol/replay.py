@@ -7,9 +7,11 @@ its commits would otherwise find half of it missing from the old decision and pu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from beadline.dead_letter import Refused, checksum
 from beadline.decisions import Decision, StoredPart
 from beadline.errors import EpochFailed, NotDeterministic, PartLost
 from beadline.protocol.decide import Times, decide, stored
@@ -45,23 +47,7 @@ def replay(
             f"that cut rows into parts have changed from {decision.settings} to "
             f"{batch.settings()}. Start again with the old settings; nothing was published."
         )
-    acks = coordinator.prepare(batch, sinks, again=True)
-    coordinator.losers = True  # attempts that are in no ack
-    dropped = given_up(coordinator.log.state, decision)
-    parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
-    try:
-        for sink in sinks:
-            gone = {part.id.partition for part in lost[sink.name]}
-            parts[sink.name] = _merge(where, sink, decision, stored(acks[sink.name]), gone)
-    except EpochFailed:
-        coordinator.sweep_losers()
-        raise
-    for sink in sinks:
-        gone = {part.id.partition for part in lost[sink.name]}
-        # Parts that were not lost were prepared a second time.
-        spare = [part for part in acks[sink.name].prepared if part.id.partition not in gone]
-        if spare:
-            sink.sink.abort(spare)
+    parts = _replace_lost(coordinator, decision, batch, lost, where)
     again = decide(
         coordinator.log,
         batch,
@@ -73,6 +59,55 @@ def replay(
     )
     coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
     return again
+
+
+def _replace_lost(
+    coordinator: Coordinator, decision: Decision, batch: Batch, lost: Lost, where: str
+) -> dict[str, tuple[StoredPart, ...]]:
+    """Prepare the epoch again and return its parts, the lost ones replaced; nothing else is left.
+
+    Which rows are dead letters is known only by the sink that refuses them: where dead letters are
+    lost, it is prepared again as well, and all of its parts are spare.
+    """
+    sinks = [s for s in coordinator.sinks if s.name in lost or s.dead_letter in lost]
+    acks = coordinator.prepare(batch, sinks, again=True)
+    coordinator.losers = True  # attempts that are in no ack
+    dropped = given_up(coordinator.log.state, decision)
+    parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
+    gone = {s.name: {part.id.partition for part in lost.get(s.name, ())} for s in sinks}
+    try:
+        for sink in sinks:
+            _check_refused(where, sink, decision, acks[sink.name].refused)
+            if sink.name in lost:
+                again = stored(acks[sink.name])
+                parts[sink.name] = _merge(where, sink, decision, again, gone[sink.name])
+    except EpochFailed:
+        coordinator.sweep_losers()
+        raise
+    for sink in sinks:
+        # Parts that were not lost were prepared a second time.
+        prepared = acks[sink.name].prepared
+        spare = [part for part in prepared if part.id.partition not in gone[sink.name]]
+        if spare:
+            sink.sink.abort(spare)
+    return parts
+
+
+def _check_refused(
+    where: str, sink: BoundSink, decision: Decision, refused: Sequence[Refused]
+) -> None:
+    """The sink must refuse the rows that it refused before: they are decided as dead letters."""
+    decided = decision.sinks.get(sink.dead_letter, ())
+    rows = sum(part.rows for part in decided)
+    if rows == len(refused) and all(part.checksum == checksum(refused) for part in decided):
+        return
+    raise NotDeterministic(
+        f"{where}, sink {sink.name!r}: parts are lost, and when the epoch was computed again the "
+        f"sink refused {len(refused)} rows, which are not the {rows} that were decided as dead "
+        "letters. Publishing now could lose or double rows, so nothing was published. The target "
+        "has changed (a topic or a constraint that was not there before?), or the plan is not "
+        "deterministic. Change it back and start again; nothing is dropped."
+    )
 
 
 def _merge(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from beadline import dead_letter
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
 from beadline.files import keeps_rule
 from beadline.files.local import can_link
@@ -88,6 +89,8 @@ def check_files(checkpoint: str, mode: Guarantee) -> None:
 
 def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
     """Return the Arrow schema of the rows that one sink will be given."""
+    if output.refused_by:
+        return dead_letter.schema(output.sink.dead_letter_columns)
     shape = frame.sparkSession.createDataFrame([], frame.schema)
     try:
         rows = output.rows(shape) if output.rows else shape
@@ -115,6 +118,7 @@ def _to_arrow(rows: DataFrame) -> pa.Schema:
 def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
     """Ask every sink whether it can take its rows, and what it can promise."""
     bound = []
+    letters = {output.refused_by: output.name for output in stream.outputs}
     for output in stream.outputs:
         try:
             found = output.sink.check(arrow_schema(output, stream.frame), query)
@@ -133,7 +137,7 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found))
+        bound.append(BoundSink(output.name, output.sink, found, letters.get(output.name, "")))
     return bound
 
 

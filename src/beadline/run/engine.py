@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +18,11 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
+from beadline import dead_letter
+from beadline.dead_letter import Refused
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
+from beadline.run.refusals import Refusals, RefusedAgain, Refusing, keeping, parse
 from beadline.run.slots import SLOTS, Owners
 from beadline.run.tasks import ACK_TYPE, CHECKSUM, TICKET, Task, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
@@ -112,23 +115,23 @@ class SparkBatch:
             _release(self._frame)
             self._frame = before
 
-    def prepare(self, sink: BoundSink, ticket: Ticket) -> Acks:
+    def prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
-        frame = self._rows_of(sink)
+        frame = self._rows_of(sink, ticket, refused)
+        refusing = _refusing(sink, refused)
         if isinstance(sink.sink, FrameSink):
-            return self._prepare_frame(sink.sink, frame, ticket)
-        checked = sink.capabilities.expires
+            return self._prepare_frame(sink.sink, frame, ticket, refusing)
+        checked = sink.capabilities.expires and refused is None
         if checked:
             frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
-        make = partial(prepare_task, sink.sink, checked)
+        make = partial(prepare_task, sink.sink, checked, refusing)
         acks = self._run(frame, sink.name, make, ticket)
         self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
-        retried = any(ack.retries > 0 for ack in acks)
-        prepared.sort(key=lambda part: part.id.partition)
-        if len({ack.partition for ack in acks}) != len(acks):
-            raise RuntimeError(f"two acks for one part of sink {sink.name!r}")
-        return Acks(tuple(prepared), len(acks), retried or self._engine.speculation)
+        extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
+        return Acks(tuple(prepared), len(acks), extra, _refused(sink, acks))
 
     def _checksum(self, name: str, frame: DataFrame) -> Column:
         """Return Spark's hash of a whole row, made once per query: asking for columns is slow."""
@@ -138,15 +141,21 @@ class SparkBatch:
             self._engine.checksums[name] = column
         return column
 
-    def publish(self, sink: BoundSink, ticket: Ticket) -> None:
+    def publish(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Run the sink's ``publish`` on every part."""
         assert isinstance(sink.sink, Sink)
-        self._run(self._rows_of(sink), sink.name, partial(publish_task, sink.sink), ticket)
+        frame = self._rows_of(sink, ticket, refused)
+        make = partial(publish_task, sink.sink, _refusing(sink, refused))
+        acks = self._run(frame, sink.name, make, ticket)
+        rows = sum(ack.rows for ack in acks)
+        return Acks((), len(acks), refused=_refused(sink, acks), published=rows)
 
     def _run(
         self, frame: DataFrame, name: str, make: Callable[[], Task], ticket: Ticket
     ) -> list[Row]:
-        """Run a task on every part of the frame and return what the parts answer.
+        """Run a task on every part of the frame and return their acks, in order.
 
         This is ``frame.mapInArrow(task, ACK_TYPE).collect()``, but that pickles the function and
         registers it with the JVM anew for every epoch, which takes longer than the decision.
@@ -160,33 +169,60 @@ class SparkBatch:
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
         session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())
-        return ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
+        acks = ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
+        if len({ack.partition for ack in acks}) != len(acks):
+            raise RuntimeError(f"two acks for one part of sink {name!r}")
+        return sorted(acks, key=lambda ack: int(ack.partition))
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
         if self._engine.stateful:
             self._frame.write.format("noop").mode("overwrite").save()
 
-    def _rows_of(self, sink: BoundSink) -> DataFrame:
+    def _rows_of(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+    ) -> DataFrame:
+        """Return what the sink is given: its share of the epoch's rows, or dead letters."""
         rows = self._engine.rows.get(sink.name)
-        frame = rows(self._frame) if rows else self._frame
+        if refused is not None:
+            wanted = sink.sink.dead_letter_columns
+            letters = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
+            # One part, so that they stay in their order.
+            frame = self._frame.sparkSession.createDataFrame(letters).coalesce(1)
+        else:
+            frame = rows(self._frame) if rows else self._frame
         columns = sink.capabilities.columns
         return frame if columns is None else frame.select(*columns)
 
-    def _prepare_frame(self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket) -> Acks:
+    def _prepare_frame(
+        self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
+    ) -> Acks:
         observed = Observation()
-        part = ticket.part(0, next(self._engine.attempts))
+        part, refusals = keeping(ticket.part(0, next(self._engine.attempts)), refusing)
         frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
         committable = sink.prepare(frame, part)
-        rows = observed.get["rows"]
+        rows = observed.get["rows"] - len(refusals)
+        refused = tuple(parse(refusals.to_text(), ticket.sink, 0))
         if committable is not None:
-            return Acks((Prepared(part.id, rows, committable),), 1)
+            return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
         if rows:
             raise RuntimeError(
                 f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
                 "write to a disk that the driver does not see?"
             )
-        return Acks((), 1)
+        return Acks((), 1, refused=refused)
+
+
+def _refusing(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
+    """Where the rows go that the sink refuses; a dead letter sink has nowhere to send any."""
+    if refused is not None:
+        return RefusedAgain
+    return Refusals if sink.dead_letter else None
+
+
+def _refused(sink: BoundSink, acks: Sequence[Row]) -> tuple[Refused, ...]:
+    """All refused rows, by partition, and in the sink's own order in each."""
+    return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
 
 
 def _prepared(sink: Sink[Any], ticket: Ticket, ack: Any) -> Prepared[Any]:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from beadline.errors import JarsUnavailable
 from beadline.run.jars import PACKAGES, require_connector, with_connectors
@@ -46,7 +46,12 @@ LOCAL = {
 }
 
 
-def session(app_name: str, connectors: Collection[str] = (), **conf: Setting) -> SparkSession:
+# Two signatures, or a type checker would take `**conf` of numbers for a list of connectors.
+@overload
+def session(app_name: str, **conf: Setting) -> SparkSession: ...
+@overload
+def session(app_name: str, connectors: Collection[str], **conf: Setting) -> SparkSession: ...
+def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSession:
     """Return the active Spark session, or build a local one.
 
     Settings have dots in their names: `session("orders", **{"spark.driver.memory": "2g"})`. On an
@@ -59,7 +64,7 @@ def session(app_name: str, connectors: Collection[str] = (), **conf: Setting) ->
     """
     from pyspark.sql import SparkSession
 
-    names = (connectors,) if isinstance(connectors, str) else tuple(connectors)
+    names: tuple[str, ...] = (connectors,) if isinstance(connectors, str) else tuple(connectors)
     asked = {key: _text(value) for key, value in conf.items()}
     active = SparkSession.getActiveSession()
     if active is not None:

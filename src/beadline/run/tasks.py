@@ -14,13 +14,15 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from beadline.chaos.points import reach
+from beadline.committable import Committable
 from beadline.protocol.engine import Ticket
+from beadline.run.refusals import Refusals, Refusing, keeping
 from beadline.run.slots import SLOTS, Worker, parse
 from beadline.sink import Part, Sink
 
 # 64-bit integers only: narrower ones are not carried through every version of Spark.
 _NUMBERS = ("partition", "attempt", "retries", "rows", "checksum", "slot")
-_TEXTS = ("part", "worker")
+_TEXTS = ("part", "worker", "refused")
 ACK_SCHEMA = pa.schema(
     [*((name, pa.int64()) for name in _NUMBERS), *((name, pa.string()) for name in _TEXTS)]
 )
@@ -90,47 +92,62 @@ def _this_part() -> tuple[Part, TaskContext]:
     ), context
 
 
-def prepare_task(sink: Sink[Any], checked: bool) -> Task:
+def prepare_task(sink: Sink[Any], checked: bool, refusing: Refusing = None) -> Task:
     """Return the function that prepares one part and answers with its ack.
 
-    The same function serves every epoch, so that Spark is handed it once.
+    The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
+    rows that the sink refuses, if there is a dead letter sink.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()
         part, context = _this_part()
+        part, refusals = keeping(part, refusing)
         reach("prepare.part")
         counted = Counted(batches, checked)
         committable = sink.prepare(iter(counted), part)
         for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
             raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
         reach("prepare.acked")
-        text = None if committable is None else json.dumps(committable.to_json())
-        ack = {
-            "partition": part.id.partition,
-            "attempt": part.id.attempt,
-            "retries": context.attemptNumber(),
-            "rows": counted.rows,
-            "checksum": counted.checksum,
-            "slot": part.slot,
-            "part": text,
-            "worker": worker_name(),
-        }
-        yield pa.RecordBatch.from_pylist([ack], ACK_SCHEMA)
+        yield _ack(part, context, counted, refusals, committable)
 
     return task
 
 
-def publish_task(sink: Sink[Any]) -> Task:
+def publish_task(sink: Sink[Any], refusing: Refusing = None) -> Task:
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()
-        part, _ = _this_part()
-        sink.publish(iter(Counted(batches, False)), part)
-        yield pa.RecordBatch.from_pylist([], ACK_SCHEMA)
+        part, context = _this_part()
+        part, refusals = keeping(part, refusing)
+        counted = Counted(batches, False)
+        sink.publish(iter(counted), part)
+        yield _ack(part, context, counted, refusals, None)
 
     return task
+
+
+def _ack(
+    part: Part,
+    context: TaskContext,
+    counted: Counted,
+    refusals: Refusals,
+    committable: Committable | None,
+) -> pa.RecordBatch:
+    """Return what the driver is told of one part."""
+    ack = {
+        "partition": part.id.partition,
+        "attempt": part.id.attempt,
+        "retries": context.attemptNumber(),
+        "rows": counted.rows - len(refusals),
+        "checksum": counted.checksum,
+        "slot": part.slot,
+        "part": None if committable is None else json.dumps(committable.to_json()),
+        "worker": worker_name(),
+        "refused": refusals.to_text(),
+    }
+    return pa.RecordBatch.from_pylist([ack], ACK_SCHEMA)
 
 
 def worker_name() -> str:

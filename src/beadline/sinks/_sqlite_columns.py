@@ -141,13 +141,3 @@ def _values(column: Any, kind: Kind) -> list[Any]:
     if kind is DECIMAL:
         return [None if value is None else format(value, "f") for value in values]
     return values
-
-
-def null_in(column: pa.Array) -> bool:
-    """Whether SQLite would find a null there: it keeps NaN as one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if column.null_count:
-        return True
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())

@@ -75,6 +75,9 @@ class MemorySink(Sink[MemoryPart]):
 
     # On an executor. When this returns, the rows must survive a power cut, and no reader may see
     # them. Several attempts at one part may run at once: whatever you write carries part.id.
+    # This sink takes any row. One that you could never commit (too large, null where none may be)
+    # goes to part.refuse(rows, "why") and is left out of what you write: the user's dead letter
+    # sink gets it, or the epoch fails. A server that is down is no reason to refuse: raise.
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         """Put the rows into the committable: the decision log makes them durable."""
         import pyarrow as pa

@@ -32,7 +32,8 @@ from beadline.sinks._sqlite_check import (
     is_busy,
     never_null_columns,
 )
-from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, null_in, quoted, values_of
+from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, quoted, values_of
+from beadline.sinks._sqlite_refused import without_refused
 from beadline.sinks._staging import StagedPart, Staging
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class SqliteSink(Sink[StagedPart]):
     twice, the last row wins, in the order of parts and of the rows in each. ``add`` adds every
     other column to what is there under the ``key``; a null adds nothing. Dates and timestamps are
     kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
+
+    Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
+    dates outside the years 0 to 9999, rows above SQLite's limit. A row that breaks UNIQUE, CHECK
+    or a trigger is only found at commit, and stops the query with its epoch decided.
 
     The parts are staged in a hidden folder beside the database, so driver and executors must share
     that disk.
@@ -131,22 +136,12 @@ class SqliteSink(Sink[StagedPart]):
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        """Stage the part; a null in the key is refused here, while nothing is decided."""
+        """Stage the part; what the table would not take is refused, while nothing is decided."""
         never_null = {folded(name) for name in self.key} | never_null_columns(
             Path(self.path), self.busy_timeout_s, self.table
         )
-
-        def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if folded(name) in never_null and null_in(column):
-                    raise BadSink(
-                        f"{self._where}: a row has null in column {name!r}, which is part of the "
-                        "key or NOT NULL. Drop or fill such rows in rows=. Nothing of the epoch "
-                        "was written."
-                    )
-            return batch
-
-        return self._staging.write(map(filled, rows), part)
+        taken = (without_refused(batch, never_null, part) for batch in rows)
+        return self._staging.write(taken, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Write all parts and the ledger row in one transaction, or nothing."""

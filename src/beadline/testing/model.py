@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from beadline.chaos.points import reach
+from beadline.dead_letter import Refused
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Acks, Ticket
-from beadline.sink import BoundSink, Prepared, Sink
+from beadline.sink import BoundSink, Part, Prepared, Sink
 from beadline.testing.model_server import IN_DOUBT, SCHEMA, SEEN, ModelServer, ModelSink
 from beadline.testing.model_world import (
     CHECKPOINT,
@@ -100,38 +101,62 @@ class ModelBatch:
         ]
         self.moved = total + sum(span)
 
-    def prepare(self, sink: BoundSink, ticket: Ticket) -> Acks:
+    def prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Run every part, one after the other; with ``losers``, the first part twice."""
         assert isinstance(sink.sink, Sink)
         prepared = []
+        found: list[Refused] = []
         losers = self.world.setting.losers
-        for partition, rows in enumerate(self.rows):
+        rows_of = self.rows if refused is None else [tuple(one.row for one in refused)]
+        for partition, rows in enumerate(rows_of):
             if losers and partition == 0:
-                self.attempt(sink.sink, ticket, partition, rows)
-            one = self.attempt(sink.sink, ticket, partition, rows)
+                self.attempt(sink, ticket, partition, rows)
+            one, not_taken = self.attempt(sink, ticket, partition, rows)
+            found += not_taken
             if one is not None:
                 prepared.append(one)
-        return Acks(tuple(prepared), len(self.rows), losers)
+        return Acks(tuple(prepared), len(rows_of), losers, tuple(found))
 
     def attempt(
-        self, sink: Sink[Any], ticket: Ticket, partition: int, rows: tuple[str, ...]
-    ) -> Prepared[Any] | None:
+        self, sink: BoundSink, ticket: Ticket, partition: int, rows: tuple[str, ...]
+    ) -> tuple[Prepared[Any] | None, list[Refused]]:
         """Run one task attempt; its number is never used again."""
         reach("prepare.part")
-        part = ticket.part(partition, next(self.world.attempts))
-        committable = sink.prepare(iter([record_batch(rows)]), part)
+        assert isinstance(sink.sink, Sink)
+        part, refused = self.part(sink, ticket, partition)
+        committable = sink.sink.prepare(iter([record_batch(rows)]), part)
         reach("prepare.acked")
         if committable is None:
-            return None
-        return Prepared(part.id, len(rows), committable, checksum(rows))
+            return None, refused
+        return Prepared(part.id, len(rows) - len(refused), committable, checksum(rows)), refused
 
-    def publish(self, sink: BoundSink, ticket: Ticket) -> None:
+    def part(self, sink: BoundSink, ticket: Ticket, partition: int) -> tuple[Part, list[Refused]]:
+        """Return an attempt's part, and where the rows gather that the sink refuses."""
+        part = ticket.part(partition, next(self.world.attempts))
+        refused: list[Refused] = []
+
+        def refuse(rows: pa.RecordBatch, reason: str) -> None:
+            texts = rows.column(0).to_pylist()
+            refused.extend(Refused(sink.name, partition, reason, text) for text in texts)
+
+        return (replace(part, refuse=refuse) if sink.dead_letter else part), refused
+
+    def publish(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+    ) -> Acks:
         """Publish every part."""
         assert isinstance(sink.sink, Sink)
-        for partition, rows in enumerate(self.rows):
+        found: list[Refused] = []
+        rows_of = self.rows if refused is None else [tuple(one.row for one in refused)]
+        for partition, rows in enumerate(rows_of):
             reach("prepare.part")
-            part = ticket.part(partition, next(self.world.attempts))
+            part, not_taken = self.part(sink, ticket, partition)
             sink.sink.publish(iter([record_batch(rows)]), part)
+            found += not_taken
+        rows_taken = sum(map(len, rows_of)) - len(found)
+        return Acks((), len(rows_of), refused=tuple(found), published=rows_taken)
 
     def advance_state(self) -> None:
         """Run a stateful plan into nothing."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from beadline.chaos.points import reach
 from beadline.committable import Committable
@@ -94,13 +95,17 @@ class ModelSink(Sink[ModelCommittable]):
 
     committable: ClassVar[type[Committable]] = ModelCommittable
 
+    dead_letter_columns: ClassVar[tuple[str, ...]] = ("row",)
+
     server: ModelServer = field(compare=False, repr=False)
     kind: str = PARTS
     publishes: bool = False
+    refuses: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel without the server: it is outside, and the same for all who reach it."""
-        return _reach_again, (type(self), id(self.server), self.kind, self.publishes)
+        settings = (self.kind, self.publishes, self.refuses)
+        return _reach_again, (type(self), id(self.server), *settings)
 
     @property
     def default_name(self) -> str:
@@ -123,7 +128,7 @@ class ModelSink(Sink[ModelCommittable]):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
         """Hold the rows under the part's id."""
-        held = _rows(rows)
+        held = _rows(self.without_refused(rows, part))
         if not held:
             return None
         if self.kind == LEDGER:
@@ -133,7 +138,13 @@ class ModelSink(Sink[ModelCommittable]):
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
         """Show the rows at once."""
-        self.server.published += _rows(rows)
+        self.server.published += _rows(self.without_refused(rows, part))
+
+    def without_refused(
+        self, rows: Iterator[pa.RecordBatch], part: Part
+    ) -> Iterator[pa.RecordBatch]:
+        """Refuse some rows, if this sink does such a thing."""
+        return (_refuse(batch, part) for batch in rows) if self.refuses else rows
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         """Show the parts: one by one, or all with the ledger in one act."""
@@ -210,8 +221,23 @@ class ModelSink(Sink[ModelCommittable]):
         return seen
 
 
-def _reach_again(sink: type[ModelSink], server: int, kind: str, publishes: bool) -> ModelSink:
-    return sink(_servers[server], kind, publishes)
+def is_refused(row: str) -> bool:
+    """Whether a model sink that refuses rows refuses this one; not every epoch has such a row."""
+    return row.partition(":")[0].partition("!")[0].endswith(("3", "8"))
+
+
+def _refuse(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
+    """Return the batch without the rows that are refused."""
+    bad = pa.array([is_refused(row) for row in _rows(iter([batch]))], pa.bool_())
+    if bad.true_count:
+        part.refuse(batch.filter(bad), "it ends with 3 or 8")
+    return batch.filter(pc.invert(bad))
+
+
+def _reach_again(
+    sink: type[ModelSink], server: int, kind: str, publishes: bool, refuses: bool
+) -> ModelSink:
+    return sink(_servers[server], kind, publishes, refuses)
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Rows:

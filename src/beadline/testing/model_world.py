@@ -18,7 +18,14 @@ from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
 from beadline.protocol.coordinator import Coordinator
 from beadline.sink import BoundSink
-from beadline.testing.model_server import LEDGER, PARTS, SCHEMA, ModelServer, ModelSink
+from beadline.testing.model_server import (
+    LEDGER,
+    PARTS,
+    SCHEMA,
+    ModelServer,
+    ModelSink,
+    is_refused,
+)
 
 LISTED, READ = "model.listed", "model.read"
 CHECKPOINT = "memory:/checkpoint"
@@ -44,6 +51,7 @@ class Setting:
     losers: bool = False
     keep: int = KEEP_DEFAULT
     kinds: tuple[str, ...] = (PARTS, LEDGER)
+    dead_letter: str = ""  # the kind of system that takes what the first sink refuses, if any
     publishes: bool = False
     strict: bool = True
     coordinator: type[Coordinator] = Coordinator
@@ -129,6 +137,10 @@ class ModelWorld:
         self.per_epoch = 2 * self.setting.parts
         self.attempts = itertools.count()
         names = [f"{kind}{i}" for i, kind in enumerate(self.setting.kinds)]
+        self.owner = names[0] if self.setting.dead_letter else ""
+        self.dead_letter = f"{self.setting.dead_letter}-dead-letter" if self.owner else ""
+        if self.owner:
+            names.insert(1, self.dead_letter)
         self.servers = {name: ModelServer(name) for name in names}
         self.retired: list[tuple[str, ModelServer]] = []
         self.published: set[int] = set()
@@ -151,8 +163,10 @@ class ModelWorld:
         for name, server in self.servers.items():
             if not names or name in names:
                 kind = LEDGER if name.startswith(LEDGER) else PARTS
-                sink = self.setting.sink(server, kind, self.setting.publishes)
-                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query)))
+                refuses = name == self.owner
+                sink = self.setting.sink(server, kind, self.setting.publishes, refuses)
+                letters = self.dead_letter if refuses else ""
+                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query), letters))
         return sinks
 
     def move(self, name: str) -> None:
@@ -196,10 +210,13 @@ class ModelWorld:
         server.just_shown.clear()
         server.just_aborted.clear()
 
-    def rows(self, epoch: int) -> list[str]:
-        """Return the rows that an epoch must show, stateful or not."""
+    def rows(self, epoch: int, name: str = "") -> list[str]:
+        """Return the rows that an epoch must show in a sink, stateful or not."""
         total = sum(sum(range(*self.planned[before])) for before in range(epoch))
-        return [self.row(number, total) for number in range(*self.planned[epoch])]
+        rows = [self.row(number, total) for number in range(*self.planned[epoch])]
+        if self.owner and name in (self.owner, self.dead_letter):
+            return [row for row in rows if is_refused(row) == (name == self.dead_letter)]
+        return rows
 
     def row(self, number: int, total: int) -> str:
         """Return one row; with state, it tells of the rows of all epochs before."""
@@ -219,7 +236,8 @@ class ModelWorld:
 
     def check_rows(self, name: str, server: ModelServer, at_least: bool) -> None:
         """Every row once, or at least once, and nothing in doubt."""
-        wanted = Counter(row for epoch in sorted(self.committed) for row in self.rows(epoch))
+        epochs = sorted(self.committed)
+        wanted = Counter(row for epoch in epochs for row in self.rows(epoch, name))
         shown = Counter(server.rows())
         if lost := wanted - shown:
             raise Violation(f"{name}: lost {sorted(lost)}")

@@ -14,6 +14,7 @@ import ctypes
 import glob
 import os
 from functools import lru_cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ MESSAGE = np.dtype(
 )
 TESTED = ((2, 6), (3, 0))  # releases of confluent-kafka: from, below
 COPY = 0x2
-PARTITION = 0x10
+PARTITION = 0x8
 QUEUE_FULL = -184
 ANY_PARTITION = -1
 _NOTHING = ctypes.create_string_buffer(8)  # an empty value must still point somewhere
@@ -60,7 +61,7 @@ def _library() -> Any:
     """Return librdkafka as it came with confluent-kafka, or None."""
     import confluent_kafka
 
-    release = tuple(int(field) for field in confluent_kafka.version()[0].split(".")[:2])
+    release = tuple(int(field) for field in version("confluent-kafka").split(".")[:2])
     if not TESTED[0] <= release < TESTED[1]:
         return None
     folder = os.path.dirname(confluent_kafka.__file__)

@@ -26,10 +26,10 @@ REFUSED = {
 }
 MUST_BE = {"enable.idempotence": "true", "acks": "all", "request.required.acks": "all"}
 
-# Throughput: big batches while a part is written, and flush sends the rest at once, so that a long
-# linger costs nothing. The queue is bounded by its bytes: it is the worker's memory.
+# Throughput: big batches, sent while the next ones come in; flush sends the rest at once. The queue
+# is bounded by its bytes: it is the worker's memory.
 DEFAULTS: dict[str, Any] = {
-    "linger.ms": 50,
+    "linger.ms": 5,
     "batch.size": 1_000_000,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 2_000_000,

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from beadline.chaos.points import reach
 from beadline.ids import PartId
 from beadline.sink import Part
-from beadline.sinks.kafka import native, transactions
 from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka import transactions
 from beadline.sinks.kafka.markers import PARTITION, Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
+from beadline.sinks.kafka.producer import PlainProducer, Producer
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
@@ -30,74 +29,6 @@ if TYPE_CHECKING:
 FINISH_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0
 _MARKER_TRIES = 3
-
-
-class Producer:
-    """A librdkafka producer, and the way to hand it whole batches."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        from confluent_kafka import Producer as LibrdkafkaProducer
-
-        self.inner: Any = LibrdkafkaProducer(settings)
-        self.batches: Any = native.BatchProducer(self.inner) if native.available() else None
-        self.known_topics: set[str] = set()
-
-    def poll(self, timeout_s: float) -> None:
-        """Let librdkafka say what became of records, which makes room for others."""
-        self.inner.poll(timeout_s)
-
-    def flush(self, timeout_s: float, what: str) -> None:
-        """Wait until every record is answered by the brokers."""
-        deadline_s = time.monotonic() + timeout_s
-        while left := self._flush(min(10.0, max(0.1, deadline_s - time.monotonic()))):
-            if time.monotonic() >= deadline_s:
-                raise TimeoutError(f"{left} records of {what} were not taken by Kafka in time")
-
-    def _flush(self, timeout_s: float) -> int:
-        left: int = self.inner.flush(timeout_s)
-        return left
-
-    def close(self) -> None:
-        """Throw away what is queued, and end."""
-        from confluent_kafka import KafkaException
-
-        if self.batches is not None:
-            self.batches.close()
-        with suppress(KafkaException, RuntimeError):  # it is being thrown away
-            self.inner.purge()
-
-
-class PlainProducer(Producer):
-    """A producer without transactions, which has to notice itself that a record was not taken."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._errors: list[str] = []
-        super().__init__({**settings, "on_delivery": self._delivered})
-        self.batches = native.LonelyProducer(settings) if native.available() else None
-
-    def _delivered(self, error: Any, _: Any) -> None:
-        if error is not None:
-            self._errors.append(error.str())
-
-    def poll(self, timeout_s: float) -> None:
-        """As above, for both."""
-        if self.batches is not None:
-            self.batches.poll(timeout_s)
-        super().poll(0 if self.batches is not None else timeout_s)
-
-    def _flush(self, timeout_s: float) -> int:
-        left = self.batches.flush(timeout_s) if self.batches is not None else 0
-        return int(left or super()._flush(timeout_s))
-
-    def check(self) -> None:
-        """Raise if any record since the last check was not taken."""
-        errors, self._errors = self._errors, []
-        if self.batches is not None:
-            errors += self.batches.errors()
-        if errors:
-            raise OSError(
-                f"Kafka did not take {len(errors)} records, the first of them: {errors[0]}"
-            )
 
 
 class Writer:
@@ -111,6 +42,7 @@ class Writer:
         self.name = str(id_)
         self.timeout_s = sink.transaction_timeout_s
         self.part: PartId | None = None
+        self._finishing: Future[None] | None = None
         self._control_topic = sink.control_topic_of(id_.query)
         timeout_ms = int(sink.transaction_timeout_s * 1000)
         self.producer = Producer(
@@ -131,27 +63,51 @@ class Writer:
         self.producer.inner.begin_transaction()
         self.part = part
 
+    def finish_later(self) -> None:
+        """Begin to learn, beside other work, that the last transaction was committed elsewhere."""
+        if self.part is not None and self._finishing is None:
+            commit = self.producer.inner.commit_transaction
+            self._finishing = _asking.submit(commit, FINISH_TIMEOUT_S)
+
     def finish(self) -> None:
-        """Learn that the last transaction was committed from elsewhere."""
-        self.producer.inner.commit_transaction(FINISH_TIMEOUT_S)
+        """Learn it now, or raise."""
+        self.finish_later()
+        finishing, self._finishing = self._finishing, None
+        if finishing is not None:
+            finishing.result()
         self.part = None
 
     def prepared(self) -> KafkaPart:
-        """Flush everything, then the marker; answer with what ends the transaction anywhere.
+        """Send the marker and flush everything; answer with what ends the transaction anywhere.
 
-        If a record was not taken, librdkafka refuses the marker: a transaction with a marker is
-        whole. The identity is known before the marker is sent, so that a marker that was taken
-        proves that the identity was ours and not that of somebody who took the name over.
+        The identity is known before the marker is sent, so that a marker that was taken proves
+        that the identity was ours and not that of somebody who took the name over since.
         """
         assert self.part is not None, "no transaction was begun"
-        self.producer.flush(self.timeout_s, self.name)
         identity = self._identity.result(_START_TIMEOUT_S)
         marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
-        reach("kafka.flushed")
         offset = self._send_marker(marker)
+        self._check_whole()
+        reach("kafka.flushed")
         return KafkaPart(
             self.name, identity.producer_id, identity.producer_epoch, self._control_topic, offset
         )
+
+    def _check_whole(self) -> None:
+        """Raise if any record of the transaction was not taken.
+
+        librdkafka notes that, and says it when a transaction is begun, which is not allowed now in
+        any case: it answers with a wrong state if all is well, and with what is wrong otherwise.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            self.producer.inner.begin_transaction()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+        else:
+            raise RuntimeError(f"{self.name}: the transaction was gone before it was prepared")
 
     def _send_marker(self, marker: Marker) -> int:
         """Return the marker's offset; after a retry the broker may not tell it, so send another."""
@@ -163,16 +119,21 @@ class Writer:
             answers.append(error if error is not None else message.offset())
 
         for _ in range(_MARKER_TRIES):
-            self.producer.inner.produce(
-                self._control_topic,
-                value=marker.to_bytes(),
-                key=self.name,
-                partition=PARTITION,
-                on_delivery=delivered,
-            )
-            self.producer.flush(self.timeout_s, f"the marker of {self.name}")
+            try:
+                self.producer.inner.produce(
+                    self._control_topic,
+                    value=marker.to_bytes(),
+                    key=self.name,
+                    partition=PARTITION,
+                    on_delivery=delivered,
+                )
+            except KafkaException:
+                self._check_whole()
+                raise
+            self.producer.flush(self.timeout_s, self.name)
             answer = answers.pop()
             if not isinstance(answer, int):
+                self._check_whole()
                 raise KafkaException(answer)
             if answer >= 0:
                 return answer
@@ -211,6 +172,9 @@ class Pool:
             raise
         with self._lock:
             self._writers[id_] = (part.id.generation, writer)
+            for other, sibling in self._writers.values():
+                if other == part.id.generation and sibling.part in part.decided:
+                    sibling.finish_later()
         return writer
 
     def discard(self, part: Part) -> None:
@@ -240,11 +204,11 @@ class Pool:
     def close(self) -> None:
         """Throw everything away; for tests, whose brokers come and go."""
         with self._lock:
-            writers = [writer for _, writer in self._writers.values()]
-            plain = list(self._plain.values())
+            producers: list[Producer] = [*self._plain.values()]
+            producers += [writer.producer for _, writer in self._writers.values()]
             self._writers, self._plain = {}, {}
-        for one in (*writers, *plain):
-            one.close()
+        for producer in producers:
+            producer.close()
 
     def _ready(self, writer: Writer, part: Part) -> bool:
         """Whether a writer may go on: nothing of it is open that we are not sure of."""

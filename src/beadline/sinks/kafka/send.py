@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
 from beadline.sinks.kafka import native, rows
-from beadline.sinks.kafka.producers import Producer
+from beadline.sinks.kafka.producer import Producer
 
 if TYPE_CHECKING:
     import pyarrow as pa

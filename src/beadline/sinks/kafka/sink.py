@@ -62,6 +62,7 @@ class KafkaSink(Sink[KafkaPart]):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     committable: ClassVar[type[Committable]] = KafkaPart
+    dead_letter_columns: ClassVar[tuple[str, ...]] = ("value",)
 
     @property
     def default_name(self) -> str:
@@ -136,6 +137,7 @@ class KafkaSink(Sink[KafkaPart]):
         by_name = {_transaction(part.committable): part for part in parts}
         reach("kafka.commit")
         answers = client.end(list(by_name), commit=True)
+        reach("kafka.answered")
         outcomes: dict[PartId, Outcome] = {}
         said: set[str] = set()
         doubtful: list[Prepared[KafkaPart]] = []
@@ -158,6 +160,7 @@ class KafkaSink(Sink[KafkaPart]):
 
     def _burn(self, transaction: Transaction) -> bool:
         """A request that was not answered may still arrive, so its producer ends here (rule 17)."""
+        reach("kafka.burn")
         client = connect(self.bootstrap_servers, self.options)
         if client.fence([transaction])[transaction] in NOT_NOW:
             return False
@@ -168,6 +171,7 @@ class KafkaSink(Sink[KafkaPart]):
         """Find out by the markers what became of transactions that the broker does not know."""
         if not parts:
             return {}
+        reach("kafka.proof")
         fates: dict[KafkaPart, bool | None] = {}
         for topic in {part.committable.control_topic for part in parts}:
             some = [p.committable for p in parts if p.committable.control_topic == topic]
@@ -183,6 +187,8 @@ class KafkaSink(Sink[KafkaPart]):
         """Ask until the coordinator has done it; while it aborts, it says so."""
         client = connect(self.bootstrap_servers, self.options)
         left = list(dict.fromkeys(transactions))
+        if left:
+            reach("kafka.fence")
         deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
         while left:
             answers = client.fence(left)

@@ -1,0 +1,89 @@
+"""The process that gets killed: ``python -m beadline.chaos.kafka.driver FOLDER``.
+
+It runs the job, one short epoch after the other, until a file says that it is enough. Each event of
+the query is one line of JSON on stdout, as in ``beadline.chaos.driver``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from beadline.chaos.driver import emit, settings, tell
+from beadline.chaos.kafka.workload import OUT, TOTALS, KafkaWorkload
+from beadline.errors import BeadlineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from beadline.stream import Stream
+
+RECORDS_PER_EPOCH_MAX = 400
+_LOOK_EVERY_S = 0.2
+
+
+def stream(spark: SparkSession, workload: KafkaWorkload) -> Stream:
+    """The job: records as they are to Kafka, and totals per key to SQLite if asked for."""
+    from beadline import exactly_once, sources
+    from beadline.sinks import KafkaSink, SqliteSink
+
+    frame = sources.kafka(
+        spark,
+        bootstrap_servers=workload.servers,
+        topic=workload.source,
+        max_per_epoch=RECORDS_PER_EPOCH_MAX,
+    )
+    rows = frame.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
+    sink = KafkaSink(
+        workload.target,
+        bootstrap_servers=workload.sink_servers or workload.servers,
+        transaction_timeout_s=workload.transaction_timeout_s,
+    )
+    job = exactly_once(rows, workload.name).to(sink, name=OUT)
+    if workload.totals:
+        database = SqliteSink(workload.database, TOTALS, mode="add", key=("key",))
+        job = job.to(database, rows=totals, name=TOTALS)
+    return job
+
+
+def totals(rows: DataFrame) -> DataFrame:
+    """One epoch's records, added up by key."""
+    from pyspark.sql import functions as F
+
+    number = F.col("value").cast("long")
+    return rows.groupBy("key").agg(F.count("value").alias("rows"), F.sum(number).alias("numbers"))
+
+
+def run(workload: KafkaWorkload) -> None:
+    """Run until told to stop."""
+    from beadline.run.session import session
+
+    spark = session("beadline-chaos", ("kafka",), **settings(workload.scratch))
+    query = stream(spark, workload).start(str(workload.checkpoint), listener=tell)
+    while not query.awaitTermination(_LOOK_EVERY_S):
+        if workload.stop.exists():
+            query.stop()
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+            break
+    spark.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the job; exit with the code of Beadline's error, if there is one."""
+    parser = argparse.ArgumentParser(prog="python -m beadline.chaos.kafka.driver")
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        run(KafkaWorkload.load(given.folder))
+    except BeadlineError as error:
+        emit({"kind": "failed", "error": type(error).__name__, "message": str(error)})
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""`beadline transactions list`: what is open, and the answer to "who holds my reader up?"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from beadline.cli._transactions_ask import Cluster
+from beadline.cli._transactions_show import as_object, blocks, verdict_of
+from beadline.cli.output import Output
+from beadline.errors import UsageError
+from beadline.observe.transactions import Standing
+from beadline.sinks.kafka.observed import Observed
+from beadline.sinks.kafka.part import WriterId
+from beadline.sinks.kafka.transactions import Described
+
+
+def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output) -> None:
+    """Show the open transactions of a query, or of everybody."""
+    standing = cluster.standing
+    name = _query(query, standing)
+    everything = cluster.inspector.open_now()
+    chosen = [one for one in everything if everybodys or name is None or _is_of(one, name)]
+    found = cluster.inspector.look(chosen, cluster.control_topic, everything)
+    now_ms = time.time_ns() // 1_000_000
+    others = len(everything) - len(chosen)
+    notes = [*cluster.inspector.notes, *_notes(standing, found)]
+    result = {
+        "bootstrap_servers": cluster.servers,
+        "query": name,
+        "checkpoint": standing and standing.checkpoint,
+        "decided_epoch": standing and standing.epoch and standing.epoch.number,
+        "transactions": [as_object(one, standing, now_ms) for one in found],
+        "others": others,
+        "notes": notes,
+    }
+    views: list[RenderableType] = [_head(cluster, name, found, others)]
+    views += blocks(found, standing, now_ms)
+    views += [Text(f"note: {note}", style="dim") for note in notes]
+    out.show(result, *views)
+
+
+def _query(name: str | None, standing: Standing | None) -> str | None:
+    """The query that is meant; both ways to name it must agree."""
+    if standing is None:
+        return name
+    if name not in (None, standing.query.name):
+        raise UsageError(
+            f"checkpoint {standing.checkpoint} is of query {standing.query.name!r}, not {name!r}."
+        )
+    return standing.query.name
+
+
+def _is_of(one: Described, query: str) -> bool:
+    writer = WriterId.parse(one.transaction.id)
+    return writer is not None and writer.query == query
+
+
+def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others: int) -> Text:
+    """The answer in one line: how many, and how many partitions stand still."""
+    whose = f"query {name}" if name is not None else cluster.servers
+    held = {(p.topic, p.partition) for one in found for p in one.partitions if p.holds}
+    count = len(found)
+    text = f": {count or 'no'} open transaction{'' if count == 1 else 's'}"
+    if cluster.standing is not None and found:
+        verdicts = [verdict_of(one, cluster.standing) for one in found]
+        kinds = ((kind, verdicts.count(kind)) for kind in ("decided", "orphan", "unknown"))
+        text += " (" + ", ".join(f"{number} {kind}" for kind, number in kinds if number) + ")"
+    if held:
+        text += f", readers held up in {len(held)} partition{'' if len(held) == 1 else 's'}"
+    if others:
+        text += f"; {others} of others (--all shows them)"
+    return Text.assemble((whose, "bold"), text)
+
+
+def _notes(standing: Standing | None, found: Sequence[Observed]) -> list[str]:
+    """What an operator should know of the log beside its verdicts."""
+    if standing is None:
+        return []
+    notes = []
+    if standing.query.checkpoint != standing.checkpoint:
+        notes.append(
+            f"the log was written for {standing.query.checkpoint}: this is a copy of a checkpoint, "
+            "or another spelling, and the verdicts of a copy may be old"
+        )
+    if driver := standing.driver():
+        notes.append(f"{driver}, lives: the query may be running")
+    if standing.epoch is not None and not standing.finished:
+        still = sum(standing.verdict(one) == "decided" for one in found)
+        notes.append(
+            f"epoch {standing.epoch.number} is decided and not known to be finished; {still} of "
+            f"its {len(standing.named)} Kafka transactions are open, the others have ended"
+        )
+    return notes

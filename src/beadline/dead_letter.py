@@ -1,0 +1,83 @@
+"""Dead letters: rows that a sink refused, on their way to another sink in the same epoch.
+
+The refused rows of all sinks look alike, so that one table or topic can take them all: which query,
+sink, epoch and part, the reason, and the row as JSON. They come back to the driver with the acks,
+and are prepared into the dead letter sink before the epoch is decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import BadSink
+from beadline.ids import QueryId
+from beadline.sink import DEAD_LETTER_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_VALUE = "value"
+_CHECKSUM_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Refused:
+    """One row that a sink did not take; ``row`` is JSON."""
+
+    sink: str
+    part: int
+    reason: str
+    row: str
+
+
+def schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of dead letters with these columns, or raise if one is unknown."""
+    import pyarrow as pa
+
+    kinds = dict.fromkeys((*DEAD_LETTER_COLUMNS, _VALUE), pa.string())
+    kinds |= {"epoch": pa.int64(), "part": pa.int32()}
+    unknown = [name for name in columns if name not in kinds]
+    if unknown or not columns:
+        raise BadSink(
+            f"dead_letter_columns names {', '.join(unknown) or 'nothing'}; a dead letter has "
+            f"{', '.join(kinds)}. Nothing was written."
+        )
+    return pa.schema([(name, kinds[name]) for name in columns])
+
+
+def table(
+    refused: Sequence[Refused], query: QueryId, epoch: int, columns: Sequence[str]
+) -> pa.Table:
+    """Return dead letters as a dead letter sink is given them."""
+    import pyarrow as pa
+
+    common = {"query": query.name, "epoch": epoch}
+    found = [{**common, **asdict(one)} for one in refused]
+    if _VALUE in columns:
+        for letter in found:
+            letter[_VALUE] = _as_one(letter)
+    return pa.Table.from_pylist(found, schema(columns))
+
+
+def checksum(refused: Sequence[Refused]) -> int:
+    """Return an order-insensitive content checksum, as a signed 64-bit number.
+
+    Of the rows, not of the reasons: those are words for people, and may change.
+    """
+    total = 0
+    for one in refused:
+        content = f"{one.part} {one.row}".encode()
+        digest = hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
+        total += int.from_bytes(digest, "big")
+    return (total + 2**63) % 2**64 - 2**63
+
+
+def _as_one(letter: dict[str, Any]) -> str:
+    """All columns as one JSON object; the row is JSON already."""
+    names = (name for name in DEAD_LETTER_COLUMNS if name != "row")
+    head = json.dumps({name: letter[name] for name in names}, ensure_ascii=False)
+    return f'{head[:-1]}, "row": {letter["row"]}}}'

@@ -1,0 +1,134 @@
+"""Ending one transaction by hand, until the broker has done it or time is up.
+
+What a decision names goes the sink's own way, with its proofs. For the rest there is nothing but
+what the coordinator answers, and what it says of the id afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from beadline.ids import EpochId
+from beadline.sink import Outcome, Prepared
+from beadline.sinks.kafka.observed import UNENDED_STATES
+from beadline.sinks.kafka.part import KafkaPart
+from beadline.sinks.kafka.sink import KafkaSink
+from beadline.sinks.kafka.transactions import (
+    NO_ERROR,
+    NOT_NOW,
+    UNANSWERED,
+    Client,
+    Described,
+    Transaction,
+)
+
+WAIT_S = 10.0
+_PAUSE_S = 0.05
+GONE = "gone"
+# When asked again, brokers before 4.0 say that we, as well as the producer, are fenced.
+_FENCED = (NO_ERROR, "PRODUCER_FENCED")
+_ABORTING = frozenset({"PrepareAbort", "PrepareEpochFence", "CompleteAbort"})
+
+_OUTCOMES = {
+    Outcome.COMMITTED: "committed: its rows are visible",
+    Outcome.ALREADY_COMMITTED: "it was committed before: its marker is visible",
+    Outcome.LOST: "lost: its marker is proven absent. The next start computes its rows again",
+    Outcome.UNKNOWN: "it is not known what became of it. Ask again; the next start does",
+}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of one transaction: the broker's own words, and what they mean."""
+
+    id: str
+    ok: bool
+    answer: str
+    state: str
+    meaning: str
+
+
+def commit_decided(
+    sink: KafkaSink, client: Client, epoch: EpochId, part: Prepared[KafkaPart]
+) -> Settled:
+    """Commit what a decision names, by the producer id and epoch that the decision names."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        result = sink.commit(epoch, [part])
+        outcome = result.outcomes[part.id]
+        if outcome is not Outcome.UNKNOWN or time.monotonic() > deadline_s:
+            break
+        time.sleep(_PAUSE_S)
+    name = part.committable.transactional_id
+    ok = outcome in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
+    state = _rest(client, name, deadline_s)
+    return Settled(name, ok, result.detail or NO_ERROR, _state(state), _OUTCOMES[outcome])
+
+
+def commit_open(client: Client, transaction: Transaction) -> Settled:
+    """Commit what is open, whoever may have begun it.
+
+    A request that was not answered may still arrive, when the producer has begun its next
+    transaction; so the producer is ended after it (rule 17).
+    """
+    deadline_s = time.monotonic() + WAIT_S
+    answers = _ask(lambda: client.end([transaction], commit=True)[transaction], deadline_s)
+    ok = answers[-1] == NO_ERROR
+    state = _rest(client, transaction.id, deadline_s)
+    if ok and UNANSWERED in answers:
+        _ask(lambda: client.fence([transaction])[transaction], deadline_s)
+    meaning = "committed: its rows are visible" if ok else "the broker did not commit it"
+    return Settled(transaction.id, ok, answers[-1], _state(state), meaning)
+
+
+def abort_open(client: Client, transaction: Transaction) -> Settled:
+    """Abort what is open, and let its producer, should it live, begin nothing more (rule 21).
+
+    The coordinator says that it is busy while it aborts, and as well while it commits what somebody
+    else has just ended: so it is aborted if the coordinator was seen to abort.
+    """
+    deadline_s = time.monotonic() + WAIT_S
+    seen: set[str] = set()
+
+    def fence() -> str:
+        answer = client.fence([transaction])[transaction]
+        if answer in NOT_NOW:
+            seen.add(_state(client.describe([transaction.id]).get(transaction.id)))
+        return answer
+
+    answers = _ask(fence, deadline_s)
+    state = _state(_rest(client, transaction.id, deadline_s))
+    ended = answers[-1] in _FENCED
+    ok = ended and not seen.isdisjoint(_ABORTING)
+    if ok:
+        meaning = "aborted: readers go on past it"
+    elif ended:
+        meaning = "it had ended before, by somebody else's hand: look again"
+    else:
+        meaning = "the broker did not abort it"
+    return Settled(transaction.id, ok, answers[-1], state, meaning)
+
+
+def _ask(ask: Callable[[], str], deadline_s: float) -> list[str]:
+    """Ask until the broker does not say "not now"; return all that it said."""
+    answers = [ask()]
+    while answers[-1] in NOT_NOW and time.monotonic() < deadline_s:
+        time.sleep(_PAUSE_S)
+        answers.append(ask())
+    return answers
+
+
+def _rest(client: Client, name: str, deadline_s: float) -> Described | None:
+    """Wait until the coordinator has written out what it decided; return where it came to rest."""
+    while True:
+        found = client.describe([name]).get(name)
+        moving = found is not None and found.state in UNENDED_STATES and found.state != "Ongoing"
+        if not moving or time.monotonic() > deadline_s:
+            return found
+        time.sleep(_PAUSE_S)
+
+
+def _state(described: Described | None) -> str:
+    return GONE if described is None else described.state

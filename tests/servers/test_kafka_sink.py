@@ -1,0 +1,306 @@
+"""``KafkaSink`` on a real broker: what it writes, what it refuses, what it waits for."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from beadline import at_least_once, exactly_once
+from beadline.errors import BadSink, BeadlineError, PrepareFailed
+from beadline.ids import QueryId
+from beadline.sinks import KafkaSink
+from beadline.sinks.kafka import native
+from beadline.sinks.kafka.producers import pool
+from beadline.testing.epochs import run_epochs
+from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers.ports import free_ports
+from tests.spark.jobs import read, run, write_input
+
+QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
+PLAIN = pa.schema([("value", pa.binary())])
+HEADERS = "array<struct<key: string, value: binary>>"
+
+
+@pytest.fixture(autouse=True)
+def producers() -> Iterator[None]:
+    yield
+    pool().close()
+
+
+@pytest.fixture
+def topic(kafka_cluster: KafkaCluster) -> str:
+    name = f"sink-{uuid.uuid4().hex[:8]}"
+    kafka_cluster.create_topic(name, partitions=3)
+    return name
+
+
+def sink_to(cluster: KafkaCluster, topic: str | None, **settings: Any) -> KafkaSink:
+    return KafkaSink(topic, bootstrap_servers=cluster.bootstrap_servers, **settings)
+
+
+def write(spark: SparkSession, folder: Path, sink: KafkaSink, rows: list[Any], schema: str) -> None:
+    """One epoch of these rows, in two parts, through a whole query."""
+
+    def build(frame: DataFrame) -> Any:
+        return exactly_once(frame, f"q{uuid.uuid4().hex[:8]}").to(sink)
+
+    run_epochs(spark, build, [rows], folder, schema=schema)
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_keys_values_tombstones_and_partitions(
+    spark: SparkSession,
+    kafka_cluster: KafkaCluster,
+    topic: str,
+    tmp_path: Path,
+    natively: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Spark's own sink takes them: bytes or text, null or empty, a partition or none."""
+    sink = sink_to(kafka_cluster, topic)
+    rows = [
+        (b"k1", b"v1", 0),
+        (b"k1", None, 2),  # a tombstone
+        (None, b"v3", 1),
+        (b"", b"", 1),
+        (b"k5", bytes(range(256)), None),
+    ]
+    if natively:
+        assert native.available(), "this version of confluent-kafka was not tried"
+    else:
+        monkeypatch.setattr(native, "available", lambda: False)
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32())])
+    batch = pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in rows], schema
+    )
+    publish(sink, batch)
+    found = [(r.key, r.value, r.partition) for r in kafka_cluster.read(topic)]
+    wanted = {(key, value) for key, value, _ in rows}
+    assert {(key, value) for key, value, _ in found} == wanted
+    assert {row for row in found if row[0] != b"k5"} == {row for row in rows if row[0] != b"k5"}
+
+
+def publish(sink: KafkaSink, *batches: pa.RecordBatch) -> None:
+    """Through the at-least-once path, in this process."""
+    from beadline.ids import PartId
+    from beadline.sink import Part
+
+    part = Part(PartId("q", "a" * 32, "s", 1, 0, 0, 0))
+    sink.publish(iter(batches), part)
+
+
+def test_text_headers_and_topics_per_row(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    other = f"{topic}-other"
+    kafka_cluster.create_topic(other)
+    rows = [
+        ("k", "ä", topic, [("h", b"1"), ("h", None)]),
+        ("k", "b", other, None),
+        (None, None, topic, []),
+    ]
+    schema = f"key string, value string, topic string, headers {HEADERS}"
+    write(spark, tmp_path, sink_to(kafka_cluster, None), rows, schema)
+    here = {(r.key, r.value, tuple(r.headers or ())) for r in kafka_cluster.read(topic)}
+    assert here == {(b"k", "ä".encode(), (("h", b"1"), ("h", None))), (None, None, ())}
+    assert [(r.key, r.value) for r in kafka_cluster.read(other)] == [(b"k", b"b")]
+
+
+def test_order_per_key_is_kept_over_epochs(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    epochs = [[(f"k{i % 5}", str(epoch * 100 + i)) for i in range(100)] for epoch in range(3)]
+
+    def build(frame: DataFrame) -> Any:
+        return exactly_once(frame.repartition(2, "key"), "order").to(sink_to(kafka_cluster, topic))
+
+    run_epochs(spark, build, epochs, tmp_path, schema="key string, value string")
+    by_key: dict[bytes | None, list[int]] = {}
+    homes: dict[bytes | None, set[int]] = {}
+    for record in kafka_cluster.read(topic):
+        by_key.setdefault(record.key, []).append(int(record.value or b""))
+        homes.setdefault(record.key, set()).add(record.partition)
+    assert all(values == sorted(values) for values in by_key.values())
+    assert sum(map(len, by_key.values())) == 300
+    assert all(len(partitions) == 1 for partitions in homes.values())
+
+
+def test_a_key_goes_where_java_would_send_it(
+    kafka_cluster: KafkaCluster, topic: str, spark: SparkSession
+) -> None:
+    """So that a job that comes from Spark's own sink keeps the order of its keys."""
+    keys = [f"key-{number}" for number in range(50)]
+    rows = spark.createDataFrame([(key, "java") for key in keys], "key string, value string")
+    writer = rows.write.format("kafka").option("topic", topic)
+    writer.option("kafka.bootstrap.servers", kafka_cluster.bootstrap_servers).save()
+    batch = pa.RecordBatch.from_pydict({"key": keys, "value": ["ours"] * 50})
+    publish(sink_to(kafka_cluster, topic), batch)
+    homes: dict[bytes | None, set[int]] = {}
+    for record in kafka_cluster.read(topic):
+        homes.setdefault(record.key, set()).add(record.partition)
+    assert len(homes) == 50
+    assert all(len(partitions) == 1 for partitions in homes.values())
+
+
+BAD_SCHEMAS = [
+    (pa.schema([("id", pa.int64())]), "column 'value'"),
+    (pa.schema([("value", pa.int64())]), "'value' to be string or binary"),
+    (pa.schema([("value", pa.string()), ("key", pa.int32())]), "'key' to be"),
+    (pa.schema([("value", pa.string()), ("partition", pa.string())]), "'partition' to be int"),
+    (pa.schema([("value", pa.string()), ("headers", pa.string())]), "'headers' to be array"),
+]
+
+
+@pytest.mark.parametrize(("schema", "said"), BAD_SCHEMAS)
+def test_columns_that_do_not_fit(
+    kafka_cluster: KafkaCluster, topic: str, schema: pa.Schema, said: str
+) -> None:
+    with pytest.raises(BadSink, match=said):
+        sink_to(kafka_cluster, topic).check(schema, QUERY)
+
+
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"options": {"transactional.id": "x"}}, "transactional.id"),
+    ({"options": {"acks": "1"}}, "'acks' must be 'all'"),
+    ({"options": {"enable.idempotence": False}}, "must be 'true'"),
+    ({"options": {"no.such.option": 1}}, "No such configuration property"),
+    ({"transaction_timeout_s": 0}, "at least 1"),
+    ({"transaction_timeout_s": 86_400}, "above the broker's maximum of 900 s"),
+    ({"topic": "nowhere"}, "topic 'nowhere' cannot be used"),
+    ({"topic": None}, "needs a topic"),
+    ({"bootstrap_servers": ""}, "bootstrap_servers="),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), BAD_SETTINGS)
+def test_settings_that_cannot_be_right(
+    kafka_cluster: KafkaCluster, topic: str, settings: dict[str, Any], said: str
+) -> None:
+    usual = {"topic": topic, "bootstrap_servers": kafka_cluster.bootstrap_servers}
+    with pytest.raises(BadSink, match=said):
+        KafkaSink(**{**usual, **settings}).check(PLAIN, QUERY)
+
+
+def test_no_broker_at_the_start() -> None:
+    (port,) = free_ports(1)
+    sink = KafkaSink("t", bootstrap_servers=f"127.0.0.1:{port}", options={"sasl.password": "hush"})
+    with pytest.raises(BadSink, match="no Kafka broker answered") as caught:
+        sink.check(PLAIN, QUERY)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", ["value", "value, headers"])
+def test_a_record_that_is_too_large_stops_the_query(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path, columns: str
+) -> None:
+    rows: list[Any] = [("small",), ("x" * 2_000_000,)]
+    schema = "value string"
+    if "headers" in columns:
+        rows = [(*row, [("h", b"")]) for row in rows]
+        schema += f", headers {HEADERS}"
+    with pytest.raises(PrepareFailed, match=r"larger than message\.max\.bytes.*dead_letter"):
+        write(spark, tmp_path, sink_to(kafka_cluster, topic), rows, schema)
+    assert kafka_cluster.read(topic) == []
+
+
+def test_a_limit_that_only_the_broker_knows_stops_the_query(
+    spark: SparkSession, kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    name = f"small-{uuid.uuid4().hex[:8]}"
+    kafka_cluster.create_topic(name, config={"max.message.bytes": "1000"})
+    with pytest.raises(PrepareFailed, match=r"[Mm]essage size too large"):
+        write(spark, tmp_path, sink_to(kafka_cluster, name), [("x" * 5000,)], "value string")
+    assert kafka_cluster.read(name) == []
+
+
+def test_a_missing_topic_of_a_row_stops_the_query(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    rows = [("v", topic), ("v", "no-such-topic")]
+    with pytest.raises(PrepareFailed, match="'no-such-topic' does not exist"):
+        write(spark, tmp_path, sink_to(kafka_cluster, None), rows, "value string, topic string")
+    assert kafka_cluster.read(topic) == []
+
+
+def test_at_least_once_leaves_no_transaction_behind(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    ids = write_input(tmp_path / "in", 3)
+    rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
+    run(at_least_once(rows, "quick").to(sink_to(kafka_cluster, topic)), tmp_path)
+    assert sorted(int(r.value or b"") for r in kafka_cluster.read(topic)) == ids
+    # Nothing but records: transactions would have left markers between them.
+    assert sum(kafka_cluster.end_offsets(topic).values()) == len(ids)
+
+
+def test_at_least_once_notices_what_the_broker_does_not_take(
+    kafka_cluster: KafkaCluster,
+) -> None:
+    name = f"small-{uuid.uuid4().hex[:8]}"
+    kafka_cluster.create_topic(name, config={"max.message.bytes": "1000"})
+    batch = pa.RecordBatch.from_pydict({"value": ["small", "x" * 5000]})
+    with pytest.raises(OSError, match="did not take 1 records"):
+        publish(sink_to(kafka_cluster, name, options={"batch.num.messages": 1}), batch)
+
+
+def test_a_broker_that_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    """Down in mid-epoch: the query waits, and nothing is lost or doubled."""
+    with kafka() as cluster:
+        cluster.create_topic("t", partitions=2)
+        ids = write_input(tmp_path / "in", 8)
+        rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
+        stream = exactly_once(rows, "patient").to(sink_to(cluster, "t"))
+        gone = threading.Event()
+
+        def bounce(event: Any) -> None:
+            if event.kind == "prepared" and event.epoch == 2:
+                cluster.brokers[0].kill()
+                threading.Timer(3, cluster.brokers[0].start).start()
+                gone.set()
+
+        run(stream, tmp_path, listener=bounce)
+        assert gone.is_set()
+        cluster.wait_ready()
+        assert sorted(int(r.value or b"") for r in cluster.read("t")) == ids
+        pool().close()
+
+
+def test_not_authorised(spark: SparkSession, tmp_path: Path) -> None:
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "bob",
+        "sasl.password": "bobs-secret",
+    }
+    with kafka(users={"admin": "top-secret", "bob": "bobs-secret"}) as cluster:
+        cluster.create_topic("t")
+        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=login)
+        with pytest.raises(BadSink, match=r"not authorised|cannot be used") as caught:
+            sink.check(PLAIN, QUERY)
+        assert "secret" not in str(caught.value)
+        wrong = {**login, "sasl.password": "guessed"}
+        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=wrong)
+        began_s = time.monotonic()
+        with pytest.raises(BadSink) as caught:
+            sink.check(PLAIN, QUERY)
+        assert "guessed" not in str(caught.value)
+        assert time.monotonic() - began_s < 30
+        allowed = {**login, "sasl.username": "admin", "sasl.password": "top-secret"}
+        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=allowed)
+        write(spark, tmp_path, sink, [("v",)], "value string")
+        assert [r.value for r in cluster.read("t")] == [b"v"]
+        pool().close()
+
+
+def test_its_settings_are_not_shown() -> None:
+    sink = KafkaSink("t", bootstrap_servers="b:1", options={"sasl.password": "hush"})
+    assert "hush" not in repr(sink)
+    assert issubclass(BadSink, BeadlineError)
