@@ -31,6 +31,7 @@ from bench._kafka_latency import latency
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
 PAIRS = int(os.environ.get("BENCH_PAIRS", "7"))
 BIG_EPOCH_ROWS = int(os.environ.get("BENCH_BIG_ROWS", "10000000"))
+ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
 SIDES = ("spark", "exactly_once", "at_least_once")
 
 
@@ -165,12 +166,10 @@ def main() -> None:
     spark = quiet_session(connectors=("kafka",))
     with kafka() as cluster, tempfile.TemporaryDirectory(prefix="beadline-bench-") as name:
         folder = Path(name)
-        figures = throughput(spark, cluster, folder)
-        print(figures)
-        figures |= commit_64_parts(spark, cluster, folder)
-        figures |= worker_memory(spark, cluster, folder)
-        print(figures)
-        figures |= latency(spark, cluster, folder)
+        figures: dict[str, Any] = {}
+        for measure in (throughput, commit_64_parts, worker_memory, latency):
+            if not ONLY or measure.__name__ in ONLY:
+                figures |= measure(spark, cluster, folder)
         report(benchmark="kafka", records=RECORDS, pairs=PAIRS, **figures)
 
 

@@ -55,7 +55,7 @@ def test_commit_what_is_decided(invoke: Invoke, doubt: Doubt) -> None:
     rows = ["0.0.0", "0.0.1", "0.0.2", "0.1.0", "0.1.1", "0.1.2"]
     assert sorted(doubt.visible()) == rows
     code, out, _ = invoke("commit", *ids, *where(doubt), "--yes")  # again changes nothing
-    assert (code, out.count("committed: its rows are visible")) == (0, 2)
+    assert (code, out.count("committed: its rows show")) == (0, 2)
     assert sorted(doubt.visible()) == rows
 
 

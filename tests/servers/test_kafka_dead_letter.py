@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from beadline.observe import Event
 from beadline.sinks import FileSink, KafkaSink, SqliteSink
 from beadline.sinks.kafka.transactions import OPEN_STATES, connect
 from beadline.testing import CRASH, run_epochs
-from beadline.testing.epochs import Script
+from beadline.testing.epochs import Crash, Script
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import run, run_and_die
 
@@ -49,6 +49,14 @@ def fence_open(cluster: KafkaCluster, query: str) -> int:
     return len(ours)
 
 
+def between(crashes: Sequence[str], epochs: Sequence[list[dict[str, Any]]]) -> Script:
+    """A death in every epoch."""
+    script: list[list[dict[str, Any]] | Crash] = []
+    for point, rows in zip(crashes, epochs, strict=True):
+        script += [CRASH(point), rows]
+    return script
+
+
 def record(topic: str | None, value: str, partition: int | None = None) -> dict[str, Any]:
     return {"topic": topic, "value": value, "partition": partition}
 
@@ -70,27 +78,26 @@ def test_records_that_kafka_will_not_take(
     epochs = [
         [record(topic, "1"), record(f"{topic}-missing", "2"), record(None, "3")],
         [record(topic, "4", 0), record(topic, "5", 99), record(topic, large), record("", "6")],
-        [record(topic, "7", -1)],
+        [record(topic, "7", -1), record(topic, "9", 2)],
         [record(topic, "8")],
     ]
     script: Script = epochs
     if begin is exactly_once:
         crashes = ("decide.before", "decide.after", "prepare.between", "commit.after")
-        script = [
-            step for rows, p in zip(epochs, crashes, strict=True) for step in (CRASH(p), rows)
-        ]
+        script = between(crashes, epochs)
     run_epochs(spark, build, script, tmp_path, schema=RECORDS, parts=2)
     assert sorted(one.value or b"" for one in kafka_cluster.read(topic)) == [b"1", b"4", b"8"]
     found = [row.asDict() for row in spark.read.parquet(letters.path).collect()]
     reasons = {json.loads(letter["row"])["value"]: letter["reason"] for letter in found}
-    assert len(found) == 6
+    assert len(found) == 7
     assert reasons == {
         "2": f"topic '{topic}-missing' does not exist",
         "3": "it has no topic",
-        "5": "Local: Unknown partition",
+        "5": f"topic '{topic}' has 2 partitions, and not that one",
         large: "it is larger than message.max.bytes (1000000)",
         "6": "it has no topic",
         "7": "its partition is negative",
+        "9": f"topic '{topic}' has 2 partitions, and not that one",
     }
 
 
@@ -124,7 +131,7 @@ def test_dead_letters_in_a_topic(
     def build(frame: DataFrame) -> Stream:
         return begin(frame, topic).to(table, dead_letter=sink_to(kafka_cluster, topic))
 
-    epochs = [
+    epochs: list[list[dict[str, Any]]] = [
         [{"id": 0, "k": "a"}, {"id": 1, "k": None}],
         [{"id": 2, "k": "b"}],
         [{"id": 3, "k": None}, {"id": 4, "k": None}],
@@ -133,9 +140,7 @@ def test_dead_letters_in_a_topic(
     script: Script = epochs
     if begin is exactly_once:
         crashes = ("decide.before", "decide.after", "prepare.after", "commit.between")
-        script = [
-            step for rows, p in zip(epochs, crashes, strict=True) for step in (CRASH(p), rows)
-        ]
+        script = between(crashes, epochs)
     result = run_epochs(spark, build, script, tmp_path, schema=ROWS)
     assert rows_in(table) == [0, 2]
     found = letters_in(kafka_cluster, topic)
@@ -205,9 +210,7 @@ def test_a_letter_that_is_too_large_for_kafka_stops_the_query(
         return exactly_once(frame, topic).to(wide, dead_letter=sink_to(kafka_cluster, topic))
 
     rows = [{"v": "x" * 1_100_000, "k": None}]
-    with pytest.raises(
-        PrepareFailed, match=r"dead letter sink cannot take 1 .* either: it is larg"
-    ):
+    with pytest.raises(PrepareFailed, match=r"cannot take 1 refused row.* either: it is large"):
         run_epochs(spark, build, [rows], tmp_path, schema="v string, k string")
     assert kafka_cluster.read(topic) == []
     assert fence_open(kafka_cluster, topic) == 0

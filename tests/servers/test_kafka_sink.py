@@ -117,7 +117,9 @@ def test_text_headers_and_topics_per_row(
 def test_order_per_key_is_kept_over_epochs(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    epochs = [[(f"k{i % 5}", str(epoch * 100 + i)) for i in range(100)] for epoch in range(3)]
+    epochs: list[Any] = [
+        [(f"k{i % 5}", str(epoch * 100 + i)) for i in range(100)] for epoch in range(3)
+    ]
 
     def build(frame: DataFrame) -> Any:
         return exactly_once(frame.repartition(2, "key"), "order").to(sink_to(kafka_cluster, topic))

@@ -265,6 +265,14 @@ def test_what_is_refused_at_start(spark: SparkSession, tmp_path: Path, out: Sqli
     allowed.start(checkpoint, available_now=True).awaitTermination(60)
 
 
+def test_the_example_of_the_docs(spark: SparkSession, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "dead-letter.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "docs_example"}
+    exec(code, names)
+    names["test_an_order_without_an_id_is_a_dead_letter"](spark, tmp_path)
+
+
 @dataclass(frozen=True)
 class ExpiringOwner(ExpiringSink):
     """Forgets transactions, and refuses rows without ``k``."""

@@ -72,11 +72,12 @@ def asking(
     except BrokenPipeError:  # whoever read our output has gone
         raise
     except (KafkaError, KafkaException, OSError) as error:
+        name = type(error).__name__
+        said = redacted(str(error).removeprefix(f"{name}: "), options)
         raise BeadlineError(
-            f"Kafka at {servers} does not answer as it should: {type(error).__name__}: "
-            f"{redacted(str(error), options)}. Is it up, is the address right, and are "
-            "security.protocol and sasl.* what it wants? What was not reported as done may not "
-            "have been done."
+            f"Kafka at {servers} does not answer as it should: {name}: {said}. Is it up, is the "
+            "address right, are security.protocol and sasl.* what it wants, and may this user do "
+            "this? What was not reported as done may not have been done."
         ) from None
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import typer
 from rich.text import Text
 
-from beadline.cli._transactions_ask import Cluster
+from beadline.cli._transactions_ask import Cluster, redacted
 from beadline.cli._transactions_show import block
 from beadline.cli.output import ForPeople, Output
 from beadline.errors import Fenced, UsageError
@@ -154,6 +154,19 @@ def _confirm(action: Action, count: int, out: Output, yes: bool, json: bool) -> 
     if not typer.confirm(f"{action} {what}?"):
         out.say(_NOTHING)
         raise typer.Exit(1)
+
+
+def _try_end(action: Action, planned: Planned, cluster: Cluster) -> Settled:
+    """End one; if the brokers go away in the middle, what was ended before is told all the same."""
+    from confluent_kafka import KafkaException
+    from kafka.errors import KafkaError
+
+    try:
+        return _end(action, planned, cluster)
+    except (KafkaError, KafkaException, OSError) as error:
+        why = redacted(f"{type(error).__name__}: {error}", cluster.options)
+        meaning = f"it may have been ended or not: look again ({why})"
+        return Settled(planned.id, False, "", "unknown", meaning)
 
 
 def _end(action: Action, planned: Planned, cluster: Cluster) -> Settled:

@@ -13,7 +13,7 @@ from beadline.cli._transactions_show import as_object, blocks, verdict_of
 from beadline.cli.output import Output
 from beadline.errors import UsageError
 from beadline.observe.transactions import Standing
-from beadline.sinks.kafka.observed import Observed
+from beadline.sinks.kafka.observed import UNENDED_STATES, Observed
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.transactions import Described
 
@@ -27,7 +27,7 @@ def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output
     found = cluster.inspector.look(chosen, cluster.control_topic, everything)
     now_ms = time.time_ns() // 1_000_000
     others = len(everything) - len(chosen)
-    notes = [*cluster.inspector.notes, *_notes(standing, found)]
+    notes = [*cluster.inspector.notes, *_notes(cluster)]
     result = {
         "bootstrap_servers": cluster.servers,
         "query": name,
@@ -37,7 +37,8 @@ def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output
         "others": others,
         "notes": notes,
     }
-    views: list[RenderableType] = [_head(cluster, name, found, others)]
+    whose = None if everybodys else name
+    views: list[RenderableType] = [_head(cluster, whose, found, others)]
     views += blocks(found, standing, now_ms)
     views += [Text(f"note: {note}", style="dim") for note in notes]
     out.show(result, *views)
@@ -62,9 +63,16 @@ def _is_of(one: Described, query: str) -> bool:
 def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others: int) -> Text:
     """The answer in one line: how many, and how many partitions stand still."""
     whose = f"query {name}" if name is not None else cluster.servers
-    held = {(p.topic, p.partition) for one in found for p in one.partitions if p.holds}
+    held = {
+        (place.topic, place.partition)
+        for one in found
+        for place in one.partitions
+        if place.holds and place.topic != one.control_topic
+    }
     count = len(found)
     text = f": {count or 'no'} open transaction{'' if count == 1 else 's'}"
+    if not found and "security.protocol" in cluster.options:
+        text += " that this user may see"  # brokers leave out what one may not
     if cluster.standing is not None and found:
         verdicts = [verdict_of(one, cluster.standing) for one in found]
         kinds = ((kind, verdicts.count(kind)) for kind in ("decided", "orphan", "unknown"))
@@ -76,8 +84,9 @@ def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others:
     return Text.assemble((whose, "bold"), text)
 
 
-def _notes(standing: Standing | None, found: Sequence[Observed]) -> list[str]:
+def _notes(cluster: Cluster) -> list[str]:
     """What an operator should know of the log beside its verdicts."""
+    standing = cluster.standing
     if standing is None:
         return []
     notes = []
@@ -88,10 +97,11 @@ def _notes(standing: Standing | None, found: Sequence[Observed]) -> list[str]:
         )
     if driver := standing.driver():
         notes.append(f"{driver}, lives: the query may be running")
-    if standing.epoch is not None and not standing.finished:
-        still = sum(standing.verdict(one) == "decided" for one in found)
+    if standing.epoch is not None and standing.named and not standing.finished:
+        described = cluster.inspector.client.describe(standing.named)
+        still = sum(one.state in UNENDED_STATES for one in described.values())
         notes.append(
-            f"epoch {standing.epoch.number} is decided and not known to be finished; {still} of "
-            f"its {len(standing.named)} Kafka transactions are open, the others have ended"
+            f"epoch {standing.epoch.number} is decided and not known to be finished: {still} of "
+            f"its {len(standing.named)} Kafka transactions still open"
         )
     return notes

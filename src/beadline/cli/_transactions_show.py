@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -62,23 +62,31 @@ def blocks(
     found: Sequence[Observed], standing: Standing | None, now_ms: int
 ) -> Iterator[RenderableType]:
     """One block for each transaction, then what the verdicts mean."""
+    numbers = {one.id: number for number, one in enumerate(found, 1)}
     for one in found:
-        yield from block(one, standing, now_ms)
+        yield from block(one, standing, now_ms, numbers)
     verdicts = Counter(verdict_of(one, standing) for one in found)
     for verdict, meaning in _MEANING.items():
         if verdicts.get(verdict) and standing is not None:  # type: ignore[call-overload]
             yield Text.assemble((verdict, _COLOURS[verdict]), f": {meaning}")
 
 
-def block(one: Observed, standing: Standing | None, now_ms: int) -> Iterator[RenderableType]:
-    """One transaction in full."""
+def block(
+    one: Observed,
+    standing: Standing | None,
+    now_ms: int,
+    numbers: Mapping[str, int] | None = None,
+) -> Iterator[RenderableType]:
+    """One transaction in full; ``numbers`` are those of all that are shown, to name them by."""
+    numbers = numbers or {}
     verdict = verdict_of(one, standing)
-    yield Text(one.id, style="bold")
+    number = f"{numbers[one.id]}. " if one.id in numbers else ""
+    yield Text.assemble(number, (one.id, "bold"))
     yield Text(f"  {_whose(one)}")
     known = [(f", {verdict}", _COLOURS[verdict])] if standing is not None else []
     yield Text.assemble(f"  {one.described.state}", *known, f", {_clock(one, now_ms)}")
     if one.partitions:
-        yield Padding(_partitions(one), (0, 0, 0, 2))
+        yield Padding(_partitions(one, numbers), (0, 0, 0, 2))
 
 
 def _whose(one: Observed) -> str:
@@ -108,7 +116,7 @@ def _clock(one: Observed, now_ms: int) -> str:
     return f"{text} of {timeout}: the broker aborts it {when}"
 
 
-def _partitions(one: Observed) -> Table:
+def _partitions(one: Observed, numbers: Mapping[str, int]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("topic", "partition", "begins at", "readable to", "end", "waiting", "held up"):
         left = name in ("topic", "held up")
@@ -116,11 +124,13 @@ def _partitions(one: Observed) -> Table:
     for each in one.partitions:
         offsets = (each.first_offset, each.stable_offset, each.end_offset, each.waiting)
         shown = [Text(_number(offset)) for offset in offsets]
-        table.add_row(Text(each.topic), str(each.partition), *shown, _held_up(each))
+        markers = each.topic == one.control_topic
+        who = Text("Beadline's markers", style="dim") if markers else _held_up(each, numbers)
+        table.add_row(Text(each.topic), str(each.partition), *shown, who)
     return table
 
 
-def _held_up(each: Touched) -> Text:
+def _held_up(each: Touched, numbers: Mapping[str, int]) -> Text:
     """Who waits because of this transaction, or which other one they wait for."""
     if each.holds is None:
         return Text("not known", style="dim")
@@ -129,7 +139,8 @@ def _held_up(each: Touched) -> Text:
         return Text(groups or "readers, no group known", style="red")
     if each.held_by is None:
         return Text("nobody")
-    return Text(f"not by this one but by {each.held_by}", style="dim")
+    other = f"number {numbers[each.held_by]}" if each.held_by in numbers else each.held_by
+    return Text(f"by an earlier one: {other}", style="dim")
 
 
 def _number(value: int | None) -> str:

@@ -74,7 +74,7 @@ class Coordinator:
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
         pending = self.claim(drop)
-        open_sinks(self.query, self.sinks)
+        open_sinks(self.query, self.mode, self.sinks)
         # First the orphans: readers are held up by them, and finishing may have to wait.
         self.sweep_older()
         if pending is not None:

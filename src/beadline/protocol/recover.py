@@ -14,7 +14,7 @@ from beadline.decisions import Claim, DecisionLog
 from beadline.errors import BadSink, BeadlineError, CommitFailed
 from beadline.ids import QueryId
 from beadline.protocol.commit import Helpers
-from beadline.protocol.identity import published
+from beadline.protocol.identity import EXACTLY_ONCE, published
 from beadline.sink import BoundSink, Prepared
 
 
@@ -51,9 +51,14 @@ def claim(
     return generation
 
 
-def open_sinks(query: QueryId, sinks: Collection[BoundSink]) -> None:
-    """Let every sink create what it keeps beside its target: we hold a claim by now."""
+def open_sinks(query: QueryId, mode: str, sinks: Collection[BoundSink]) -> None:
+    """Let every sink create what it keeps beside its target: we hold a claim by now.
+
+    A sink that publishes keeps nothing, unless it has decided epochs to answer for.
+    """
     for sink in sinks:
+        if mode != EXACTLY_ONCE and sink.capabilities.publishes:
+            continue
         try:
             sink.sink.open(query)
         except BeadlineError:

@@ -202,9 +202,7 @@ class KafkaRun:
     def wait_for_expiry(self) -> None:
         """Wait until the brokers have aborted what the dead left open."""
         limit_s = self.workload.transaction_timeout_s + 10
-        if not self.wait_until(
-            lambda: not open_transactions(self.cluster, self.workload), limit_s
-        ):
+        if not self.wait_until(lambda: not open_transactions(self.cluster, self.workload), limit_s):
             raise RunFailed(f"transactions are open for more than {limit_s} s")
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:

@@ -74,7 +74,8 @@ class Inspector:
                 observed.append(Observed(one, partitions=touched))
             else:
                 prepared, part = parts[one.transaction]
-                observed.append(Observed(one, writer, prepared, part, touched))
+                topic = control_topic(writer)
+                observed.append(Observed(one, writer, prepared, part, topic, touched))
         return observed
 
     def _parts(
@@ -109,7 +110,8 @@ class Inspector:
             if topic not in self._admin.list_topics(timeout=_ASK_TIMEOUT_S).topics:
                 self._note(f"there is no control topic {topic!r}, so parts of {query} are unknown")
                 return None
-            found = Reader(self.servers, self.options).newest(topic, query, committed=False)
+            markers = Reader(self.servers, self.options).open_now(topic)
+            found = [marker for marker in markers if marker.part.query == query]
         except (KafkaException, TimeoutError) as error:
             self._note(f"control topic {topic!r}: parts of {query} are unknown: {_said(error)}")
             return None

@@ -66,13 +66,14 @@ class Reader:
         self._settings = kafka_options.client(servers, options)
 
     def fates(self, topic: str, parts: Sequence[KafkaPart]) -> dict[KafkaPart, bool | None]:
-        """Say of each part whether it was committed; None if that cannot be told, or not yet."""
+        """Say of each part whether it was committed; None if that cannot be told yet.
+
+        Raises LookupError if it can never be told: the topic is not the one that it was.
+        """
         found: dict[KafkaPart, bool | None] = dict.fromkeys(parts)
+        self._check_topic(topic, parts)
         with self._consumer("read_committed") as consumer:
-            limits = _limits(consumer, topic)
-            if limits is None:
-                return found
-            low, stable = limits
+            low, stable = _limits(consumer, topic) or (0, 0)
             known = [part for part in parts if low <= part.marker_offset < stable]
             if not known:
                 return found
@@ -87,13 +88,38 @@ class Reader:
             found[part] = (*place, part.producer_id, part.producer_epoch) in seen
         return found
 
-    def newest(self, topic: str, query: str, committed: bool) -> list[Marker]:
-        """Return a query's markers at the end of the topic, oldest first: visible ones, or all.
+    def _check_topic(self, topic: str, parts: Sequence[KafkaPart]) -> None:
+        with self._consumer("read_uncommitted") as consumer:
+            limits = _limits(consumer, topic)
+        for part in parts:
+            if limits is None or not limits[0] <= part.marker_offset < limits[1]:
+                raise LookupError(
+                    f"control topic {topic!r} has no offset {part.marker_offset} (any more): "
+                    "somebody deleted or emptied it, so it cannot be proven whether transaction "
+                    f"{part.transactional_id} was committed. Look for its rows in the target, then "
+                    "end the epoch by hand"
+                )
+
+    def open_now(self, topic: str) -> list[Marker]:
+        """Return the markers that transactions which are still open may have written.
+
+        Those lie beyond the last stable offset; so may others that have ended, and the newest of
+        an id comes last.
+        """
+        with self._consumer("read_committed") as consumer:
+            limits = _limits(consumer, topic)
+        if limits is None:
+            return []
+        with self._consumer("read_uncommitted") as consumer:
+            end = (_limits(consumer, topic) or limits)[1]
+            return [marker for _, marker in _read(consumer, topic, limits[1], end)]
+
+    def newest(self, topic: str, query: str) -> list[Marker]:
+        """Return a query's visible markers at the end of the topic, oldest first.
 
         As far back as needed to find any: aborted ones and strangers' may be in between.
         """
-        isolation = "read_committed" if committed else "read_uncommitted"
-        with self._consumer(isolation) as consumer:
+        with self._consumer("read_committed") as consumer:
             limits = _limits(consumer, topic)
             if limits is None:
                 return []

@@ -58,13 +58,15 @@ class Observed:
     """One transactional id as it stands on the brokers.
 
     ``writer`` is None for a stranger's. ``prepared`` says that the transaction has its marker, so
-    that all of its part is written; ``part`` is what the marker tells, where it was found.
+    that all of its part is written; ``part`` is what the marker tells, where it was found in the
+    ``control_topic``.
     """
 
     described: Described
     writer: WriterId | None = None
     prepared: bool | None = None
     part: PartId | None = None
+    control_topic: str | None = None
     partitions: tuple[Touched, ...] = ()
 
     @property

@@ -17,7 +17,7 @@ class Producer:
 
         self.inner: Any = LibrdkafkaProducer(settings)
         self.batches: Any = native.BatchProducer(self.inner) if native.available() else None
-        self.known_topics: set[str] = set()
+        self.known_topics: dict[str, int] = {}  # with the number of their partitions
 
     def poll(self, timeout_s: float) -> None:
         """Let librdkafka say what became of records, which makes room for others."""

@@ -83,11 +83,11 @@ def records(batch: pa.RecordBatch, topic: str | None) -> Iterator[Records]:
     import pyarrow.compute as pc
 
     if topic is not None:
-        yield _records(batch, topic)
+        yield to_topic(batch, topic)
         return
     topics = batch.column(TOPIC)
     for found in pc.unique(topics).to_pylist():
-        yield _records(batch.filter(pc.equal(topics, found)), found)
+        yield to_topic(batch.filter(pc.equal(topics, found)), found)
 
 
 def sizes(batch: pa.RecordBatch) -> Any:
@@ -108,7 +108,9 @@ def header_lists(array: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     return found
 
 
-def _records(batch: pa.RecordBatch, topic: str) -> Records:
+def to_topic(batch: pa.RecordBatch, topic: str) -> Records:
+    """Return the records of rows that all go to one topic."""
+
     def column(name: str) -> Any:
         return batch.column(name) if name in batch.schema.names else None
 

@@ -37,10 +37,14 @@ class Sending:
         batch = self._without_refused(batch)
         if batch.num_rows == 0:
             return
-        for records in rows.records(batch, self._topic):
-            if not self._exists(records.topic):
-                self._part.refuse(records.rows, f"topic {records.topic!r} does not exist")
-            elif records.headers is not None or self._producer.batches is None:
+        for found in rows.records(batch, self._topic):
+            if not self._partitions(found.topic):
+                self._part.refuse(found.rows, f"topic {found.topic!r} does not exist")
+                continue
+            records = self._without_unknown(found)
+            if not len(records):
+                continue
+            if records.headers is not None or self._producer.batches is None:
                 self._send_slowly(records)
             else:
                 self._send_natively(records)
@@ -69,19 +73,42 @@ class Sending:
         self._part.refuse(batch.filter(bad), reason)
         return batch.filter(pc.invert(bad))
 
-    def _exists(self, topic: str) -> bool:
-        """Ask once per producer; where the brokers may create topics, asking creates it."""
+    def _without_unknown(self, records: rows.Records) -> rows.Records:
+        """Refuse rows for partitions that the topic does not have.
+
+        librdkafka refuses them too, but of a batch it goes on to count them as queued, so that no
+        flush ever ends.
+        """
+        import pyarrow.compute as pc
+
+        if records.partitions is None:
+            return records
+        highest = pc.max(records.partitions).as_py()
+        count = self._partitions(records.topic)
+        if highest is not None and highest >= count:
+            self._producer.known_topics.pop(records.topic)  # it may have got more
+            count = self._partitions(records.topic)
+        bad = pc.fill_null(pc.greater_equal(records.partitions, count), False)
+        reason = f"topic {records.topic!r} has {count} partitions, and not that one"
+        return rows.to_topic(self._refuse(records.rows, bad, reason), records.topic)
+
+    def _partitions(self, topic: str) -> int:
+        """Return how many a topic has; 0 if it does not exist.
+
+        Asked once per producer; where the brokers may create topics, asking creates it.
+        """
         if topic not in self._producer.known_topics:
             found = self._producer.inner.list_topics(topic, timeout=self._timeout_s).topics[topic]
             if found.error is not None:
                 if not found.error.retriable():
-                    return False
+                    return 0
                 time.sleep(_ROOM_POLL_S)  # it is being created
-                found = self._producer.inner.list_topics(topic, timeout=self._timeout_s)
-                if found.topics[topic].error is not None:
-                    return False
-            self._producer.known_topics.add(topic)
-        return True
+                topics = self._producer.inner.list_topics(topic, timeout=self._timeout_s).topics
+                found = topics[topic]
+                if found.error is not None:
+                    return 0
+            self._producer.known_topics[topic] = len(found.partitions)
+        return self._producer.known_topics[topic]
 
     def _send_natively(self, records: rows.Records) -> None:
         assert self._producer.batches is not None

@@ -1,14 +1,14 @@
 """Ending one transaction by hand, until the broker has done it or time is up.
 
-What a decision names goes the sink's own way, with its proofs. For the rest there is nothing but
-what the coordinator answers, and what it says of the id afterwards.
+There is nothing to go by but what the coordinator answers, and what it says of the id afterwards;
+of what a decision names, the sink has proofs besides.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared
@@ -31,8 +31,9 @@ GONE = "gone"
 _FENCED = (NO_ERROR, "PRODUCER_FENCED")
 _ABORTING = frozenset({"PrepareAbort", "PrepareEpochFence", "CompleteAbort"})
 
+COMMITTED = "committed: its rows show, as soon as nothing earlier is open"
 _OUTCOMES = {
-    Outcome.COMMITTED: "committed: its rows are visible",
+    Outcome.COMMITTED: COMMITTED,
     Outcome.ALREADY_COMMITTED: "it was committed before: its marker is visible",
     Outcome.LOST: "lost: its marker is proven absent. The next start computes its rows again",
     Outcome.UNKNOWN: "it is not known what became of it. Ask again; the next start does",
@@ -53,18 +54,24 @@ class Settled:
 def commit_decided(
     sink: KafkaSink, client: Client, epoch: EpochId, part: Prepared[KafkaPart]
 ) -> Settled:
-    """Commit what a decision names, by the producer id and epoch that the decision names."""
+    """Commit what a decision names, by the producer id and epoch that the decision names.
+
+    That the broker refuses is no proof of anything (rule 12), so then the sink looks for one.
+    """
+    named = part.committable
+    transaction = Transaction(named.transactional_id, named.producer_id, named.producer_epoch)
+    settled = commit_open(client, transaction)
     deadline_s = time.monotonic() + WAIT_S
-    while True:
-        result = sink.commit(epoch, [part])
-        outcome = result.outcomes[part.id]
+    while not settled.ok:
+        try:
+            outcome = sink.commit(epoch, [part]).outcomes[part.id]
+        except LookupError as error:  # it can never be proven
+            return replace(settled, meaning=str(error))
         if outcome is not Outcome.UNKNOWN or time.monotonic() > deadline_s:
-            break
+            done = outcome in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
+            return replace(settled, ok=done, meaning=_OUTCOMES[outcome])
         time.sleep(_PAUSE_S)
-    name = part.committable.transactional_id
-    ok = outcome in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
-    state = _rest(client, name, deadline_s)
-    return Settled(name, ok, result.detail or NO_ERROR, _state(state), _OUTCOMES[outcome])
+    return settled
 
 
 def commit_open(client: Client, transaction: Transaction) -> Settled:
@@ -79,7 +86,7 @@ def commit_open(client: Client, transaction: Transaction) -> Settled:
     state = _rest(client, transaction.id, deadline_s)
     if ok and UNANSWERED in answers:
         _ask(lambda: client.fence([transaction])[transaction], deadline_s)
-    meaning = "committed: its rows are visible" if ok else "the broker did not commit it"
+    meaning = COMMITTED if ok else "the broker did not commit it"
     return Settled(transaction.id, ok, answers[-1], _state(state), meaning)
 
 

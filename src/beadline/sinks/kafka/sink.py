@@ -21,11 +21,12 @@ from beadline.sinks._names import name_from
 from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.control import create_topic
-from beadline.sinks.kafka.markers import Marker, Reader
+from beadline.sinks.kafka.markers import Reader
 from beadline.sinks.kafka.part import KafkaPart, WriterId, prefix_of
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.send import Sending
 from beadline.sinks.kafka.transactions import (
+    GONE,
     NO_ERROR,
     NOT_NOW,
     OPEN_STATES,
@@ -37,6 +38,7 @@ from beadline.sinks.kafka.transactions import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FENCED = GONE | {NO_ERROR}
 _FENCE_TIMEOUT_S = 10.0
 _FENCE_PAUSE_S = 0.02
 
@@ -156,13 +158,13 @@ class KafkaSink(Sink[KafkaPart]):
             else:
                 outcomes[part.id] = Outcome.COMMITTED
         outcomes.update(self._proven(doubtful))
-        return CommitResult(outcomes, ", ".join(sorted(said)))
+        return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 
     def _burn(self, transaction: Transaction) -> bool:
         """A request that was not answered may still arrive, so its producer ends here (rule 17)."""
         reach("kafka.burn")
         client = connect(self.bootstrap_servers, self.options)
-        if client.fence([transaction])[transaction] in NOT_NOW:
+        if client.fence([transaction])[transaction] not in FENCED:
             return False
         _unanswered.discard(transaction)
         return True
@@ -192,10 +194,11 @@ class KafkaSink(Sink[KafkaPart]):
         deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
         while left:
             answers = client.fence(left)
-            left = [one for one, answer in answers.items() if answer in NOT_NOW]
-            if left and time.monotonic() > deadline_s:
-                said = sorted(set(answers.values()))
-                raise TimeoutError(f"{len(left)} transactions were not aborted in time: {said}")
+            left = [one for one, answer in answers.items() if answer not in FENCED]
+            final = {answers[one] for one in left} - NOT_NOW
+            if final or (left and time.monotonic() > deadline_s):
+                said = ", ".join(sorted(answers[one] for one in left))
+                raise OSError(f"Kafka did not abort {len(left)} transactions, but said {said}")
             if left:
                 threading.Event().wait(_FENCE_PAUSE_S)
 
@@ -206,7 +209,11 @@ class KafkaSink(Sink[KafkaPart]):
         if not open_now:
             return []
         topic = self.control_topic_of(query.name)
-        markers = self._markers(query, committed=False)
+        # Another Kafka sink of the query may have another control topic, and its parts are listed
+        # here too: they must be known for what they are.
+        topics = {name for one in open_now for name, number in one.partitions if number == 0}
+        reader = Reader(self.bootstrap_servers, self.options)
+        markers = [m for name in topics - {self.topic} for m in reader.open_now(name)]
         parts = {
             Transaction(m.transactional_id, m.producer_id, m.producer_epoch): m.part
             for m in markers
@@ -219,10 +226,6 @@ class KafkaSink(Sink[KafkaPart]):
             name, producer_id, epoch = vars(one.transaction).values()
             found.append(Prepared(id_, 0, KafkaPart(name, producer_id, epoch, topic, -1)))
         return found
-
-    def _markers(self, query: QueryId, committed: bool) -> list[Marker]:
-        reader = Reader(self.bootstrap_servers, self.options)
-        return reader.newest(self.control_topic_of(query.name), query.name, committed)
 
     def _described(self, query: QueryId, states: Sequence[str]) -> list[Any]:
         """Ask the coordinators about the query's transactional ids."""
@@ -238,7 +241,8 @@ class KafkaSink(Sink[KafkaPart]):
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the newest visible marker of any query of this name says."""
-        markers = self._markers(query, committed=True)
+        topic = self.control_topic_of(query.name)
+        markers = Reader(self.bootstrap_servers, self.options).newest(topic, query.name)
         if not markers:
             return None
         incarnation = markers[-1].part.incarnation

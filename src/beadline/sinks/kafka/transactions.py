@@ -39,6 +39,10 @@ NOT_NOW = frozenset(
 )
 
 
+# The broker says: the producer that you mean is not there any more.
+GONE = frozenset({"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
+
+
 @dataclass(frozen=True)
 class Transaction:
     """Which transaction is meant: an id may have had many."""
@@ -93,18 +97,21 @@ class Client:
 
         return self._each(transactions, request)
 
-    def fence(self, transactions: Sequence[Transaction]) -> dict[Transaction, str]:
+    def fence(
+        self, transactions: Sequence[Transaction], timeout_ms: int = 10_000
+    ) -> dict[Transaction, str]:
         """Abort what is open and let no writer that still lives begin anew (rule 21).
 
         Only if id and epoch of the producer are still these: whoever took the name over since, a
-        newer generation, is left alone, and ``PRODUCER_FENCED`` answered.
+        newer generation, is left alone, and the answer is one of ``GONE``. The broker wants a
+        timeout below its maximum, for the transactions that nobody will begin.
         """
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
         def request(transaction: Transaction) -> Any:
             return InitProducerIdRequest(
                 transactional_id=transaction.id,
-                transaction_timeout_ms=60_000,
+                transaction_timeout_ms=timeout_ms,
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch,
                 max_version=_INIT_VERSION_MAX,

@@ -1,0 +1,104 @@
+"""The content checksum of a part: does a part that was computed again hold the same rows (rule 8)?
+
+Where rows are shuffled, they come in any order, so each row is hashed by Spark's ``xxhash64`` and
+the hashes are summed. That costs a fifth of the time that Spark takes to read small rows from
+Kafka. A plan without a shuffle gives the rows of an epoch in the same order every time, so there
+the columns are hashed as they lie in Arrow's buffers, value after value, in the worker; to have the
+order in it makes it stricter, and it costs a tenth. Which of the two it was stands in every
+decision, and a replay must use the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SUMMED = "xxhash64, summed"
+ORDERED = "sha256 of the columns, in order"
+
+
+class Ordered:
+    """A running hash of a part's columns, whatever the batches in which they come."""
+
+    def __init__(self) -> None:
+        self._columns: list[Any] = []
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows."""
+        if not self._columns:
+            self._columns = [_hash_of(kind)() for kind in batch.schema.types]
+        for running, column in zip(self._columns, batch.columns, strict=True):
+            running.update(column)
+
+    @property
+    def value(self) -> int:
+        """The hash of all rows so far, as a signed 64-bit number."""
+        whole = hashlib.sha256(b"".join(column.digest() for column in self._columns))
+        return int.from_bytes(whole.digest()[:8], "little", signed=True)
+
+
+class _Numbers:
+    """A column of numbers or times, each of so many bytes."""
+
+    def __init__(self) -> None:
+        self._values = hashlib.sha256()
+        self._valid = hashlib.sha256()
+
+    def update(self, column: pa.Array) -> None:
+        self._valid.update(_valid(column))
+        if column.null_count:  # what lies under a null is nobody's
+            column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(column.type))
+        width = column.type.bit_width // 8
+        begin = column.offset * width
+        self._values.update(memoryview(column.buffers()[1])[begin : begin + len(column) * width])
+
+    def digest(self) -> bytes:
+        return self._values.digest() + self._valid.digest()
+
+
+class _Texts:
+    """A column of texts or bytes of any length."""
+
+    def __init__(self) -> None:
+        self._data = hashlib.sha256()
+        self._lengths = hashlib.sha256()
+        self._valid = hashlib.sha256()
+
+    def update(self, column: pa.Array) -> None:
+        _, offsets, data = column.buffers()
+        wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+        ends = np.frombuffer(offsets, np.dtype("i8" if wide else "i4"))
+        ends = ends[column.offset : column.offset + len(column) + 1]
+        self._valid.update(_valid(column))
+        self._lengths.update(np.diff(ends).astype("<i8").data)
+        if data is not None:
+            self._data.update(memoryview(data)[int(ends[0]) : int(ends[-1])])
+
+    def digest(self) -> bytes:
+        return self._data.digest() + self._lengths.digest() + self._valid.digest()
+
+
+def supported(schema: pa.Schema) -> bool:
+    """Whether all columns are of types that ``Ordered`` takes."""
+    return all(_hash_of(kind) is not None for kind in schema.types)
+
+
+def _hash_of(kind: Any) -> Any:
+    texts = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string)
+    if any(one(kind) for one in (*texts, pa.types.is_large_binary)):
+        return _Texts
+    numbers = (pa.types.is_integer, pa.types.is_float32, pa.types.is_float64)
+    if any(one(kind) for one in (*numbers, pa.types.is_date, pa.types.is_timestamp)):
+        return _Numbers
+    return None
+
+
+def _valid(column: pa.Array) -> Any:
+    """Return a byte for each value: 1, or 0 for a null."""
+    if not column.null_count:
+        return bytes([1]) * len(column)
+    return column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
