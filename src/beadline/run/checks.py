@@ -101,10 +101,10 @@ def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
         ) from error
     if not isinstance(rows, DataFrame) or rows.isStreaming:
         raise BadSink(f"rows= of sink {output.name!r} must return a batch DataFrame. {_NOTHING}")
-    return _to_arrow(rows)
+    return to_arrow(rows)
 
 
-def _to_arrow(rows: DataFrame) -> pa.Schema:
+def to_arrow(rows: DataFrame) -> pa.Schema:
     """Spark's own mapping, whose arguments differ between the versions of Spark 4."""
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -4,8 +4,8 @@ Where rows are shuffled, they come in any order, so each row is hashed by Spark'
 the hashes are summed. That costs a fifth of the time that Spark takes to read small rows from
 Kafka. A plan without a shuffle gives the rows of an epoch in the same order every time, so there
 the columns are hashed as they lie in Arrow's buffers, value after value, in the worker; to have the
-order in it makes it stricter, and it costs a tenth. Which of the two it was stands in every
-decision, and a replay must use the same.
+order in it makes it stricter, and it costs a tenth. A plan that was changed from one kind to the
+other is another plan: its replay does not fit, and stops.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ from beadline import dead_letter
 from beadline.dead_letter import Refused
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
+from beadline.run.checks import to_arrow
+from beadline.run.checksum import ORDERED, SUMMED, supported
+from beadline.run.plan import is_narrow
 from beadline.run.refusals import Refusals, RefusedAgain, Refusing, keeping, parse
 from beadline.run.slots import SLOTS, Owners
 from beadline.run.tasks import ACK_TYPE, CHECKSUM, TICKET, Task, prepare_task, publish_task
@@ -44,12 +47,14 @@ class Engine:
     progress: SparkProgress
     rows: Mapping[str, Rows]
     stateful: bool
+    narrow: bool
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[str, Any] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
@@ -123,15 +128,25 @@ class SparkBatch:
         refusing = _refusing(sink, refused)
         if isinstance(sink.sink, FrameSink):
             return self._prepare_frame(sink.sink, frame, ticket, refusing)
-        checked = sink.capabilities.expires and refused is None
-        if checked:
+        checksum = None
+        if sink.capabilities.expires and refused is None:
+            checksum = self._checksum_kind(sink.name, frame)
+        if checksum == SUMMED:
             frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
-        make = partial(prepare_task, sink.sink, checked, refusing)
+        make = partial(prepare_task, sink.sink, checksum, refusing)
         acks = self._run(frame, sink.name, make, ticket)
         self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
         extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
         return Acks(tuple(prepared), len(acks), extra, _refused(sink, acks))
+
+    def _checksum_kind(self, name: str, frame: DataFrame) -> str:
+        """Return which checksum a sink's rows get, the same in every epoch of a query."""
+        kind = self._engine.kinds.get(name)
+        if kind is None:
+            ordered = self._engine.narrow and is_narrow(frame) and supported(to_arrow(frame))
+            kind = self._engine.kinds[name] = ORDERED if ordered else SUMMED
+        return kind
 
     def _checksum(self, name: str, frame: DataFrame) -> Column:
         """Return Spark's hash of a whole row, made once per query: asking for columns is slow."""

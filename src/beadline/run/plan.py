@@ -40,6 +40,15 @@ STATELESS_NODES = frozenset(
 )
 
 
+# Those of them that may bring rows together in any order.
+SHUFFLES = frozenset({"Repartition", "RepartitionByExpression"})
+
+
+def is_narrow(frame: DataFrame) -> bool:
+    """Whether the plan, run again on the same input, gives the same rows in the same order."""
+    return _nodes(frame._jdf.queryExecution().analyzed()) <= STATELESS_NODES - SHUFFLES
+
+
 def is_stateful(frame: DataFrame) -> bool:
     """Whether the streaming plan keeps state that must move on with every epoch."""
     return not _nodes(frame._jdf.queryExecution().analyzed()) <= STATELESS_NODES

@@ -25,7 +25,7 @@ from beadline.protocol.publish import Publisher
 from beadline.run import checks
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
-from beadline.run.plan import is_stateful, source_options
+from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.sink import Guarantee
@@ -222,7 +222,8 @@ def _engine(stream: Stream, progress: SparkProgress) -> Engine:
     rows = {output.name: output.rows for output in stream.outputs if output.rows is not None}
     conf = stream.frame.sparkSession.sparkContext.getConf()
     speculation = conf.get("spark.speculation", "false") == "true"
-    return Engine(progress, rows, is_stateful(stream.frame), speculation)
+    frame = stream.frame
+    return Engine(progress, rows, is_stateful(frame), is_narrow(frame), speculation)
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:

@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.protocol.engine import Ticket
+from beadline.run.checksum import ORDERED, SUMMED, Ordered
 from beadline.run.refusals import Refusals, Refusing, keeping
 from beadline.run.slots import SLOTS, Worker, parse
 from beadline.sink import Part, Sink
@@ -43,14 +44,15 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Counted:
-    """Counts rows, and sums and removes the checksum column, as batches pass by."""
+    """Counts rows, and makes their checksum, as batches pass by."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], checked: bool) -> None:
-        """``checked`` says that the last column is Spark's hash of the row."""
+    def __init__(self, batches: Iterator[pa.RecordBatch], checksum: str | None) -> None:
+        """With ``SUMMED`` the last column is Spark's hash of the row, which is taken off."""
         self._batches = batches
-        self._checked = checked
+        self._kind = checksum
         self.rows = 0
         self._sum = 0
+        self._ordered = Ordered()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches that have rows, without the checksum column."""
@@ -58,19 +60,23 @@ class Counted:
             if batch.num_rows == 0:
                 continue
             self.rows += batch.num_rows
-            if self._checked:
+            if self._kind == SUMMED:
                 hashes = batch.column(batch.num_columns - 1)
                 # Wraps round at 64 bits, which is as good as any other sum.
                 self._sum += pc.sum(hashes).as_py() or 0
                 yield batch.select(list(range(batch.num_columns - 1)))
-            else:
-                yield batch
+                continue
+            if self._kind == ORDERED:
+                self._ordered.update(batch)
+            yield batch
 
     @property
     def checksum(self) -> int | None:
-        """The order-insensitive content checksum, as a signed 64-bit number."""
-        if not self._checked:
+        """The content checksum, as a signed 64-bit number."""
+        if self._kind is None:
             return None
+        if self._kind == ORDERED:
+            return self._ordered.value
         return (self._sum + 2**63) % 2**64 - 2**63
 
 
@@ -92,7 +98,7 @@ def _this_part() -> tuple[Part, TaskContext]:
     ), context
 
 
-def prepare_task(sink: Sink[Any], checked: bool, refusing: Refusing = None) -> Task:
+def prepare_task(sink: Sink[Any], checksum: str | None, refusing: Refusing = None) -> Task:
     """Return the function that prepares one part and answers with its ack.
 
     The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
@@ -104,7 +110,7 @@ def prepare_task(sink: Sink[Any], checked: bool, refusing: Refusing = None) -> T
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         reach("prepare.part")
-        counted = Counted(batches, checked)
+        counted = Counted(batches, checksum)
         committable = sink.prepare(iter(counted), part)
         for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
             raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
@@ -121,7 +127,7 @@ def publish_task(sink: Sink[Any], refusing: Refusing = None) -> Task:
         settle_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
-        counted = Counted(batches, False)
+        counted = Counted(batches, None)
         sink.publish(iter(counted), part)
         yield _ack(part, context, counted, refusals, None)
 
