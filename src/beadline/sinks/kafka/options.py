@@ -37,6 +37,8 @@ DEFAULTS: dict[str, Any] = {
     # As Spark's own sink and every Java producer: a key stays in its partition after the change.
     "partitioner": "murmur2_random",
     "acks": "all",
+    # Without transactions too: a retry must not change the order of a key.
+    "enable.idempotence": True,
 }
 
 # Beadline says itself what goes wrong; librdkafka would print each try to connect to stderr.
