@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 C = TypeVar("C", bound=Committable)
+S = TypeVar("S", bound="_SinkBase[Any]")
 
 # What a dead letter sink is given of every refused row; a sink may ask for other columns.
 DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
@@ -178,6 +179,10 @@ class _SinkBase(ABC, Generic[C]):
     @abstractmethod
     def default_name(self) -> str:
         """A name made from the target, so that reordering sinks changes nothing."""
+
+    def named(self: S, name: str) -> S:
+        """Return the sink as one query calls it; for those that must tell their own apart."""
+        return self
 
     @abstractmethod
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:

@@ -137,7 +137,8 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found, letters.get(output.name, "")))
+        sink = output.sink.named(output.name)
+        bound.append(BoundSink(output.name, sink, found, letters.get(output.name, "")))
     return bound
 
 

@@ -70,8 +70,3 @@ class WriterId:
     def unknown_part(self) -> PartId:
         """Return an id for a transaction without a marker: of which part nobody can say."""
         return PartId(self.query, self.incarnation, self.sink, 0, 0, self.slot, self.parity)
-
-
-def prefix_of(query: QueryId) -> str:
-    """Return what the transactional ids of a query begin with."""
-    return _SEPARATOR.join((_PREFIX, query.name, query.incarnation, ""))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,23 @@ class Writer:
                 "message.timeout.ms": timeout_ms,
             }
         )
-        self.producer.inner.init_transactions(_START_TIMEOUT_S)
+        self._init()
         self._identity: Future[transactions.Transaction] = _asking.submit(
             _identity, sink, self.name
         )
+
+    def _init(self) -> None:
+        """Get an identity from the broker; while there is none to ask, wait for it."""
+        from confluent_kafka import KafkaException
+
+        deadline_s = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self.producer.inner.init_transactions(_START_TIMEOUT_S)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                    raise
 
     def begin(self, part: PartId) -> None:
         """Open a transaction for a part."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.chaos.points import reach
@@ -22,7 +22,7 @@ from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.control import create_topic
 from beadline.sinks.kafka.markers import Reader
-from beadline.sinks.kafka.part import KafkaPart, WriterId, prefix_of
+from beadline.sinks.kafka.part import KafkaPart, WriterId
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.send import Sending
 from beadline.sinks.kafka.transactions import (
@@ -62,6 +62,7 @@ class KafkaSink(Sink[KafkaPart]):
     transaction_timeout_s: float = 900.0
     control_topic: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    _name: str = field(default="", repr=False)
 
     committable: ClassVar[type[Committable]] = KafkaPart
     dead_letter_columns: ClassVar[tuple[str, ...]] = ("value",)
@@ -70,6 +71,10 @@ class KafkaSink(Sink[KafkaPart]):
     def default_name(self) -> str:
         """The topic's name."""
         return name_from("kafka", self.topic if self.topic is not None else "kafka")
+
+    def named(self, name: str) -> KafkaSink:
+        """Transactions carry the sink's name: a query may have several sinks on one cluster."""
+        return replace(self, _name=name)
 
     def control_topic_of(self, query: str) -> str:
         """Return where the markers of a query go."""
@@ -164,7 +169,8 @@ class KafkaSink(Sink[KafkaPart]):
         """A request that was not answered may still arrive, so its producer ends here (rule 17)."""
         reach("kafka.burn")
         client = connect(self.bootstrap_servers, self.options)
-        if client.fence([transaction])[transaction] not in FENCED:
+        answers = client.fence([transaction], self._fence_timeout_ms)
+        if answers[transaction] not in FENCED:
             return False
         _unanswered.discard(transaction)
         return True
@@ -181,6 +187,11 @@ class KafkaSink(Sink[KafkaPart]):
         meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
         return {part.id: meaning[fates[part.committable]] for part in parts}
 
+    @property
+    def _fence_timeout_ms(self) -> int:
+        """The broker wants one below its maximum, which ours is known to be."""
+        return int(min(self.transaction_timeout_s, 10) * 1000)
+
     def abort(self, parts: Sequence[Prepared[KafkaPart]]) -> None:
         """Fence each writer, which aborts its transaction; whoever took the name over stays."""
         self._fence([_transaction(part.committable) for part in parts])
@@ -193,7 +204,7 @@ class KafkaSink(Sink[KafkaPart]):
             reach("kafka.fence")
         deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
         while left:
-            answers = client.fence(left)
+            answers = client.fence(left, self._fence_timeout_ms)
             left = [one for one, answer in answers.items() if answer not in FENCED]
             final = {answers[one] for one in left} - NOT_NOW
             if final or (left and time.monotonic() > deadline_s):
@@ -209,11 +220,7 @@ class KafkaSink(Sink[KafkaPart]):
         if not open_now:
             return []
         topic = self.control_topic_of(query.name)
-        # Another Kafka sink of the query may have another control topic, and its parts are listed
-        # here too: they must be known for what they are.
-        topics = {name for one in open_now for name, number in one.partitions if number == 0}
-        reader = Reader(self.bootstrap_servers, self.options)
-        markers = [m for name in topics - {self.topic} for m in reader.open_now(name)]
+        markers = Reader(self.bootstrap_servers, self.options).open_now(topic)
         parts = {
             Transaction(m.transactional_id, m.producer_id, m.producer_epoch): m.part
             for m in markers
@@ -222,17 +229,22 @@ class KafkaSink(Sink[KafkaPart]):
         for one in open_now:
             writer = WriterId.parse(one.transaction.id)
             assert writer is not None
-            id_ = parts.get(one.transaction, writer.unknown_part())
+            # A marker of the same producer may be that of its transaction before.
+            marked = any(name == topic for name, _ in one.partitions)
+            id_ = parts.get(one.transaction) if marked else None
             name, producer_id, epoch = vars(one.transaction).values()
-            found.append(Prepared(id_, 0, KafkaPart(name, producer_id, epoch, topic, -1)))
+            part = KafkaPart(name, producer_id, epoch, topic, -1)
+            found.append(Prepared(id_ or writer.unknown_part(), 0, part))
         return found
 
     def _described(self, query: QueryId, states: Sequence[str]) -> list[Any]:
-        """Ask the coordinators about the query's transactional ids."""
+        """Ask the coordinators about the transactional ids of this sink of the query."""
         client = connect(self.bootstrap_servers, self.options)
-        prefix = prefix_of(query)
-        names = [name for name in client.list(states) if name.startswith(prefix)]
-        writers = [name for name in names if WriterId.parse(name) is not None]
+        writers = []
+        for name in client.list(states):
+            writer = WriterId.parse(name)
+            if writer is not None and writer.belongs_to(query):
+                writers += [name] if self._name in ("", writer.sink) else []
         return list(client.describe(writers).values())
 
     def close(self, query: QueryId) -> None:

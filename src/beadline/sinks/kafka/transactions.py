@@ -201,7 +201,7 @@ class Client:
     def _retry(self, ask: Callable[[], Any]) -> Any:
         """Ask again for a while: a broker may be starting, or a connection may have gone stale."""
         pause = threading.Event()
-        for wait_s in (0.05, 0.2, 0.5, 1.0):
+        for wait_s in (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0):
             try:
                 return ask()
             except Exception:  # noqa: BLE001 (the last try is not caught)
