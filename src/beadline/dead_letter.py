@@ -66,12 +66,12 @@ def table(
 def checksum(refused: Sequence[Refused]) -> int:
     """Return an order-insensitive content checksum, as a signed 64-bit number.
 
-    Of the rows, not of the reasons: those are words for people, and may change.
+    Of the rows, not of the reasons: those are words for people, and may change. Nor of the parts:
+    when an epoch is computed again, Spark may number them anew.
     """
     total = 0
     for one in refused:
-        content = f"{one.part} {one.row}".encode()
-        digest = hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
+        digest = hashlib.blake2b(one.row.encode(), digest_size=_CHECKSUM_BYTES).digest()
         total += int.from_bytes(digest, "big")
     return (total + 2**63) % 2**64 - 2**63
 

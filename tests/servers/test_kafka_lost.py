@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from beadline import Stream, exactly_once
+from beadline import Stream, exactly_once, sources
 from beadline.errors import NotDeterministic, PartLost
 from beadline.observe import Event
 from beadline.sinks import KafkaSink
@@ -133,6 +134,28 @@ def test_a_timeout_while_everything_was_down(job: Job, build: Build, point: str)
     job.timeout_s = 600
     job.run(build)
     job.check(ids)
+
+
+def from_kafka(job: Job) -> Stream:
+    servers = job.cluster.bootstrap_servers
+    frame = sources.kafka(job.spark, bootstrap_servers=servers, topic=f"{job.name}-in")
+    return job.stream(frame.selectExpr("cast(cast(value as string) as long) as id"))
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_parts_are_known_again_whatever_their_number(job: Job, lost: int) -> None:
+    """Spark's Kafka source numbers the topic's partitions anew at each start."""
+    topic = f"{job.name}-in"
+    job.cluster.create_topic(topic, partitions=6)
+    producer = Producer({"bootstrap.servers": job.cluster.bootstrap_servers})
+    for number in range(120):
+        producer.produce(topic, str(number), partition=number % 6)
+    producer.flush()
+    run_and_die(from_kafka(job), job.folder, "decide.after", listener=job.events.append)
+    assert len(job.open_now()) == 6
+    job.abort(job.open_now()[:lost])
+    job.run(from_kafka)
+    job.check(list(range(120)))
 
 
 def test_one_part_of_several_is_lost(job: Job) -> None:

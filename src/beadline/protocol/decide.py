@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog, StoredPart
 from beadline.protocol.engine import Acks, Batch
+from beadline.sink import Prepared
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Times:
 
 def stored(acks: Acks) -> tuple[StoredPart, ...]:
     """Return the acks as the log keeps them."""
+    return stored_parts(acks.prepared)
+
+
+def stored_parts(parts: Sequence[Prepared[Any]]) -> tuple[StoredPart, ...]:
+    """Return parts as the log keeps them."""
     return tuple(
         StoredPart(
             part.id.partition,
@@ -32,7 +39,7 @@ def stored(acks: Acks) -> tuple[StoredPart, ...]:
             part.checksum,
             part.committable.to_json(),
         )
-        for part in acks.prepared
+        for part in parts
     )
 
 

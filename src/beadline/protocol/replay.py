@@ -8,16 +8,16 @@ its commits would otherwise find half of it missing from the old decision and pu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beadline.dead_letter import Refused, checksum
 from beadline.decisions import Decision, StoredPart
 from beadline.errors import EpochFailed, NotDeterministic, PartLost
-from beadline.protocol.decide import Times, decide, stored
+from beadline.ids import PartId
+from beadline.protocol.decide import Times, decide, stored_parts
 from beadline.protocol.engine import Batch
 from beadline.protocol.identity import check_offsets, given_up
-from beadline.sink import BoundSink
+from beadline.sink import BoundSink, Prepared
 
 if TYPE_CHECKING:
     from beadline.protocol.commit import Lost
@@ -74,22 +74,25 @@ def _replace_lost(
     coordinator.losers = True  # attempts that are in no ack
     dropped = given_up(coordinator.log.state, decision)
     parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
-    gone = {s.name: {part.id.partition for part in lost.get(s.name, ())} for s in sinks}
+    spare: dict[str, list[Prepared[Any]]] = {}
     try:
         for sink in sinks:
             _check_refused(where, sink, decision, acks[sink.name].refused)
+            again = list(acks[sink.name].prepared)
             if sink.name in lost:
-                again = stored(acks[sink.name])
-                parts[sink.name] = _merge(where, sink, decision, again, gone[sink.name])
+                gone = {part.id for part in lost[sink.name]}
+                old = coordinator.parts(decision, sink)
+                used = _match(where, sink, old, gone, again)
+                parts[sink.name] = stored_parts([p for p in old if p.id not in gone] + used)
+                again = [part for part in again if part not in used]
+            spare[sink.name] = again
     except EpochFailed:
         coordinator.sweep_losers()
         raise
     for sink in sinks:
         # Parts that were not lost were prepared a second time.
-        prepared = acks[sink.name].prepared
-        spare = [part for part in prepared if part.id.partition not in gone[sink.name]]
-        if spare:
-            sink.sink.abort(spare)
+        if spare[sink.name]:
+            sink.sink.abort(spare[sink.name])
     return parts
 
 
@@ -110,34 +113,47 @@ def _check_refused(
     )
 
 
-def _merge(
-    where: str, sink: BoundSink, decision: Decision, again: tuple[StoredPart, ...], gone: set[int]
-) -> tuple[StoredPart, ...]:
-    """Take the lost partitions from the second run, everything else from the decision."""
-    old = {part.partition: part for part in decision.sinks[sink.name]}
-    new = {part.partition: part for part in again}
-    for partition in old.keys() | new.keys():
-        one, other = old.get(partition), new.get(partition)
-        if one is not None and one.checksum is None:
+def _match(
+    where: str,
+    sink: BoundSink,
+    old: Sequence[Prepared[Any]],
+    gone: set[PartId],
+    again: Sequence[Prepared[Any]],
+) -> list[Prepared[Any]]:
+    """Return, of the parts that were computed again, those that take the place of the lost ones.
+
+    Every part of the decision must be among them, by its content. Not by its number: Spark's Kafka
+    source numbers the topic's partitions anew at each start.
+    """
+    left: dict[tuple[int, int | None], list[Prepared[Any]]] = {}
+    for part in again:
+        left.setdefault(_content(part), []).append(part)
+    used = []
+    for part in old:
+        if part.checksum is None:
             raise PartLost(
-                f"{where}, sink {sink.name!r}: parts {sorted(gone)} are gone from the outside "
-                "system (deleted by somebody else?), and this sink keeps no checksum by which "
-                "their rows could be computed again and proven the same. Nothing was published "
-                "and nothing is dropped. Bring them back, or take the sink out and start once "
-                f'with drop=["{sink.name}"], which gives up its rows of this epoch.'
+                f"{where}, sink {sink.name!r}: {len(gone)} parts are gone from the outside system "
+                "(deleted by somebody else?), and this sink keeps no checksum by which their rows "
+                "could be computed again and proven the same. Nothing was published and nothing is "
+                "dropped. Bring them back, or take the sink out and start once with "
+                f'drop=["{sink.name}"], which gives up its rows of this epoch.'
             )
-        fits = one is not None and other is not None
-        if not fits or _content(one) != _content(other):
+        same = left.get(_content(part))
+        if len(again) != len(old) or not same:
             raise NotDeterministic(
-                f"{where}, sink {sink.name!r}, part {partition}: {sorted(gone)} are lost, and "
-                "computing the epoch again did not give the rows that were decided. Publishing "
-                "them could lose or double rows, so nothing was published. The plan is not "
-                "deterministic: remove rand(), uuid(), current time in Python and the like; then "
-                "decide by hand what to do with this epoch (beadline epochs shows it)."
+                f"{where}, sink {sink.name!r}: {len(gone)} of {len(old)} parts are lost, and "
+                f"computing the epoch again did not give the rows that were decided (part "
+                f"{part.id.partition}, {part.rows} rows, is not among the {len(again)} of now). "
+                "Publishing them could lose or double rows, so nothing was published. The plan is "
+                "not deterministic: remove rand(), uuid(), current time in Python and the like; "
+                "then decide by hand what to do with this epoch (beadline epochs shows it)."
             )
-    return tuple(replace(new[p] if p in gone else old[p]) for p in sorted(old))
+        found = same.pop()
+        if part.id in gone:
+            used.append(found)
+    return used
 
 
-def _content(part: StoredPart | None) -> tuple[int, int | None]:
-    assert part is not None
+def _content(part: Prepared[Any]) -> tuple[int, int | None]:
+    """By what a part is known again."""
     return part.rows, part.checksum
