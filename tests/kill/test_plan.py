@@ -6,15 +6,28 @@ import pytest
 
 from beadline.chaos import plan
 from beadline.chaos.plan import Kill
-from beadline.chaos.points import POINTS
+from beadline.chaos.points import EVERY_POINT, KAFKA_POINTS, POINTS
+from tests.kill import test_kafka_kill_points as kafka_points
+from tests.kill.test_kafka_network import BURNT
 
 
+@pytest.mark.parametrize("points", [list(POINTS), plan.OF_KAFKA], ids=["files", "kafka"])
 @pytest.mark.parametrize("seed", range(20))
-def test_every_point_once_and_reachable(seed: int) -> None:
-    chain = plan.every_point(seed)
-    assert sorted(kill.point for kill in chain) == sorted(POINTS)
-    assert chain == plan.every_point(seed) == plan.parse(plan.text(chain))
+def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
+    chain = plan.every_point(seed, points)
+    assert sorted(kill.point for kill in chain) == sorted(points)
+    assert chain == plan.every_point(seed, points) == plan.parse(plan.text(chain))
     check_reachable(chain)
+    for first in range(len(chain)):
+        check_reachable(plan.startable(chain[first:]))
+
+
+def test_every_point_of_kafka_is_in_some_chain() -> None:
+    """Those that a job without a mishap comes by, and those that it takes one to come by."""
+    tried = {kill.point for scope in plan.SCOPES[:2] for kill in kafka_points.kills_of(7, scope)}
+    tried |= {kill.point for kill in plan.parse(kafka_points.EXPIRING)} | {BURNT}
+    assert tried == {name for name in EVERY_POINT if not name.startswith("files.")}
+    assert tried > KAFKA_POINTS.keys()
 
 
 @pytest.mark.parametrize("scope", [plan.PROCESS, plan.GROUP])
@@ -30,17 +43,21 @@ def test_every_case(scope: str) -> None:
 
 def check_reachable(chain: list[Kill]) -> None:
     for index, kill in enumerate(chain):
-        if kill.point in plan.NEEDS_DECIDED:
+        if kill.needs_one_before:
             assert index > 0
-            assert chain[index - 1].leaves_decided, plan.text(chain)
+            assert kill.may_follow(chain[index - 1]), plan.text(chain)
 
 
 def test_moments_are_of_drivers_and_workers() -> None:
     scopes = [kill.scope for kill in plan.moments(3, 8)]
     assert sorted(scopes) == ["group"] * 2 + ["process"] * 2 + ["worker"] * 4
+    assert {kill.survived for kill in plan.moments(3, 8, [plan.BROKER])} == {True}
 
 
-@pytest.mark.parametrize("text", ["decide.never", "decide.before#0", "decide.before/worker", "a/b"])
+@pytest.mark.parametrize(
+    "text",
+    ["decide.never", "decide.before#0", "decide.before/worker", "decide.after/broker", "a/b"],
+)
 def test_what_nobody_could_come_by_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"decide|'a'"):
         Kill.parse(text)

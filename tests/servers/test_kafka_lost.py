@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import Stream, exactly_once, sources
@@ -44,7 +44,7 @@ class Job:
             transaction_timeout_s=self.timeout_s,
         )
 
-    def stream(self, frame: DataFrame, value: F.Column | None = None) -> Stream:  # type: ignore[name-defined]
+    def stream(self, frame: DataFrame, value: Column | None = None) -> Stream:
         def to_kafka(rows: DataFrame) -> DataFrame:
             shown = F.col("id").cast("string") if value is None else value
             return rows.select(shown.alias("value"))

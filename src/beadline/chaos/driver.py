@@ -90,7 +90,7 @@ def run(workload: Workload, naive: str | None) -> None:
     """Work off the input that is there."""
     from beadline.run.session import session
 
-    spark = session("beadline-chaos", **settings(workload.scratch))
+    spark = session("beadline-chaos", (), **settings(workload.scratch))
     if naive is None:
         query = stream(spark, workload).start(
             str(workload.checkpoint), available_now=True, listener=tell

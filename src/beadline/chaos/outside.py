@@ -49,7 +49,8 @@ def _strike_workers(child: Child, rng: random.Random) -> int:
 
 def _find_worker(child: Child, rng: random.Random) -> int | None:
     """One worker of the child's JVM, as soon as there is one."""
-    while child.alive:
+    deadline_s = time.monotonic() + CHILD_TIMEOUT_S
+    while child.alive and time.monotonic() < deadline_s:
         daemons, workers = child.python_workers()
         if workers:
             return rng.choice(daemons if daemons and rng.random() < 0.2 else workers)

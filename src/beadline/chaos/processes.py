@@ -35,11 +35,15 @@ def of_child(session: int, marker: str) -> list[Process]:
 
 
 def python_workers(session: int, marker: str) -> tuple[list[int], list[int]]:
-    """Return the daemons and the workers of a child's JVM."""
-    here = [process for process in of_child(session, marker) if process.is_python_worker]
-    pids = {process.pid for process in here}
-    daemons = [process.pid for process in here if process.parent not in pids]
-    return daemons, [process.pid for process in here if process.parent in pids]
+    """Return the daemons and the workers of a child's JVM.
+
+    A daemon's parent is the JVM. Workers outlive their daemon, as somebody else's children.
+    """
+    found = of_child(session, marker)
+    here = [process for process in found if process.is_python_worker]
+    others = {process.pid for process in found if not process.is_python_worker}
+    daemons = [process.pid for process in here if process.parent in others]
+    return daemons, [process.pid for process in here if process.parent not in others]
 
 
 def kill(pid: int) -> bool:

@@ -46,7 +46,7 @@ class Report:
 
 
 def check(cluster: KafkaCluster, workload: KafkaWorkload, watched: Sequence[str]) -> Report:
-    """Compare a whole run, when its last child has stopped; ``watched`` is what the watcher says."""
+    """Compare a whole run, when its last child has stopped; the watcher has said ``watched``."""
     wanted = Counter(_rows(cluster.read(workload.source)))
     records = cluster.read(workload.target)
     found = Counter(_rows(records))

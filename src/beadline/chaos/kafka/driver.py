@@ -70,7 +70,7 @@ def run(workload: KafkaWorkload) -> None:
             if failure is not None:
                 raise failure
             break
-    spark.stop()
+    # No spark.stop(): the JVM ends with this process, and nobody waits for it.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 KEYS = tuple(f"key-{number:02d}" for number in range(24))
 FIRST = 200  # are there before the job
 _EVERY_S = 0.1
-_AT_ONCE_MAX = 20
+_AT_ONCE_MAX = 10
 _END_TIMEOUT_S = 60.0
 
 

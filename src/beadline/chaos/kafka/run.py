@@ -1,7 +1,5 @@
 """One run from Kafka to Kafka: children that are killed, a feeder and a watcher that are not.
 
-    python -m beadline.chaos.kafka.run --seed 7 --points kafka.begun,decide.after#2/group
-
 A child that survives its kill, because only a Python worker or a broker died, is killed again: a
 start costs seconds, most of them the JVM's. Where a child dies is told to it while it runs, by a
 file. Between two kills somebody must have seen new records, and soon: an open transaction that
@@ -36,7 +34,9 @@ if TYPE_CHECKING:
 _POINT_TIMEOUT_S = 90.0
 _NEWS_TIMEOUT_S = 90.0
 _BROKER_DOWN_MAX_S = 5.0
-_FAILURES_MAX = 5
+_EPOCH_S = 0.5
+_START_S = 10.0
+_FAILURES_MAX = 3  # for each broker that was killed
 Say = Callable[[str], None]
 
 
@@ -54,6 +54,7 @@ class KafkaRun:
         self.held_up_s: list[float] = []
         self._say = say
         self._orders = 0
+        self._brokers_killed = 0
         self._rng = random.Random(f"{workload.seed} run")
         self._began_s = time.monotonic()
         self._temporary = Path(tempfile.mkdtemp(prefix="beadline-"))
@@ -161,20 +162,29 @@ class KafkaRun:
             raise RunFailed(f"{kill}: the child ended with {code}\n{child.complaint()}")
 
     def _kill_broker(self) -> None:
-        """Kill -9 one broker, at a moment; bring it back before or after it is missed."""
-        self.running()
-        self.expect_news()
-        time.sleep(self._rng.uniform(0, 1))
+        """Kill -9 one broker, at a moment; bring it back before or after it is missed.
+
+        Where no child lives, one is started, and the moment is in its start and recovery.
+        """
+        if self.children and self.children[-1].alive:
+            time.sleep(self._rng.uniform(0, _EPOCH_S))
+        else:
+            self.start()
+            time.sleep(self._rng.uniform(0, _START_S))
         victim = self._rng.choice(self.cluster.brokers)
         victim.kill()
         self.kills += 1
+        self._brokers_killed += 1
         time.sleep(self._rng.uniform(0, _BROKER_DOWN_MAX_S))
         victim.restart()
-        self.expect_news(may_fail=True)
+        self.expect_news()
         self.cluster.wait_ready()
 
-    def expect_news(self, may_fail: bool = False) -> None:
-        """See that a reader gets records that were produced after the running child's claim."""
+    def expect_news(self) -> None:
+        """See that a reader gets records that were produced after the running child's claim.
+
+        A child may have failed over a dead broker; then the next one must do better.
+        """
         child = self.running()
         began_s = time.monotonic()
         child.wait_for_events(1, CHILD_TIMEOUT_S)
@@ -187,23 +197,27 @@ class KafkaRun:
         if child.alive:
             raise RunFailed(
                 f"for {time.monotonic() - began_s:.0f} s no reader has seen anything new, behind "
-                f"{open_transactions(self.cluster, self.workload)}; the child's last events: "
+                f"{self.open_transactions()}; the child's last events: "
                 f"{child.events[-5:]}\n{child.complaint()}"
             )
-        self._note_failure(child, may_fail)
-        self.expect_news(may_fail)
+        self._note_failure(child)
+        self.expect_news()
 
-    def _note_failure(self, child: Child, allowed: bool) -> None:
+    def _note_failure(self, child: Child) -> None:
         code = child.wait(CHILD_TIMEOUT_S)
         self.failures.append(child.complaint())
-        if not allowed or len(self.failures) > _FAILURES_MAX:
+        if len(self.failures) > self._brokers_killed * _FAILURES_MAX:
             raise RunFailed(f"a child ended with {code}\n{child.complaint()}")
 
     def wait_for_expiry(self) -> None:
         """Wait until the brokers have aborted what the dead left open."""
         limit_s = self.workload.transaction_timeout_s + 10
-        if not self.wait_until(lambda: not open_transactions(self.cluster, self.workload), limit_s):
+        if not self.wait_until(lambda: not self.open_transactions(), limit_s):
             raise RunFailed(f"transactions are open for more than {limit_s} s")
+
+    def open_transactions(self) -> list[str]:
+        """The names under which something of this job is open."""
+        return open_transactions(self.cluster, self.workload)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> bool:
         """Wait, as long as the watcher has nothing to complain of; whether it came true."""
@@ -223,7 +237,7 @@ class KafkaRun:
     def finish(self) -> Report:
         """Let everything come through, stop the job as a user would, and compare."""
         self.disarm()
-        self.expect_news(may_fail=True)
+        self.expect_news()
         self.feeder.stop()
         child = self.running()
         self.watcher.wait_for(self.feeder.sent, _NEWS_TIMEOUT_S, lambda: child.alive)

@@ -49,9 +49,8 @@ class Watcher:
                 "log_level": 2,
             }
         )
-        self._consumer.assign(
-            [TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions]
-        )
+        places = [TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions]
+        self._consumer.assign(places)
         self._sequence = Sequence()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos-watch", daemon=True)

@@ -1,0 +1,96 @@
+"""What the kill tests on Kafka share: a run that is judged, and says how to make it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beadline.chaos.child import CHILD_TIMEOUT_S
+from beadline.chaos.kafka.chain import Chain, replay, run_chain
+from beadline.chaos.kafka.check import Report
+from beadline.chaos.kafka.run import KafkaRun
+from beadline.chaos.kafka.workload import KafkaWorkload
+from beadline.chaos.plan import Kill
+from beadline.chaos.supervise import RunFailed
+from beadline.testing.servers import KafkaCluster
+
+# Half of the transaction timeout of these runs: nobody has waited for that. On cores that others
+# use, a start of the job's first epoch alone may take most of it.
+HELD_UP_MAX_S = 60.0
+ASLEEP = "T"
+
+
+def judged_chain(
+    cluster: KafkaCluster, folder: Path, seed: int, kills: Sequence[Kill], **settings: Any
+) -> Chain:
+    """Make a chain of kills; nothing may be lost, doubled, out of order, held up or left over."""
+    workload = KafkaWorkload(folder, cluster.bootstrap_servers, seed, **settings)
+    again = replay(workload, kills, len(cluster.brokers))
+    print(again)
+    try:
+        chain = run_chain(cluster, workload, kills, print)
+    except (RunFailed, TimeoutError) as error:
+        pytest.fail(f"{error}\nreplay: {again}", pytrace=False)
+    print(chain)
+    judge(chain.report, again)
+    if workload.transaction_timeout_s > HELD_UP_MAX_S:
+        assert chain.held_up_s < HELD_UP_MAX_S, f"readers were held up; replay: {again}"
+    return chain
+
+
+@contextmanager
+def judged_run(
+    cluster: KafkaCluster, folder: Path, request: pytest.FixtureRequest, seed: int, **settings: Any
+) -> Iterator[KafkaRun]:
+    """Let a test do what it likes to a run; then it must come to a good end."""
+    again = f"python -m pytest '{request.node.nodeid}' --seed {seed}"
+    print(again)
+    workload = KafkaWorkload(folder, cluster.bootstrap_servers, seed, **settings)
+    try:
+        with KafkaRun(cluster, workload, print) as run:
+            yield run
+            report = run.finish()
+    except (RunFailed, TimeoutError) as error:
+        pytest.fail(f"{error}\nreplay: {again}", pytrace=False)
+    judge(report, again)
+
+
+def judge(report: Report, again: str) -> None:
+    assert report.exactly_once, f"{report}\nreplay: {again}"
+    assert report.leftovers == (), f"transactions are open\nreplay: {again}"
+    assert report.rows_in > 0
+
+
+def fall_asleep(run: KafkaRun, point: str) -> int:
+    """Let the job, which runs well, stop (SIGSTOP) at a point; return the process that sleeps."""
+    child = run.running()
+    run.expect_news()
+    mark = run.arm(point, scope="pause")
+    assert run.wait_until(mark.exists, CHILD_TIMEOUT_S), f"nobody came by {point}"
+    run.disarm()
+    deadline_s = time.monotonic() + CHILD_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        for pid in (child.pid, *child.python_workers()[1]):
+            if _state(pid) == ASLEEP:
+                return pid
+        time.sleep(0.02)
+    raise TimeoutError(f"nobody fell asleep at {point}")
+
+
+def wake(pid: int) -> None:
+    os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return text.rpartition(")")[2].split()[0]

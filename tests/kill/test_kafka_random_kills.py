@@ -1,0 +1,34 @@
+"""Kill -9 at random moments, of drivers, Python workers and one of three brokers at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from beadline.chaos import plan
+from beadline.testing.servers import KafkaCluster
+from tests.kill.kafka_chains import judged_chain
+
+# Brokers most often: a worker or a driver that dies is what the crash points are for.
+AMONG = (plan.BROKER, plan.PROCESS, plan.BROKER, plan.WORKER, plan.BROKER, plan.GROUP)
+KILLS = 5
+KILLS_LONG = 12
+ROUNDS = 4
+
+
+def test_random_moments(kafka_trio: KafkaCluster, tmp_path: Path, seed: int) -> None:
+    kills = plan.moments(seed, KILLS, AMONG)
+    chain = judged_chain(kafka_trio, tmp_path, seed, kills)
+    assert chain.killed >= KILLS - 1  # a child may have failed before its moment came
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_many_random_moments(
+    kafka_trio: KafkaCluster, tmp_path: Path, seed: int, round_: int
+) -> None:
+    kills = plan.moments(seed + round_, KILLS_LONG, AMONG)
+    chain = judged_chain(kafka_trio, tmp_path, seed + round_, kills, totals=bool(round_ % 2))
+    assert chain.killed >= KILLS_LONG - 3
