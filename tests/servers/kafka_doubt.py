@@ -75,7 +75,7 @@ class Doubt:
         """Die while a part is written, before its marker; return the transaction's id."""
         id_ = PartId(self.query.name, self.query.incarnation, SINK, 1, epoch, 0, 0)
         writer = pool().begin(self.sink, Part(id_))
-        writer.producer.inner.produce(self.topic, b"half", partition=0)
+        writer.producer.client.produce(self.topic, b"half", partition=0)
         writer.producer.flush(30, writer.name)
         pool().discard(Part(id_))
         return writer.name

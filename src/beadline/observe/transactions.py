@@ -18,7 +18,6 @@ from beadline.errors import GuaranteeRefused, LogProblem, UsageError, WrongCheck
 from beadline.ids import EpochId, QueryId
 from beadline.observe.history import History, read_history
 from beadline.sink import Prepared
-from beadline.sinks.kafka.markers import PARTITION
 from beadline.sinks.kafka.observed import Observed
 from beadline.sinks.kafka.part import KafkaPart, WriterId
 from beadline.sinks.kafka.transactions import Transaction
@@ -49,17 +48,15 @@ class Standing:
         """Return the part, if this very transaction is one that the newest decision names.
 
         If nothing is open under its id, it has ended, one way or the other. A producer keeps its id
-        and epoch from one transaction to the next: so where it can be known that what is open now
-        began after the marker that the decision names, it is another.
+        and epoch from one transaction to the next: so where the marker of what is open now is that
+        of another part, it is another.
         """
         part = self.named.get(one.id)
         if part is None or not one.is_open:
             return part
         if _transaction(part.committable) != one.described.transaction:
             return None
-        first = one.first_offset((part.committable.control_topic, PARTITION))
-        later = first is not None and first > part.committable.marker_offset
-        return None if later else part
+        return part if one.part in (None, part.id) else None
 
     def verdict(self, one: Observed) -> Verdict:
         """What the next start will do with it; unknown for a stranger's."""

@@ -138,6 +138,7 @@ class Coordinator:
 
     def run_undecided(self, batch: Batch) -> None:
         """The normal case: prepare, decide, commit."""
+        self.log.check_newest()  # or our writers would take the names of a newer start's
         progress = EpochProgress(batch.number)
         started = now_ms()
         acks = self.prepare(batch, self.sinks)
@@ -231,15 +232,12 @@ class Coordinator:
         finally:
             self.running.release()
 
-    @property
-    def expires(self) -> bool:
-        """Whether some sink's prepared parts hold others up, and are thrown away in the end."""
-        return any(sink.capabilities.expires for sink in self.sinks)
-
     def close(self) -> None:
         """After a clean stop: nothing stays open, unless a newer start has taken over."""
-        self.log.check_newest()
         self.sweep(lambda part: part.id.generation <= self.generation)
+        pending = identity.unfinished(self.log.state, self.progress)
+        if pending is not None and pending not in self.finished:
+            return  # decided and not finished: what is open of it must stay so
         for sink in self.sinks:
             sink.sink.close(self.query)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from beadline.dead_letter import Refused
@@ -29,8 +30,9 @@ class Ticket:
         return json.dumps({**vars(self), "query": vars(self.query), "decided": decided})
 
     @classmethod
+    @lru_cache(maxsize=8)
     def from_text(cls, text: str) -> Ticket:
-        """Read that form."""
+        """Read that form; once for all the parts of an epoch that a worker prepares."""
         fields = json.loads(text)
         parts = (PartId.parse(part) for part in fields.pop("decided"))
         decided = tuple(part for part in parts if part is not None)

@@ -40,6 +40,7 @@ def replay(
             f"dropped: the epoch stays decided. Raise {settings} above the time that an epoch "
             "takes, then start again."
         )
+    coordinator.log.check_newest()
     check_offsets(decision, batch.offsets())
     if batch.settings() != decision.settings:
         raise NotDeterministic(

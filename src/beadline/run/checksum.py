@@ -50,9 +50,9 @@ class _Numbers:
 
     def update(self, column: pa.Array) -> None:
         self._valid.update(_valid(column))
-        if column.null_count:  # what lies under a null is nobody's
-            column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(column.type))
         width = column.type.bit_width // 8
+        if column.null_count:  # what lies under a null is nobody's
+            column = pc.fill_null(column.view(f"int{8 * width}"), 0)
         begin = column.offset * width
         self._values.update(memoryview(column.buffers()[1])[begin : begin + len(column) * width])
 

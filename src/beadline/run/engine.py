@@ -52,7 +52,7 @@ class Engine:
     partitioning: dict[str, str] = field(default_factory=dict)
     attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
-    functions: dict[str, Any] = field(default_factory=dict)
+    functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     syncing: ThreadPoolExecutor = field(
@@ -134,7 +134,7 @@ class SparkBatch:
         if checksum == SUMMED:
             frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
         make = partial(prepare_task, sink.sink, checksum, refusing)
-        acks = self._run(frame, sink.name, make, ticket)
+        acks = self._run(frame, sink.name, "prepare", make, ticket)
         self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
         prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
         extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
@@ -163,24 +163,26 @@ class SparkBatch:
         assert isinstance(sink.sink, Sink)
         frame = self._rows_of(sink, ticket, refused)
         make = partial(publish_task, sink.sink, _refusing(sink, refused))
-        acks = self._run(frame, sink.name, make, ticket)
+        acks = self._run(frame, sink.name, "publish", make, ticket)
         rows = sum(ack.rows for ack in acks)
         return Acks((), len(acks), refused=_refused(sink, acks), published=rows)
 
     def _run(
-        self, frame: DataFrame, name: str, make: Callable[[], Task], ticket: Ticket
+        self, frame: DataFrame, name: str, kind: str, make: Callable[[], Task], ticket: Ticket
     ) -> list[Row]:
         """Run a task on every part of the frame and return their acks, in order.
 
         This is ``frame.mapInArrow(task, ACK_TYPE).collect()``, but that pickles the function and
         registers it with the JVM anew for every epoch, which takes longer than the decision.
         """
-        column = self._engine.functions.get(name)
+        # By kind too: a query that publishes may have to replay what was decided before.
+        key = (name, kind)
+        column = self._engine.functions.get(key)
         if column is None:
-            kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-            function = pandas_udf(make(), ACK_TYPE, kind)  # type: ignore[call-overload]
+            evaluated = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+            function = pandas_udf(make(), ACK_TYPE, evaluated)  # type: ignore[call-overload]
             column = function(*(F.col(quoted) for quoted in _quoted(frame)))
-            self._engine.functions[name] = column
+            self._engine.functions[key] = column
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
         session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())

@@ -4,14 +4,16 @@ An error from the broker is no proof: "committed, and the id was used again" and
 aborted" are answered alike (rule 12). So every transaction ends with a record in a control topic
 of the query (rule 20): one partition, compacted, its key the transactional id. A transaction is
 visible as a whole, so it was committed if its marker shows under ``read_committed``, and aborted if
-a reader has gone past the marker's place without seeing it. The topic belongs to one query: in a
+a reader has gone past the marker's place without seeing it; that place is found by reading what is
+not visible too. The topic belongs to one query: in a
 shared one, a stranger's open transaction would keep readers from going past anything.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +25,15 @@ from beadline.sinks.kafka.part import KafkaPart
 PARTITION = 0
 TAIL_RECORDS = 2_000
 _READ_TIMEOUT_S = 10.0
+_PAUSE_S = 0.1
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
     # Small segments, so that compaction keeps up: a start reads the end of this topic.
     "segment.bytes": "4194304",
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "60000",
+    # What became of the newest epoch must be answerable for a while, aborted markers included.
+    "min.compaction.lag.ms": "3600000",
 }
 
 
@@ -45,6 +50,11 @@ class Marker:
         """Return the record's value; its key is the transactional id."""
         fields = {"part": str(self.part), "producer": [self.producer_id, self.producer_epoch]}
         return json.dumps({"version": 1, **fields}).encode()
+
+    def is_of(self, part: KafkaPart) -> bool:
+        """Whether it was written in the transaction that a committable names."""
+        ours = (self.transactional_id, self.producer_id, self.producer_epoch)
+        return ours == (part.transactional_id, part.producer_id, part.producer_epoch)
 
     @classmethod
     def read(cls, key: bytes | None, value: bytes | None) -> Marker | None:
@@ -65,40 +75,47 @@ class Reader:
     def __init__(self, servers: str, options: kafka_options.Options) -> None:
         self._settings = kafka_options.client(servers, options)
 
-    def fates(self, topic: str, parts: Sequence[KafkaPart]) -> dict[KafkaPart, bool | None]:
+    def fates(self, topic: str, wanted: Mapping[PartId, KafkaPart]) -> dict[PartId, bool | None]:
         """Say of each part whether it was committed; None if that cannot be told yet.
 
-        Raises LookupError if it can never be told: the topic is not the one that it was.
+        First its marker is looked for among all records, visible or not; so it is known where it
+        must show. Raises LookupError if it is not there: then nothing can be proven.
         """
-        found: dict[KafkaPart, bool | None] = dict.fromkeys(parts)
-        self._check_topic(topic, parts)
+        places = self._places(topic, wanted)
+        found: dict[PartId, bool | None] = dict.fromkeys(wanted)
         with self._consumer("read_committed") as consumer:
-            low, stable = _limits(consumer, topic) or (0, 0)
-            known = [part for part in parts if low <= part.marker_offset < stable]
-            if not known:
+            stable = (_limits(consumer, topic) or (0, 0))[1]
+            ended = {part: offset for part, offset in places.items() if offset < stable}
+            if not ended:
                 return found
-            first = min(part.marker_offset for part in known)
-            last = max(part.marker_offset for part in known)
-            seen = {
-                (offset, marker.transactional_id, marker.producer_id, marker.producer_epoch)
-                for offset, marker in _read(consumer, topic, first, last + 1)
-            }
-        for part in known:
-            place = (part.marker_offset, part.transactional_id)
-            found[part] = (*place, part.producer_id, part.producer_epoch) in seen
-        return found
+            first, last = min(ended.values()), max(ended.values())
+            seen = {offset for offset, _ in _read(consumer, topic, first, last + 1)}
+        return {**found, **{part: offset in seen for part, offset in ended.items()}}
 
-    def _check_topic(self, topic: str, parts: Sequence[KafkaPart]) -> None:
+    def _places(self, topic: str, wanted: Mapping[PartId, KafkaPart]) -> dict[PartId, int]:
+        """Return the offset of each part's marker, committed or not; from the end backwards."""
         with self._consumer("read_uncommitted") as consumer:
-            limits = _limits(consumer, topic)
-        for part in parts:
-            if limits is None or not limits[0] <= part.marker_offset < limits[1]:
-                raise LookupError(
-                    f"control topic {topic!r} has no offset {part.marker_offset} (any more): "
-                    "somebody deleted or emptied it, so it cannot be proven whether transaction "
-                    f"{part.transactional_id} was committed. Look for its rows in the target, then "
-                    "end the epoch by hand"
-                )
+            low, end = _limits(consumer, topic) or (0, 0)
+            back = TAIL_RECORDS
+            while True:
+                begin = max(low, end - back)
+                found = {
+                    marker.part: offset
+                    for offset, marker in _read(consumer, topic, begin, end)
+                    if marker.part in wanted and marker.is_of(wanted[marker.part])
+                }
+                if len(found) == len(wanted):
+                    return found
+                if begin == low:
+                    break
+                back *= 8
+        missing = next(part for part in wanted if part not in found)
+        raise LookupError(
+            f"control topic {topic!r} does not hold the marker of {missing} (any more): somebody "
+            "deleted or emptied it, so it cannot be proven whether transaction "
+            f"{wanted[missing].transactional_id} was committed. Look for its rows in the target, "
+            "then end the epoch by hand"
+        )
 
     def open_now(self, topic: str) -> list[Marker]:
         """Return the markers that transactions which are still open may have written.
@@ -157,16 +174,23 @@ def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
     """Return the first offset and the end for this isolation level; None if there is no topic."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-    try:
-        low, high = consumer.get_watermark_offsets(
-            TopicPartition(topic, PARTITION), timeout=_READ_TIMEOUT_S
-        )
-    except KafkaException as error:
-        code = error.args[0].code()
-        if code in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
-            return None
-        raise
-    return low, high
+    deadline_s = time.monotonic() + _READ_TIMEOUT_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, PARTITION), timeout=_READ_TIMEOUT_S
+            )
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return None
+            # A broker has died, and this client has not heard yet who leads in its place.
+            moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+            if code not in moving or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return low, high
 
 
 def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int, Marker]]:

@@ -2,10 +2,10 @@
 
 confluent-kafka wants a Python object per key and value. librdkafka itself takes an array of
 pointers and lengths (``rd_kafka_produce_batch``), which NumPy fills from Arrow's own buffers
-without touching a row. Everything else (settings, transactions, flush) stays with confluent-kafka.
-The pointer to librdkafka's handle is the first field of its Producer object and has been since the
-first release; ``available`` tells whether this version was tried, and the caller has a slower way
-if not.
+without touching a row. So the producers of Beadline's workers are librdkafka's own, out of the
+library that comes with confluent-kafka, through the few functions that they need; all are public
+and documented in rdkafka.h. ``available`` tells whether this version was tried; if not, the caller
+takes confluent-kafka's producer, which is slower.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ QUEUE_FULL = -184
 ANY_PARTITION = -1
 _NOTHING = ctypes.create_string_buffer(8)  # an empty value must still point somewhere
 _POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_TOPIC, _PARTITION, _VALUE, _KEY, _FLAGS, _HEADER = 2, 3, 4, 5, 7, 9  # rd_kafka_vtype_t
 _DELIVERED = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_conf_new": (_POINTER, []),
@@ -52,6 +54,15 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_err2str": (_TEXT, [_INT]),
     "rd_kafka_topic_new": (_POINTER, [_POINTER, _TEXT, _POINTER]),
     "rd_kafka_topic_destroy": (None, [_POINTER]),
+    "rd_kafka_produceva": (_POINTER, [_POINTER, _POINTER, ctypes.c_size_t]),
+    "rd_kafka_init_transactions": (_POINTER, [_POINTER, _INT]),
+    "rd_kafka_begin_transaction": (_POINTER, [_POINTER]),
+    "rd_kafka_commit_transaction": (_POINTER, [_POINTER, _INT]),
+    "rd_kafka_error_code": (_INT, [_POINTER]),
+    "rd_kafka_error_string": (_TEXT, [_POINTER]),
+    "rd_kafka_error_is_retriable": (_INT, [_POINTER]),
+    "rd_kafka_error_is_fatal": (_INT, [_POINTER]),
+    "rd_kafka_error_destroy": (None, [_POINTER]),
     "rd_kafka_produce_batch": (_INT, [_POINTER, ctypes.c_int32, _INT, _POINTER, _INT]),
 }
 
@@ -82,52 +93,24 @@ def available() -> bool:
     return _library() is not None
 
 
-class BatchProducer:
-    """The native side of one confluent-kafka Producer."""
+class NativeProducer:
+    """A producer of librdkafka's, without confluent-kafka round it, under the same method names.
 
-    def __init__(self, producer: Any) -> None:
-        self._handle = _POINTER.from_address(id(producer) + object.__basicsize__).value
-        self._topics: dict[str, int] = {}
-
-    def send(self, topic: str, messages: np.ndarray[Any, Any], partitions: bool) -> int:
-        """Queue messages in order, as far as there is room; ``err`` of each says what became."""
-        handle = self._topics.get(topic)
-        if handle is None:
-            handle = _library().rd_kafka_topic_new(self._handle, topic.encode(), None)
-            if not handle:
-                raise RuntimeError(f"librdkafka refuses topic {topic!r}")
-            self._topics[topic] = handle
-        flags = COPY | (PARTITION if partitions else 0)
-        address = messages.ctypes.data
-        good: int = _library().rd_kafka_produce_batch(
-            handle, ANY_PARTITION, flags, address, len(messages)
-        )
-        return good
-
-    def close(self) -> None:
-        """Let go of the topics: librdkafka waits for that before it ends."""
-        while self._topics:
-            _library().rd_kafka_topic_destroy(self._topics.popitem()[1])
-
-
-class LonelyProducer(BatchProducer):
-    """A producer of librdkafka's without confluent-kafka round it.
-
-    For records outside transactions: confluent-kafka tells only of records that it queued itself,
-    and here nothing else would notice that one was not taken. Told of failures only, so that a
-    million records that were taken cost nothing.
+    confluent-kafka tells only of records that it queued itself, and librdkafka does not fail a
+    transaction over every record that was not taken, so somebody has to listen. Told of failures
+    only, so that a million records that were taken cost nothing.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._errors: list[str] = []
-        self._topics = {}
+        self._topics: dict[str, int] = {}
         library = _library()
         conf = library.rd_kafka_conf_new()
         said = ctypes.create_string_buffer(512)
         for name, value in {**settings, "delivery.report.only.error": True}.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if library.rd_kafka_conf_set(conf, name.encode(), text.encode(), said, len(said)):
-                raise ValueError(said.value.decode(errors="replace"))
+                raise ValueError(f"librdkafka refuses the option {name!r}")
         self._callback = _DELIVERED(self._failed)  # kept: librdkafka does not own it
         library.rd_kafka_conf_set_dr_msg_cb(conf, self._callback)
         self._handle = library.rd_kafka_new(0, conf, said, len(said))
@@ -144,6 +127,35 @@ class LonelyProducer(BatchProducer):
         errors, self._errors = self._errors, []
         return errors
 
+    def send(self, topic: str, messages: np.ndarray[Any, Any], partitions: bool) -> int:
+        """Queue messages in order, as far as there is room; ``err`` of each says what became."""
+        flags = COPY | (PARTITION if partitions else 0)
+        good: int = _library().rd_kafka_produce_batch(
+            self._topic(topic), ANY_PARTITION, flags, messages.ctypes.data, len(messages)
+        )
+        return good
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = ANY_PARTITION,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Queue one record; BufferError if there is no room."""
+        fields = [_Field.of(_TOPIC, self._topic(topic)), _Field.of(_FLAGS, COPY)]
+        fields += [_Field.of(_PARTITION, partition), _Field.data(_VALUE, value)]
+        fields += [_Field.data(_KEY, key)]
+        fields += [_Field.header(name, content) for name, content in headers]
+        array = (_Field * len(fields))(*fields)
+        try:
+            self._done(_library().rd_kafka_produceva(self._handle, array, len(fields)))
+        except _kafka_exception() as error:
+            if error.args[0].code() == QUEUE_FULL:
+                raise BufferError("the queue is full") from None
+            raise
+
     def poll(self, timeout_s: float) -> None:
         """Let librdkafka say what went wrong."""
         _library().rd_kafka_poll(self._handle, int(timeout_s * 1000))
@@ -154,13 +166,91 @@ class LonelyProducer(BatchProducer):
         left: int = _library().rd_kafka_outq_len(self._handle)
         return left
 
+    def init_transactions(self, timeout_s: float) -> None:
+        """Get an identity from the broker; fences whoever had the name."""
+        self._done(_library().rd_kafka_init_transactions(self._handle, int(timeout_s * 1000)))
+
+    def begin_transaction(self) -> None:
+        """Begin one."""
+        self._done(_library().rd_kafka_begin_transaction(self._handle))
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        """Commit it; here, learn that it was committed elsewhere."""
+        self._done(_library().rd_kafka_commit_transaction(self._handle, int(timeout_s * 1000)))
+
     def close(self) -> None:
-        """Throw away what is queued, and end."""
-        super().close()
-        if self._handle:
-            handle, self._handle = self._handle, None
+        """Throw away what is queued, and end; librdkafka waits for its topics to be let go."""
+        handle, self._handle = self._handle, None
+        while self._topics:
+            _library().rd_kafka_topic_destroy(self._topics.popitem()[1])
+        if handle:
             _library().rd_kafka_purge(handle, 3)
             _library().rd_kafka_destroy(handle)
+
+    def _topic(self, name: str) -> int:
+        handle = self._topics.get(name)
+        if handle is None:
+            handle = _library().rd_kafka_topic_new(self._handle, name.encode(), None)
+            if not handle:
+                raise RuntimeError(f"librdkafka refuses topic {name!r}")
+            self._topics[name] = handle
+        return handle
+
+    def _done(self, error: int | None) -> None:
+        """Raise what librdkafka answers, as confluent-kafka would."""
+        if not error:
+            return
+        from confluent_kafka import KafkaError
+
+        library = _library()
+        code = library.rd_kafka_error_code(error)
+        text = library.rd_kafka_error_string(error).decode(errors="replace")
+        retriable = bool(library.rd_kafka_error_is_retriable(error))
+        fatal = bool(library.rd_kafka_error_is_fatal(error))
+        library.rd_kafka_error_destroy(error)
+        raise _kafka_exception()(KafkaError(code, text, fatal=fatal, retriable=retriable))
+
+
+class _Field(ctypes.Structure):
+    """rd_kafka_vu_t: one argument of ``rd_kafka_produceva``; public in rdkafka.h.
+
+    What it points to must live until the call: each keeps it.
+    """
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+        ("third", ctypes.c_int64),
+        ("rest", ctypes.c_char * 40),
+    )
+
+    @classmethod
+    def of(cls, kind: int, number: int) -> _Field:
+        return cls(kind, number & 0xFFFFFFFFFFFFFFFF)
+
+    @classmethod
+    def data(cls, kind: int, content: bytes | str | None) -> _Field:
+        if content is None:
+            return cls(kind, 0, 0)
+        data = content.encode() if isinstance(content, str) else content
+        field = cls(kind, ctypes.cast(ctypes.c_char_p(data), _POINTER).value, len(data))
+        field.kept = data
+        return field
+
+    @classmethod
+    def header(cls, name: str, content: bytes | None) -> _Field:
+        kept = (name.encode(), content)
+        places = [ctypes.cast(ctypes.c_char_p(one), _POINTER).value or 0 for one in kept]
+        field = cls(_HEADER, places[0], places[1], 0 if content is None else len(content))
+        field.kept = kept
+        return field
+
+
+def _kafka_exception() -> Any:
+    from confluent_kafka import KafkaException
+
+    return KafkaException
 
 
 def messages(values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:

@@ -19,10 +19,10 @@ _SEPARATOR = "~"
 
 @dataclass(frozen=True)
 class KafkaPart(Committable):
-    """An open transaction, flushed, and where its marker lies in the control topic.
+    """An open transaction, flushed, and the topic that its marker is in.
 
     Producer id and epoch say which transaction of this id is meant: the broker refuses to end any
-    other. The marker is the last record of the transaction; whether it is visible is the proof of
+    other. The marker is one of the transaction's records; whether it is visible is the proof of
     what became of all of them.
     """
 
@@ -30,7 +30,6 @@ class KafkaPart(Committable):
     producer_id: int
     producer_epoch: int
     control_topic: str
-    marker_offset: int
 
 
 @dataclass(frozen=True)

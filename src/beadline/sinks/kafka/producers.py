@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
 from beadline.ids import PartId
@@ -22,14 +22,13 @@ from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka import transactions
 from beadline.sinks.kafka.markers import PARTITION, Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
-from beadline.sinks.kafka.producer import PlainProducer, Producer
+from beadline.sinks.kafka.producer import Producer
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
 
 FINISH_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0
-_MARKER_TRIES = 3
 
 
 class Writer:
@@ -66,7 +65,7 @@ class Writer:
         deadline_s = time.monotonic() + self.timeout_s
         while True:
             try:
-                self.producer.inner.init_transactions(_START_TIMEOUT_S)
+                self.producer.client.init_transactions(_START_TIMEOUT_S)
                 return
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
@@ -74,13 +73,13 @@ class Writer:
 
     def begin(self, part: PartId) -> None:
         """Open a transaction for a part."""
-        self.producer.inner.begin_transaction()
+        self.producer.client.begin_transaction()
         self.part = part
 
     def finish_later(self) -> None:
         """Begin to learn, beside other work, that the last transaction was committed elsewhere."""
         if self.part is not None and self._finishing is None:
-            commit = self.producer.inner.commit_transaction
+            commit = self.producer.client.commit_transaction
             self._finishing = _asking.submit(commit, FINISH_TIMEOUT_S)
 
     def finish(self) -> None:
@@ -97,61 +96,42 @@ class Writer:
         The identity is known before the marker is sent, so that a marker that was taken proves
         that the identity was ours and not that of somebody who took the name over since.
         """
+        from confluent_kafka import KafkaException
+
         assert self.part is not None, "no transaction was begun"
         identity = self._identity.result(_START_TIMEOUT_S)
         marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
-        offset = self._send_marker(marker)
-        self._check_whole()
+        try:
+            self.producer.client.produce(
+                self._control_topic, value=marker.to_bytes(), key=self.name, partition=PARTITION
+            )
+        except KafkaException:
+            self._check_healthy()  # says why
+            raise
+        self.producer.flush(self.timeout_s, self.name)
+        self._check_healthy()
+        self.producer.check()
         reach("kafka.flushed")
         return KafkaPart(
-            self.name, identity.producer_id, identity.producer_epoch, self._control_topic, offset
+            self.name, identity.producer_id, identity.producer_epoch, self._control_topic
         )
 
-    def _check_whole(self) -> None:
-        """Raise if any record of the transaction was not taken.
+    def _check_healthy(self) -> None:
+        """Raise if the transaction has failed.
 
-        librdkafka notes that, and says it when a transaction is begun, which is not allowed now in
-        any case: it answers with a wrong state if all is well, and with what is wrong otherwise.
+        librdkafka says it when a transaction is begun, which is not allowed now in any case: it
+        answers with a wrong state if all is well, and with what is wrong otherwise. It does not
+        know of every record that was not taken: those are told one by one.
         """
         from confluent_kafka import KafkaError, KafkaException
 
         try:
-            self.producer.inner.begin_transaction()
+            self.producer.client.begin_transaction()
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
                 raise
         else:
             raise RuntimeError(f"{self.name}: the transaction was gone before it was prepared")
-
-    def _send_marker(self, marker: Marker) -> int:
-        """Return the marker's offset; after a retry the broker may not tell it, so send another."""
-        from confluent_kafka import KafkaException
-
-        answers: list[Any] = []
-
-        def delivered(error: Any, message: Any) -> None:
-            answers.append(error if error is not None else message.offset())
-
-        for _ in range(_MARKER_TRIES):
-            try:
-                self.producer.inner.produce(
-                    self._control_topic,
-                    value=marker.to_bytes(),
-                    key=self.name,
-                    partition=PARTITION,
-                    on_delivery=delivered,
-                )
-            except KafkaException:
-                self._check_whole()
-                raise
-            self.producer.flush(self.timeout_s, self.name)
-            answer = answers.pop()
-            if not isinstance(answer, int):
-                self._check_whole()
-                raise KafkaException(answer)
-            if answer >= 0:
-                return answer
-        raise RuntimeError(f"Kafka did not tell where the marker of {self.name} is")
 
     def close(self) -> None:
         """Throw the producer away; an open transaction stays for the driver to abort."""
@@ -164,7 +144,7 @@ class Pool:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._writers: dict[WriterId, tuple[int, Writer]] = {}
-        self._plain: dict[str, PlainProducer] = {}
+        self._plain: dict[str, Producer] = {}
         self._lock = threading.Lock()
 
     def begin(self, sink: KafkaSink, part: Part) -> Writer:
@@ -198,13 +178,13 @@ class Pool:
         if writer is not None:
             writer.close()
 
-    def plain(self, sink: KafkaSink) -> PlainProducer:
+    def plain(self, sink: KafkaSink) -> Producer:
         """Return a producer without transactions."""
         key = repr((sink.bootstrap_servers, sorted(sink.options.items())))
         with self._lock:
             if key not in self._plain:
                 settings = kafka_options.producer(sink.bootstrap_servers, sink.options)
-                self._plain[key] = PlainProducer(settings)
+                self._plain[key] = Producer(settings)
             return self._plain[key]
 
     def discard_plain(self, sink: KafkaSink) -> None:

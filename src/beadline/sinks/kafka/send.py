@@ -98,13 +98,12 @@ class Sending:
         Asked once per producer; where the brokers may create topics, asking creates it.
         """
         if topic not in self._producer.known_topics:
-            found = self._producer.inner.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            found = self._producer.list_topics(topic, self._timeout_s)
             if found.error is not None:
                 if not found.error.retriable():
                     return 0
                 time.sleep(_ROOM_POLL_S)  # it is being created
-                topics = self._producer.inner.list_topics(topic, timeout=self._timeout_s).topics
-                found = topics[topic]
+                found = self._producer.list_topics(topic, self._timeout_s)
                 if found.error is not None:
                     return 0
             self._producer.known_topics[topic] = len(found.partitions)
@@ -159,7 +158,7 @@ class Sending:
             options = {"headers": headers[index]} if headers is not None else {}
             while True:
                 try:
-                    self._producer.inner.produce(
+                    self._producer.client.produce(
                         records.topic,
                         value=value,
                         key=keys[index] if keys is not None else None,

@@ -140,7 +140,11 @@ class KafkaSink(Sink[KafkaPart]):
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]) -> CommitResult:
         """End every transaction, all at once; where the broker only says no, look for the proof."""
-        client = connect(self.bootstrap_servers, self.options)
+        try:
+            client = connect(self.bootstrap_servers, self.options)
+        except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
+            said_so = f"no broker answered: {type(error).__name__}"
+            return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, said_so)
         by_name = {_transaction(part.committable): part for part in parts}
         reach("kafka.commit")
         answers = client.end(list(by_name), commit=True)
@@ -180,12 +184,18 @@ class KafkaSink(Sink[KafkaPart]):
         if not parts:
             return {}
         reach("kafka.proof")
-        fates: dict[KafkaPart, bool | None] = {}
+        from confluent_kafka import KafkaException
+
+        fates: dict[PartId, bool | None] = {}
+        reader = Reader(self.bootstrap_servers, self.options)
         for topic in {part.committable.control_topic for part in parts}:
-            some = [p.committable for p in parts if p.committable.control_topic == topic]
-            fates.update(Reader(self.bootstrap_servers, self.options).fates(topic, some))
+            some = {p.id: p.committable for p in parts if p.committable.control_topic == topic}
+            try:
+                fates |= reader.fates(topic, some)
+            except (KafkaException, TimeoutError):  # no broker to ask: no answer yet
+                fates |= dict.fromkeys(some)
         meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
-        return {part.id: meaning[fates[part.committable]] for part in parts}
+        return {part.id: meaning[fates[part.id]] for part in parts}
 
     @property
     def _fence_timeout_ms(self) -> int:
@@ -202,6 +212,10 @@ class KafkaSink(Sink[KafkaPart]):
         left = list(dict.fromkeys(transactions))
         if left:
             reach("kafka.fence")
+        # To an open transaction InitProducerId does not care for the producer's epoch; EndTxn does.
+        # So that whoever took a name over is left alone, what is open is ended first.
+        ended = client.end(left, commit=False)
+        left = [one for one in left if ended[one] not in GONE]
         deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
         while left:
             answers = client.fence(left, self._fence_timeout_ms)
@@ -233,7 +247,7 @@ class KafkaSink(Sink[KafkaPart]):
             marked = any(name == topic for name, _ in one.partitions)
             id_ = parts.get(one.transaction) if marked else None
             name, producer_id, epoch = vars(one.transaction).values()
-            part = KafkaPart(name, producer_id, epoch, topic, -1)
+            part = KafkaPart(name, producer_id, epoch, topic)
             found.append(Prepared(id_ or writer.unknown_part(), 0, part))
         return found
 
