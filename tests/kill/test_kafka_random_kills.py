@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from beadline.chaos import plan
+from beadline.ids import QueryId
+from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
 from tests.kill.kafka_chains import judged_chain
 
@@ -32,3 +36,19 @@ def test_many_random_moments(
     kills = plan.moments(seed + round_, KILLS_LONG, AMONG)
     chain = judged_chain(kafka_trio, tmp_path, seed + round_, kills, totals=bool(round_ % 2))
     assert chain.killed >= KILLS_LONG - 3
+
+
+def test_markers_are_read_though_their_leader_has_just_died(kafka_trio: KafkaCluster) -> None:
+    """A start, or the proof of a lost transaction, must not fail over it."""
+    topic = f"markers-{uuid.uuid4().hex[:8]}"
+    kafka_trio.create_topic(topic)
+    servers = kafka_trio.bootstrap_servers
+    found = AdminClient({"bootstrap.servers": servers}).list_topics(topic, timeout=10)
+    leader = kafka_trio.brokers[found.topics[topic].partitions[0].leader - 1]
+    sink = KafkaSink("orders", servers, control_topic=topic)
+    leader.kill()
+    try:
+        assert sink.last_seen(QueryId("orders", "a" * 32, "file:/checkpoint")) is None
+    finally:
+        leader.restart()
+        kafka_trio.wait_ready()

@@ -45,7 +45,7 @@ def test_a_second_driver_while_the_first_still_runs(start: Start) -> None:
 @pytest.mark.parametrize(
     ("point", "replayed"),
     [
-        ("kafka.flushed", True),  # a worker: its task is tried again, other parts are lost
+        ("kafka.sent", True),  # a worker: its task is tried again, other parts are lost
         ("kafka.prepared", True),
         ("decide.before", True),
         ("kafka.commit", True),

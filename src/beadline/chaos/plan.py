@@ -29,6 +29,7 @@ IN_WORKER = frozenset(
         "prepare.acked",
         "staging.written",
         "kafka.begun",
+        "kafka.sent",
         "kafka.flushed",
         "kafka.prepared",
     }

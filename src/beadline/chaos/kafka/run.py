@@ -37,6 +37,7 @@ _BROKER_DOWN_MAX_S = 5.0
 _EPOCH_S = 0.5
 _START_S = 10.0
 _FAILURES_MAX = 3  # for each broker that was killed
+_COMPLAINT_CHARACTERS = 1500
 Say = Callable[[str], None]
 
 
@@ -162,7 +163,7 @@ class KafkaRun:
             raise RunFailed(f"{kill}: the child ended with {code}\n{child.complaint()}")
 
     def _kill_broker(self) -> None:
-        """Kill -9 one broker, at a moment; bring it back before or after it is missed.
+        """Kill -9 one broker, at a moment; bring it back at another, or when two did without it.
 
         Where no child lives, one is started, and the moment is in its start and recovery.
         """
@@ -175,7 +176,10 @@ class KafkaRun:
         victim.kill()
         self.kills += 1
         self._brokers_killed += 1
-        time.sleep(self._rng.uniform(0, _BROKER_DOWN_MAX_S))
+        if self._rng.random() < 0.5:
+            self.expect_news()
+        else:
+            time.sleep(self._rng.uniform(0, _BROKER_DOWN_MAX_S))
         victim.restart()
         self.expect_news()
         self.cluster.wait_ready()
@@ -205,7 +209,7 @@ class KafkaRun:
 
     def _note_failure(self, child: Child) -> None:
         code = child.wait(CHILD_TIMEOUT_S)
-        self.failures.append(child.complaint())
+        self.failures.append(child.complaint()[-_COMPLAINT_CHARACTERS:])
         if len(self.failures) > self._brokers_killed * _FAILURES_MAX:
             raise RunFailed(f"a child ended with {code}\n{child.complaint()}")
 

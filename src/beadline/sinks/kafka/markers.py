@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ from beadline.sinks.kafka.part import KafkaPart
 PARTITION = 0
 TAIL_RECORDS = 2_000
 _READ_TIMEOUT_S = 10.0
+_LEADER_TIMEOUT_S = 30.0
+_TRY_S = 2.0
 _PAUSE_S = 0.1
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
@@ -174,21 +176,30 @@ def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
     """Return the first offset and the end for this isolation level; None if there is no topic."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-    deadline_s = time.monotonic() + _READ_TIMEOUT_S
+    gone = (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    # Its broker has died, and this client still waits for it, or does not know the new leader yet.
+    moving = (
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    )
+    place = TopicPartition(topic, PARTITION)
+    deadline_s = time.monotonic() + _LEADER_TIMEOUT_S
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, PARTITION), timeout=_READ_TIMEOUT_S
-            )
+            low, high = consumer.get_watermark_offsets(place, timeout=_TRY_S)
         except KafkaException as error:
             code = error.args[0].code()
-            if code in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            if code in gone:
                 return None
-            # A broker has died, and this client has not heard yet who leads in its place.
-            moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
             if code not in moving or time.monotonic() > deadline_s:
                 raise
             time.sleep(_PAUSE_S)
+            with suppress(KafkaException):
+                consumer.list_topics(topic, timeout=_TRY_S)  # by itself it would not ask again
         else:
             return low, high
 

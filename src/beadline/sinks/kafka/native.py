@@ -18,26 +18,14 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import numpy as np
 
-# rd_kafka_message_t: public in rdkafka.h, and unchanged since version 0.8.
-MESSAGE = np.dtype(
-    {
-        "names": ["err", "topic", "partition", "value", "length", "key", "key_length"],
-        "formats": ["i4", "u8", "i4", "u8", "u8", "u8", "u8"],
-        "offsets": [0, 8, 16, 24, 32, 40, 48],
-        "itemsize": 72,
-    }
-)
 TESTED = ((2, 6), (3, 0))  # releases of confluent-kafka: from, below
 COPY = 0x2
 PARTITION = 0x8
 QUEUE_FULL = -184
 ANY_PARTITION = -1
-_NOTHING = ctypes.create_string_buffer(8)  # an empty value must still point somewhere
 _POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _TOPIC, _PARTITION, _VALUE, _KEY, _FLAGS, _HEADER = 2, 3, 4, 5, 7, 9  # rd_kafka_vtype_t
 _DELIVERED = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _POINTER)
@@ -54,6 +42,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_err2str": (_TEXT, [_INT]),
     "rd_kafka_topic_new": (_POINTER, [_POINTER, _TEXT, _POINTER]),
     "rd_kafka_topic_destroy": (None, [_POINTER]),
+    "rd_kafka_metadata": (_INT, [_POINTER, _INT, _POINTER, _POINTER, _INT]),
+    "rd_kafka_metadata_destroy": (None, [_POINTER]),
     "rd_kafka_produceva": (_POINTER, [_POINTER, _POINTER, ctypes.c_size_t]),
     "rd_kafka_init_transactions": (_POINTER, [_POINTER, _INT]),
     "rd_kafka_begin_transaction": (_POINTER, [_POINTER]),
@@ -104,6 +94,7 @@ class NativeProducer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._errors: list[str] = []
         self._topics: dict[str, int] = {}
+        self._known: set[str] = set()
         library = _library()
         conf = library.rd_kafka_conf_new()
         said = ctypes.create_string_buffer(512)
@@ -130,6 +121,8 @@ class NativeProducer:
     def send(self, topic: str, messages: np.ndarray[Any, Any], partitions: bool) -> int:
         """Queue messages in order, as far as there is room; ``err`` of each says what became."""
         flags = COPY | (PARTITION if partitions else 0)
+        if partitions:
+            self._know(topic)
         good: int = _library().rd_kafka_produce_batch(
             self._topic(topic), ANY_PARTITION, flags, messages.ctypes.data, len(messages)
         )
@@ -196,6 +189,24 @@ class NativeProducer:
             self._topics[name] = handle
         return handle
 
+    def _know(self, topic: str) -> None:
+        """Let librdkafka learn a topic's partitions first.
+
+        Of a batch with partitions of its own, it would otherwise add one to the transaction that
+        does not exist: the one in which records wait while nothing is known.
+        """
+        if topic in self._known:
+            return
+        library, answer = _library(), _POINTER()
+        handle = self._topic(topic)
+        code = library.rd_kafka_metadata(self._handle, 0, handle, ctypes.byref(answer), 60_000)
+        if code:
+            from confluent_kafka import KafkaError
+
+            raise _kafka_exception()(KafkaError(code))
+        library.rd_kafka_metadata_destroy(answer)
+        self._known.add(topic)
+
     def _done(self, error: int | None) -> None:
         """Raise what librdkafka answers, as confluent-kafka would."""
         if not error:
@@ -251,32 +262,3 @@ def _kafka_exception() -> Any:
     from confluent_kafka import KafkaException
 
     return KafkaException
-
-
-def messages(values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:
-    """Return the messages of a batch: pointers into Arrow's buffers, which must stay alive."""
-    found = np.zeros(len(values), MESSAGE)
-    found["value"], found["length"] = _pointers(values)
-    if keys is not None:
-        found["key"], found["key_length"] = _pointers(keys)
-    if partitions is not None:
-        found["partition"] = partitions.fill_null(ANY_PARTITION).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _pointers(array: pa.Array) -> tuple[Any, Any]:
-    """Return addresses and lengths; a null is no address at all."""
-    import pyarrow as pa
-
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    kind = np.dtype("i8" if wide else "i4")
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, kind)[array.offset : array.offset + len(array) + 1]
-    base = data.address if data is not None and data.size else ctypes.addressof(_NOTHING)
-    addresses = offsets[:-1].astype("u8") + np.uint64(base)
-    lengths = np.diff(offsets).astype("u8")
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        addresses = np.where(valid, addresses, np.uint64(0))
-        lengths = np.where(valid, lengths, np.uint64(0))
-    return addresses, lengths

@@ -109,9 +109,9 @@ class Writer:
             self._check_healthy()  # says why
             raise
         self.producer.flush(self.timeout_s, self.name)
+        reach("kafka.flushed")
         self._check_healthy()
         self.producer.check()
-        reach("kafka.flushed")
         return KafkaPart(
             self.name, identity.producer_id, identity.producer_epoch, self._control_topic
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
 from beadline.sinks.kafka import native, rows
+from beadline.sinks.kafka.messages import messages
 from beadline.sinks.kafka.producer import Producer
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Sending:
 
     def _send_natively(self, records: rows.Records) -> None:
         assert self._producer.batches is not None
-        found = native.messages(records.values, records.keys, records.partitions)
+        found = messages(records.values, records.keys, records.partitions)
         begin = 0
         deadline_s = time.monotonic() + self._timeout_s
         while begin < len(found):

@@ -114,6 +114,7 @@ class KafkaSink(Sink[KafkaPart]):
             sending.send(first)
             for batch in rows:
                 sending.send(batch)
+            reach("kafka.sent")
             prepared = writer.prepared()
         except BaseException:
             pool().discard(part)
