@@ -15,7 +15,7 @@ from beadline.chaos.plan import Kill
 from beadline.testing.servers import KafkaCluster
 from tests.kill.kafka_chains import judged_chain
 
-CHAIN = 6
+CHAIN = 5
 # Shorter than a start of the job, and longer than its epochs.
 SHORT_TIMEOUT_S = 5.0
 EXPIRING = "decide.after,kafka.proof,kafka.proof/group,kafka.commit#2/group,kafka.proof,epoch.again"

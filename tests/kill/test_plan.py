@@ -8,6 +8,7 @@ from beadline.chaos import plan
 from beadline.chaos.plan import Kill
 from beadline.chaos.points import EVERY_POINT, KAFKA_POINTS, POINTS
 from tests.kill import test_kafka_kill_points as kafka_points
+from tests.kill import test_kafka_random_kills as random_kills
 from tests.kill.test_kafka_network import BURNT
 
 
@@ -28,6 +29,13 @@ def test_every_point_of_kafka_is_in_some_chain() -> None:
     tried |= {kill.point for kill in plan.parse(kafka_points.EXPIRING)} | {BURNT}
     assert tried == {name for name in EVERY_POINT if not name.startswith("files.")}
     assert tried > KAFKA_POINTS.keys()
+
+
+def test_how_many_kills_a_long_run_makes() -> None:
+    at_points = sum(len(kafka_points.kills_of(7, scope)) for scope in plan.SCOPES[:2])
+    at_moments = random_kills.KILLS_LONG * random_kills.ROUNDS
+    assert at_points >= 50
+    assert at_moments >= 40
 
 
 @pytest.mark.parametrize("scope", [plan.PROCESS, plan.GROUP])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,22 +11,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, Row
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
 from beadline import dead_letter
 from beadline.dead_letter import Refused
 from beadline.protocol.engine import Acks, Ticket
+from beadline.run.acks import ACK_TYPE, Ack, collect
+from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import SparkProgress
 from beadline.run.checks import to_arrow
 from beadline.run.checksum import ORDERED, SUMMED, supported
 from beadline.run.plan import is_narrow
 from beadline.run.refusals import Refusals, RefusedAgain, Refusing, keeping, parse
 from beadline.run.slots import SLOTS, Owners
-from beadline.run.tasks import ACK_TYPE, CHECKSUM, TICKET, Task, prepare_task, publish_task
+from beadline.run.tasks import CHECKSUM, TICKET, Task, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
 
 Rows = Callable[[DataFrame], DataFrame]
@@ -55,6 +55,9 @@ class Engine:
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
+    batch_size: BatchSize = field(default_factory=BatchSize)
+    as_wanted: set[str] = field(default_factory=set)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
@@ -136,7 +139,9 @@ class SparkBatch:
         make = partial(prepare_task, sink.sink, checksum, refusing)
         acks = self._run(frame, sink.name, "prepare", make, ticket)
         self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
-        prepared = [_prepared(sink.sink, ticket, ack) for ack in acks if ack.part is not None]
+        prepared = [
+            _prepared(sink.sink, ticket, ack) for ack in acks if ack.committable is not None
+        ]
         extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
         return Acks(tuple(prepared), len(acks), extra, _refused(sink, acks))
 
@@ -169,12 +174,8 @@ class SparkBatch:
 
     def _run(
         self, frame: DataFrame, name: str, kind: str, make: Callable[[], Task], ticket: Ticket
-    ) -> list[Row]:
-        """Run a task on every part of the frame and return their acks, in order.
-
-        This is ``frame.mapInArrow(task, ACK_TYPE).collect()``, but that pickles the function and
-        registers it with the JVM anew for every epoch, which takes longer than the decision.
-        """
+    ) -> Sequence[Ack]:
+        """Run a task on every part of the frame and return their acks, in order."""
         # By kind too: a query that publishes may have to replay what was decided before.
         key = (name, kind)
         column = self._engine.functions.get(key)
@@ -186,10 +187,11 @@ class SparkBatch:
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
         session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())
-        acks = ClassicFrame(frame._jdf.mapInArrow(column._jc, False, None), session).collect()
+        acks = collect(frame, column)
         if len({ack.partition for ack in acks}) != len(acks):
             raise RuntimeError(f"two acks for one part of sink {name!r}")
-        return sorted(acks, key=lambda ack: int(ack.partition))
+        self._engine.batch_size.learn(session, acks)
+        return acks
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
@@ -209,7 +211,12 @@ class SparkBatch:
         else:
             frame = rows(self._frame) if rows else self._frame
         columns = sink.capabilities.columns
-        return frame if columns is None else frame.select(*columns)
+        if columns is None or (sink.name in self._engine.as_wanted and frame is self._frame):
+            return frame
+        if frame is self._frame and tuple(frame.columns) == tuple(columns):
+            self._engine.as_wanted.add(sink.name)
+            return frame
+        return frame.select(*columns)
 
     def _prepare_frame(
         self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
@@ -237,13 +244,14 @@ def _refusing(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
     return Refusals if sink.dead_letter else None
 
 
-def _refused(sink: BoundSink, acks: Sequence[Row]) -> tuple[Refused, ...]:
+def _refused(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
     """All refused rows, by partition, and in the sink's own order in each."""
     return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
 
 
-def _prepared(sink: Sink[Any], ticket: Ticket, ack: Any) -> Prepared[Any]:
-    committable = sink.committable.from_json(json.loads(ack.part))
+def _prepared(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
+    assert ack.committable is not None
+    committable = sink.committable.from_json(ack.committable)
     return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,27 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.protocol.engine import Ticket
+from beadline.run.acks import Ack
 from beadline.run.checksum import ORDERED, SUMMED, Ordered
 from beadline.run.refusals import Refusals, Refusing, keeping
 from beadline.run.slots import SLOTS, Worker, parse
 from beadline.sink import Part, Sink
 
-# 64-bit integers only: narrower ones are not carried through every version of Spark.
-_NUMBERS = ("partition", "attempt", "retries", "rows", "checksum", "slot")
-_TEXTS = ("part", "worker", "refused")
-ACK_SCHEMA = pa.schema(
-    [*((name, pa.int64()) for name in _NUMBERS), *((name, pa.string()) for name in _TEXTS)]
-)
-# The same for Spark; as a type, because a text would be parsed by Spark in every epoch.
-ACK_TYPE = StructType(
-    [StructField(name, LongType()) for name in _NUMBERS]
-    + [StructField(name, StringType()) for name in _TEXTS]
-)
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
@@ -51,6 +39,7 @@ class Counted:
         self._batches = batches
         self._kind = checksum
         self.rows = 0
+        self.row_bytes = 0
         self._sum = 0
         self._ordered = Ordered()
 
@@ -60,6 +49,7 @@ class Counted:
             if batch.num_rows == 0:
                 continue
             self.rows += batch.num_rows
+            self.row_bytes = max(self.row_bytes, batch.nbytes // batch.num_rows)
             if self._kind == SUMMED:
                 hashes = batch.column(batch.num_columns - 1)
                 # Wraps round at 64 bits, which is as good as any other sum.
@@ -142,18 +132,18 @@ def _ack(
     committable: Committable | None,
 ) -> pa.RecordBatch:
     """Return what the driver is told of one part."""
-    ack = {
-        "partition": part.id.partition,
-        "attempt": part.id.attempt,
-        "retries": context.attemptNumber(),
-        "rows": counted.rows - len(refusals),
-        "checksum": counted.checksum,
-        "slot": part.slot,
-        "part": None if committable is None else json.dumps(committable.to_json()),
-        "worker": worker_name(),
-        "refused": refusals.to_text(),
-    }
-    return pa.RecordBatch.from_pylist([ack], ACK_SCHEMA)
+    return Ack(
+        partition=part.id.partition,
+        attempt=part.id.attempt,
+        retries=context.attemptNumber(),
+        rows=counted.rows - len(refusals),
+        row_bytes=counted.row_bytes,
+        checksum=counted.checksum,
+        slot=part.slot,
+        committable=None if committable is None else committable.to_json(),
+        worker=worker_name(),
+        refused=refusals.to_text(),
+    ).to_batch()
 
 
 def worker_name() -> str:

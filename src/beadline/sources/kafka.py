@@ -31,6 +31,11 @@ DEFAULTS: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
+    # The last fetch of an epoch asks for what is not there yet, and Spark's questions for offsets
+    # wait behind it on the same connection: half a second of every epoch by Kafka's own default.
+    "kafka.fetch.max.wait.ms": "5",
+    # As the operating system sees fit: Kafka's own 64 KiB make a fetch a hundred small reads.
+    "kafka.receive.buffer.bytes": "-1",
 }
 # Options by which rows are lost or read that never were; by their names in small letters.
 _REFUSED = {

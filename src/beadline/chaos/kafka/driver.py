@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from beadline.stream import Stream
 
 RECORDS_PER_EPOCH_MAX = 400
+# Where a broker dies while Spark asks it for offsets, Kafka's client waits a minute before it asks
+# another; Spark asks three times in all.
+SOURCE = {"kafka.default.api.timeout.ms": 10_000, "kafka.request.timeout.ms": 5_000}
 _LOOK_EVERY_S = 0.2
 
 
@@ -35,6 +38,7 @@ def stream(spark: SparkSession, workload: KafkaWorkload) -> Stream:
         bootstrap_servers=workload.servers,
         topic=workload.source,
         max_per_epoch=RECORDS_PER_EPOCH_MAX,
+        options=SOURCE,
     )
     rows = frame.selectExpr("CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value")
     sink = KafkaSink(

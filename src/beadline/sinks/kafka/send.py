@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from beadline.sinks.kafka.sink import KafkaSink
 
-_ROOM_POLL_S = 0.05
+_ROOM_POLL_S = 0.005
+_CREATION_S = 0.05
 _MESSAGE_BYTES_DEFAULT = 1_000_000  # librdkafka's own message.max.bytes
 
 
@@ -103,7 +104,7 @@ class Sending:
             if found.error is not None:
                 if not found.error.retriable():
                     return 0
-                time.sleep(_ROOM_POLL_S)  # it is being created
+                time.sleep(_CREATION_S)  # it is being created
                 found = self._producer.list_topics(topic, self._timeout_s)
                 if found.error is not None:
                     return 0
