@@ -10,6 +10,7 @@ import pytest
 from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.options import redacted
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import free_ports
 
@@ -73,3 +74,18 @@ def test_no_broker_at_the_start() -> None:
 def test_its_settings_are_not_shown() -> None:
     sink = KafkaSink("t", bootstrap_servers="b:1", options={"sasl.password": "hush"})
     assert "hush" not in repr(sink)
+
+
+def test_a_control_topic_that_forgets(kafka_cluster: KafkaCluster, topic: str) -> None:
+    """Markers that are gone by age would let a committed part look lost, and be sent again."""
+    servers = kafka_cluster.bootstrap_servers
+    kafka_cluster.create_topic("forgets", config={"cleanup.policy": "delete"})
+    kafka_cluster.create_topic("remembers", config={"cleanup.policy": "compact"})
+    with pytest.raises(BadSink, match=r"'forgets' has cleanup.policy=delete.*compact on it"):
+        KafkaSink(topic, bootstrap_servers=servers, control_topic="forgets").open(QUERY)
+    KafkaSink(topic, bootstrap_servers=servers, control_topic="remembers").open(QUERY)
+
+
+def test_secret_values_are_taken_out_of_texts() -> None:
+    options = {"sasl.password": "s3cret", "ssl.key.pem": "", "client.id": "me"}
+    assert redacted('Invalid value "s3cret" of me', options) == 'Invalid value "***" of me'

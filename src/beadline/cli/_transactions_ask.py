@@ -7,7 +7,6 @@ be understood, and a library's own words are searched for them before they are.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from beadline.sinks.kafka.inspect import Inspector
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.transactions import connect
 
-_SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer|pem$|[.]key[.]")
 _NOTHING = "Nothing was changed."
 
 
@@ -73,7 +71,7 @@ def asking(
         raise
     except (KafkaError, KafkaException, OSError) as error:
         name = type(error).__name__
-        said = redacted(str(error).removeprefix(f"{name}: "), options)
+        said = kafka_options.redacted(str(error).removeprefix(f"{name}: "), options)
         raise BeadlineError(
             f"Kafka at {servers} does not answer as it should: {name}: {said}. Is it up, is the "
             "address right, are security.protocol and sasl.* what it wants, and may this user do "
@@ -90,7 +88,7 @@ def _check(servers: str, options: Mapping[str, Any]) -> None:
         AdminClient({**kafka_options.client(servers, options), "log_level": 0})
     except (KafkaException, TypeError, ValueError) as error:
         said = error.args[0]
-        why = redacted(str(said.str() if hasattr(said, "str") else said), options)
+        why = kafka_options.redacted(str(said.str() if hasattr(said, "str") else said), options)
         raise UsageError(f"Kafka options cannot be used: {why}. {_NOTHING}") from None
 
 
@@ -122,11 +120,3 @@ def _pair(text: str, where: str) -> tuple[str, str]:
     if not name.strip() or not equals:
         raise UsageError(f"{where} is not KEY=VALUE. {_NOTHING}")
     return name.strip(), value.strip()
-
-
-def redacted(text: str, options: Mapping[str, Any]) -> str:
-    """Return the text without the values of secret settings."""
-    for name, value in options.items():
-        if _SECRET.search(name) and str(value):
-            text = text.replace(str(value), "***")
-    return text

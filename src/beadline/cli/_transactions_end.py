@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 import typer
 from rich.text import Text
 
-from beadline.cli._transactions_ask import Cluster, redacted
+from beadline.cli._transactions_ask import Cluster
 from beadline.cli._transactions_show import block
 from beadline.cli.output import ForPeople, Output
 from beadline.errors import Fenced, UsageError
 from beadline.observe.transactions import Action, Standing, judge, read_standing
 from beadline.sink import Prepared
+from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.observed import Observed
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settle import GONE, Settled, abort_open, commit_decided, commit_open
@@ -76,7 +77,9 @@ def end(
         _confirm(action, len(todo), out, yes, json)
         if standing is not None:
             _check_unmoved(standing)
-    results = [_end(action, each, cluster) if isinstance(each, Planned) else each for each in plans]
+    results = [
+        _try_end(action, each, cluster) if isinstance(each, Planned) else each for each in plans
+    ]
     failed = sum(not result.ok for result in results)
     shown = [asdict(result) for result in results]
     lines = [line for result in results for line in _lines(result)]
@@ -164,7 +167,7 @@ def _try_end(action: Action, planned: Planned, cluster: Cluster) -> Settled:
     try:
         return _end(action, planned, cluster)
     except (KafkaError, KafkaException, OSError) as error:
-        why = redacted(f"{type(error).__name__}: {error}", cluster.options)
+        why = kafka_options.redacted(f"{type(error).__name__}: {error}", cluster.options)
         meaning = f"it may have been ended or not: look again ({why})"
         return Settled(planned.id, False, "", "unknown", meaning)
 

@@ -61,7 +61,9 @@ def check_settings(sink: KafkaSink) -> None:
         Producer(kafka_options.producer(sink.bootstrap_servers, sink.options))
     except (KafkaException, TypeError, ValueError) as error:
         said = error.args[0]
-        why = said.str() if hasattr(said, "str") else said
+        why = kafka_options.redacted(
+            str(said.str() if hasattr(said, "str") else said), sink.options
+        )
         raise BadSink(f"Kafka options cannot be used: {why}. Nothing was written.") from None
 
 

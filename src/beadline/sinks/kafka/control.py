@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
 from beadline.sinks.kafka import options as kafka_options
@@ -16,7 +16,7 @@ _REPLICAS_WANTED = 3
 
 
 def create_topic(sink: KafkaSink, query: str) -> None:
-    """Create the control topic of a query; fine if it is there already."""
+    """Create the control topic of a query; fine if it is there already, and keeps its markers."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
@@ -25,6 +25,7 @@ def create_topic(sink: KafkaSink, query: str) -> None:
     admin = AdminClient(kafka_options.client(sink.bootstrap_servers, sink.options))
     found = admin.list_topics(timeout=ANSWER_TIMEOUT_S)
     if name in found.topics and found.topics[name].error is None:
+        _check_kept(admin, name)
         return
     replicas = min(_REPLICAS_WANTED, len(found.brokers))
     topic = NewTopic(name, 1, replicas, config=TOPIC_SETTINGS)
@@ -38,3 +39,22 @@ def create_topic(sink: KafkaSink, query: str) -> None:
             "partition and cleanup.policy=compact, or name one with control_topic=. No row was "
             "written."
         ) from error
+
+
+def _check_kept(admin: Any, name: str) -> None:
+    """Markers that are deleted by age would let a committed part look lost."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin._config import ConfigResource
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    try:
+        settings = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
+    except KafkaException:
+        return  # not allowed to look
+    policy = settings["cleanup.policy"].value
+    if policy != "compact":
+        raise BadSink(
+            f"control topic {name!r} has cleanup.policy={policy}, so that markers vanish by age, "
+            "and a part that was committed could look lost. Set cleanup.policy=compact on it. No "
+            "row was written."
+        )

@@ -7,6 +7,7 @@ driver has kafka-python for those, and what it needs to connect is translated he
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,8 @@ DEFAULTS: dict[str, Any] = {
     "enable.idempotence": True,
 }
 
+_SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer|pem$|[.]key[.]")
+
 # Beadline says itself what goes wrong; librdkafka would print each try to connect to stderr.
 LOG_LEVEL = 2
 
@@ -69,21 +72,29 @@ _UNKNOWN_THERE = (
 )
 
 
-def check(options: Options, exactly_once: bool = True) -> None:
-    """Refuse what would break a promise."""
+def check(options: Options) -> None:
+    """Refuse what would break a promise; at least once also means that nothing is lost."""
     for name, value in options.items():
         if name in REFUSED:
             raise BadSink(f"Kafka option {name!r} cannot be set: {REFUSED[name]}.")
         wanted = MUST_BE.get(name)
         said = str(value).lower()
-        if exactly_once and wanted and said not in (wanted, "-1" if wanted == "all" else wanted):
-            raise BadSink(f"Kafka option {name!r} must be {wanted!r} for exactly-once.")
-        if exactly_once and name.startswith(_UNKNOWN_THERE):
+        if wanted and said not in (wanted, "-1" if wanted == "all" else wanted):
+            raise BadSink(f"Kafka option {name!r} must be {wanted!r}, or records could be lost.")
+        if name.startswith(_UNKNOWN_THERE):
             raise BadSink(
                 f"Kafka option {name!r} is not understood by the client that ends transactions "
                 "from the driver. Use files instead of PEM texts, and SASL PLAIN, SCRAM or "
-                "Kerberos; or at_least_once()."
+                "Kerberos."
             )
+
+
+def redacted(text: str, options: Options) -> str:
+    """Return the text without the values of secret settings."""
+    for name, value in options.items():
+        if _SECRET.search(name) and str(value):
+            text = text.replace(str(value), "***")
+    return text
 
 
 def client(servers: str, options: Options) -> dict[str, Any]:
