@@ -75,16 +75,11 @@ def check(workload: Workload) -> Report:
     return Report(
         rows_in=expected.rows.total(),
         rows_bad=expected.bad,
-        sinks={CLEAN: _compare_rows(expected.rows, rows), TOTALS: _compare_totals(wanted, totals)},
-        torn=unreadable + _torn(expected, rows),
+        sinks={CLEAN: compare_rows(expected.rows, rows), TOTALS: compare_totals(wanted, totals)},
+        torn=unreadable + torn(expected, rows),
         totals_right=totals == wanted,
         leftovers=tuple(leftovers(workload)),
     )
-
-
-def too_many(workload: Workload) -> int:
-    """Rows that show more often than they went in: none at any moment, also in mid-run."""
-    return check(workload).duplicated
 
 
 def finished_rows(folder: Path) -> tuple[Counter[Row], int]:
@@ -139,12 +134,13 @@ def leftovers(workload: Workload) -> list[str]:
     )
 
 
-def _compare_rows(wanted: Counter[Row], found: Counter[Row]) -> SinkReport:
+def compare_rows(wanted: Counter[Row], found: Counter[Row]) -> SinkReport:
     """A row that never went in counts as one too many."""
     return SinkReport(found.total(), (wanted - found).total(), (found - wanted).total())
 
 
-def _compare_totals(wanted: dict[str, Total], found: dict[str, Total]) -> SinkReport:
+def compare_totals(wanted: dict[str, Total], found: dict[str, Total]) -> SinkReport:
+    """Rows that were added up, missing or too many, over all keys."""
     missing = {key: wanted[key].rows - found.get(key, Total(0, 0)).rows for key in wanted}
     missing |= {key: -total.rows for key, total in found.items() if key not in wanted}
     return SinkReport(
@@ -154,7 +150,7 @@ def _compare_totals(wanted: dict[str, Total], found: dict[str, Total]) -> SinkRe
     )
 
 
-def _torn(expected: Expected, found: Counter[Row]) -> int:
+def torn(expected: Expected, found: Counter[Row]) -> int:
     """An epoch shows whole or not at all; an input file is an epoch."""
     shown = (
         (rows.total(), sum(min(count, found[row]) for row, count in rows.items()))

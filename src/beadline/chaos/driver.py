@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from beadline.chaos import targets
 from beadline.chaos.workload import CLEAN, NAME, SCHEMA, TOTALS, Workload
 from beadline.errors import BeadlineError
 from beadline.observe import Event
@@ -62,10 +63,13 @@ def totals(rows: DataFrame) -> DataFrame:
 
 
 def stream(spark: SparkSession, workload: Workload) -> Stream:
-    """The job: good rows to files, totals per key to SQLite, decided together."""
+    """The job: good rows to files, totals per key to SQLite, decided together; or as told."""
     from beadline import exactly_once
     from beadline.sinks import FileSink, SqliteSink
 
+    told = targets.load(workload)
+    if told:
+        return targets.stream(clean_rows(spark, workload), totals, told)
     files = FileSink(str(workload.clean))
     database = SqliteSink(workload.database, TOTALS, mode="add", key=("key",))
     return (

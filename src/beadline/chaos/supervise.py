@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from beadline.chaos import plan
-from beadline.chaos.check import Report, check, too_many
+from beadline.chaos.check import Report, check
 from beadline.chaos.child import CHILD_TIMEOUT_S, Child, Line
 from beadline.chaos.outside import strike
 from beadline.chaos.plan import GROUP, MOMENT, Kill
@@ -182,7 +182,10 @@ def replay(seed: int, kills: Sequence[Kill]) -> str:
 
 
 def run_chain(
-    workload: Workload, kills: Sequence[Kill], say: Callable[[str], None] = lambda line: None
+    workload: Workload,
+    kills: Sequence[Kill],
+    say: Callable[[str], None] = lambda line: None,
+    judge: Callable[[Workload], Report] = check,
 ) -> Run:
     """Kill one child after the other, run a last one undisturbed, and compare."""
     with Supervisor(workload) as supervisor:
@@ -190,14 +193,14 @@ def run_chain(
             workload.feed(BACKLOG + kill.occurrence)
             outcome = supervisor.run(kill)
             say(f"{outcome.seconds:5.1f} s  {kill}: {outcome.kills} killed")
-            twice = too_many(workload)
+            twice = judge(workload).duplicated
             if twice:
                 raise RunFailed(f"{twice} rows show twice after the kill at {kill}")
         workload.feed(1)
         last = supervisor.run()
         say(f"{last.seconds:5.1f} s  undisturbed")
         outcomes = tuple(supervisor.outcomes)
-    return Run(workload.seed, tuple(kills), outcomes, check(workload))
+    return Run(workload.seed, tuple(kills), outcomes, judge(workload))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
