@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from beadline.sinks.kafka import rows
 from beadline.sinks.kafka.native import ANY_PARTITION
 
 if TYPE_CHECKING:
@@ -24,11 +25,28 @@ MESSAGE = np.dtype(
 _NOTHING = ctypes.create_string_buffer(8)  # an empty value must still point somewhere
 
 
-def messages(values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:
-    """Return the messages of a batch: pointers into Arrow's buffers, which must stay alive."""
-    found = np.zeros(len(values), MESSAGE)
+class Messages:
+    """Room for the messages of one batch after the other: a fresh one each time has its price."""
+
+    def __init__(self) -> None:
+        self._room = np.zeros(0, MESSAGE)
+
+    def of(self, values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:
+        """Return the messages of a batch: pointers into Arrow's buffers, which must stay alive.
+
+        Good until the next one is asked for.
+        """
+        if len(values) > len(self._room):
+            self._room = np.zeros(len(values), MESSAGE)
+        return _fill(self._room[: len(values)], values, keys, partitions)
+
+
+def _fill(found: Any, values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:
+    found["err"] = 0
     found["value"], found["length"] = _pointers(values)
-    if keys is not None:
+    if keys is None:
+        found["key"] = found["key_length"] = 0
+    else:
         found["key"], found["key_length"] = _pointers(keys)
     if partitions is not None:
         found["partition"] = partitions.fill_null(ANY_PARTITION).to_numpy(zero_copy_only=False)
@@ -37,12 +55,8 @@ def messages(values: pa.Array, keys: pa.Array | None, partitions: pa.Array | Non
 
 def _pointers(array: pa.Array) -> tuple[Any, Any]:
     """Return addresses and lengths; a null is no address at all."""
-    import pyarrow as pa
-
-    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    kind = np.dtype("i8" if wide else "i4")
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, kind)[array.offset : array.offset + len(array) + 1]
+    data = array.buffers()[2]
+    offsets = rows.ends(array)
     base = data.address if data is not None and data.size else ctypes.addressof(_NOTHING)
     addresses = offsets[:-1].astype("u8") + np.uint64(base)
     lengths = np.diff(offsets).astype("u8")

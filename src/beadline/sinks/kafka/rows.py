@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from beadline.errors import BadSink
 
 if TYPE_CHECKING:
@@ -98,6 +100,26 @@ def sizes(batch: pa.RecordBatch) -> Any:
     if KEY in batch.schema.names:
         total = pc.add(total, pc.fill_null(pc.binary_length(batch.column(KEY)), 0))
     return pc.add(total, _OVERHEAD_BYTES)
+
+
+def largest(batch: pa.RecordBatch) -> int:
+    """Return an upper bound of all sizes, in a fraction of the time."""
+    names = [name for name in (VALUE, KEY) if name in batch.schema.names]
+    return _OVERHEAD_BYTES + sum(int(lengths(batch.column(n)).max(initial=0)) for n in names)
+
+
+def lengths(array: pa.Array) -> Any:
+    """Return how long each text is, in bytes; of a null, anything."""
+    return np.diff(ends(array))
+
+
+def ends(array: pa.Array) -> Any:
+    """Return where in the buffer each text begins, and where the last one ends."""
+    import pyarrow as pa
+
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    found = np.frombuffer(array.buffers()[1], np.dtype("i8" if wide else "i4"))
+    return found[array.offset : array.offset + len(array) + 1]
 
 
 def header_lists(array: pa.Array) -> list[list[tuple[str, bytes | None]]]:

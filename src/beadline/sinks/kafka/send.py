@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
 from beadline.sinks.kafka import native, rows
-from beadline.sinks.kafka.messages import messages
+from beadline.sinks.kafka.messages import Messages
 from beadline.sinks.kafka.producer import Producer
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Sending:
         self._timeout_s = sink.transaction_timeout_s
         configured = sink.options.get("message.max.bytes", _MESSAGE_BYTES_DEFAULT)
         self._bytes_max = int(configured)
+        self._messages = Messages()
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue a batch; returns when librdkafka has its own copy of every row."""
@@ -63,6 +64,8 @@ class Sending:
             partitions = batch.column(rows.PARTITION)
             bad = pc.fill_null(pc.less(partitions, 0), False)
             batch = self._refuse(batch, bad, "its partition is negative")
+        if rows.largest(batch) <= self._bytes_max:
+            return batch
         large = pc.greater(rows.sizes(batch), self._bytes_max)
         why = f"it is larger than message.max.bytes ({self._bytes_max})"
         return self._refuse(batch, large, why)
@@ -113,7 +116,7 @@ class Sending:
 
     def _send_natively(self, records: rows.Records) -> None:
         assert self._producer.batches is not None
-        found = messages(records.values, records.keys, records.partitions)
+        found = self._messages.of(records.values, records.keys, records.partitions)
         begin = 0
         deadline_s = time.monotonic() + self._timeout_s
         while begin < len(found):
