@@ -59,7 +59,7 @@ class DawdlingSink(SqliteSink):
 
 
 def main(folder: Path) -> None:
-    """Run two epochs on a cluster, and say what is staged in the end."""
+    """Run three epochs on a cluster, and say what is staged in the end."""
     with standalone(folder / "cluster") as master:
         speculate(folder, master)
 
@@ -112,7 +112,7 @@ def speculate(folder: Path, master: str) -> None:
         "spark.speculation.quantile": "0.25",
     }
     spark = session("speculation", **conf)
-    write_input(folder / "in", 2, rows=40)
+    write_input(folder / "in", 3, rows=40)
     frame = read(spark, folder / "in").repartition(2)
     run(exactly_once(frame, "job").to(DawdlingSink(folder / "out.db", "rows")), folder)
     staged = list((folder / ".out.db.beadline").rglob("beadline~*"))

@@ -26,6 +26,7 @@ def test_the_attempt_that_lost_is_thrown_away(tmp_path: Path) -> None:
     attempts = Counter(
         tuple(path.name.split("-")[:2]) for path in (tmp_path / "prepared").iterdir()
     )
-    assert attempts["0", "0"] == 2, f"Spark did not speculate: {attempts}"
-    assert table(tmp_path, "id", "rows") == list(range(80))
+    # Not in every epoch: in the first, other tasks may take as long for what they load.
+    assert max(attempts.values()) == 2, f"Spark did not speculate: {attempts}"
+    assert table(tmp_path, "id", "rows") == list(range(120))
     assert "staged=0" in done.stdout, done.stdout
