@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
+    hbase_server,
     hdfs_cluster,
     kafka_cluster,
     kafka_trio,
+    mariadb_server,
     old_kafka_cluster,
+    postgres_server,
+    redis_cluster,
+    redis_server,
 )
 
 if TYPE_CHECKING:

@@ -11,27 +11,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beadline.sinks.console import ConsoleSink
     from beadline.sinks.files import FileSink
+    from beadline.sinks.hbase import HBaseSink
     from beadline.sinks.kafka import KafkaSink
     from beadline.sinks.memory import MemorySink
+    from beadline.sinks.mysql import MySqlSink
+    from beadline.sinks.postgres import PostgresSink
+    from beadline.sinks.redis import RedisSink
     from beadline.sinks.sqlite import SqliteSink
     from beadline.sinks.two_phase import TwoPhaseCommitSink
+    from beadline.sinks.write_ahead import WriteAheadSink
 
 __all__ = [
     "ConsoleSink",
     "FileSink",
+    "HBaseSink",
     "KafkaSink",
     "MemorySink",
+    "MySqlSink",
+    "PostgresSink",
+    "RedisSink",
     "SqliteSink",
     "TwoPhaseCommitSink",
+    "WriteAheadSink",
 ]
 
 _HOME = {
     "ConsoleSink": "console",
     "FileSink": "files",
+    "HBaseSink": "hbase",
     "KafkaSink": "kafka",
     "MemorySink": "memory",
+    "MySqlSink": "mysql",
+    "PostgresSink": "postgres",
+    "RedisSink": "redis",
     "SqliteSink": "sqlite",
     "TwoPhaseCommitSink": "two_phase",
+    "WriteAheadSink": "write_ahead",
 }
 
 

@@ -15,16 +15,30 @@ Linux or macOS.
 """
 
 from beadline.testing.servers.base import ServerError, ServerFailed, ServerUnavailable
+from beadline.testing.servers.hbase import HBaseServer, hbase
 from beadline.testing.servers.hdfs import HdfsCluster, hdfs
 from beadline.testing.servers.kafka import KafkaCluster, KafkaRecord, kafka
+from beadline.testing.servers.mariadb import MariaDbServer, mariadb
+from beadline.testing.servers.postgres import PostgresServer, postgres
+from beadline.testing.servers.redis import RedisCluster, RedisServer, redis, redis_cluster
 
 __all__ = [
+    "HBaseServer",
     "HdfsCluster",
     "KafkaCluster",
     "KafkaRecord",
+    "MariaDbServer",
+    "PostgresServer",
+    "RedisCluster",
+    "RedisServer",
     "ServerError",
     "ServerFailed",
     "ServerUnavailable",
+    "hbase",
     "hdfs",
     "kafka",
+    "mariadb",
+    "postgres",
+    "redis",
+    "redis_cluster",
 ]

@@ -15,12 +15,24 @@ from typing import TypeVar
 import pytest
 
 from beadline.testing.servers import (
+    HBaseServer,
     HdfsCluster,
     KafkaCluster,
+    MariaDbServer,
+    PostgresServer,
+    RedisCluster,
+    RedisServer,
     ServerUnavailable,
+    hbase,
     hdfs,
     kafka,
+    mariadb,
+    postgres,
+    redis,
 )
+
+# Under another name, because the fixture has its own.
+from beadline.testing.servers import redis_cluster as cluster_of_redis
 
 S = TypeVar("S")
 
@@ -50,6 +62,36 @@ def old_kafka_cluster() -> Iterator[KafkaCluster]:
 def kafka_trio() -> Iterator[KafkaCluster]:
     """Three brokers, three replicas, two in sync: `restart` what you kill, and `wait_ready`."""
     yield from serve(kafka(brokers=3))
+
+
+@pytest.fixture(scope="session")
+def hbase_server() -> Iterator[HBaseServer]:
+    """One HBase for the whole session: use tables of your own, and `restart` what you kill."""
+    yield from serve(hbase())
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One durable Redis: use a prefix of your own, and `restart` what you kill."""
+    yield from serve(redis())
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """Three masters without replicas: `restart` what you kill, and `wait_ready`."""
+    yield from serve(cluster_of_redis())
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL with prepared transactions: use a schema of your own, `restart` after kills."""
+    yield from serve(postgres())
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    """One MariaDB: use tables of your own in it, and `restart` it if you kill it."""
+    yield from serve(mariadb())
 
 
 def serve(server: AbstractContextManager[S]) -> Iterator[S]:

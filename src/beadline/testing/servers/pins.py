@@ -31,3 +31,16 @@ KAFKA = Bundle(
         "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
     ),
 )
+
+# 2.6.2 and later have no thrift jar in some mirrors.
+HBASE_VERSION = "2.6.1"
+
+HBASE = Bundle(
+    name=f"hbase-{HBASE_VERSION}",
+    artifacts=(
+        f"org.apache.hbase:hbase-server:{HBASE_VERSION}",
+        f"org.apache.hbase:hbase-thrift:{HBASE_VERSION}",
+    ),
+    # An old servlet API on the class path hides the one that the web server inside needs.
+    without=("servlet-api-2.5*.jar",),
+)

@@ -1,0 +1,210 @@
+"""Databases beside what people write today: ``make bench-databases``.
+
+Real servers on the same machine. Each figure compares epochs of the same rows in one run, in
+interleaved pairs after a warm-up: ours, exactly once, against Spark's JDBC writer in a plain
+``foreachBatch`` as it comes and with its driver's batches rewritten, against psycopg's
+``executemany``, and against a bare pipeline of redis-py. Tables are emptied between rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from beadline.sinks import MySqlSink, PostgresSink, RedisSink
+from beadline.testing.servers import mariadb, postgres, redis
+from bench._common import report, spread
+from bench._databases import COLUMNS, Write, database_session, ours, read, theirs, write_rows
+
+ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
+UPSERTS = ROWS // 5
+SETS = ROWS // 4
+PAIRS = int(os.environ.get("BENCH_PAIRS", "7"))
+ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
+
+Side = Callable[[Path], float]
+
+
+def rounds(sides: Mapping[str, Side], empty: Callable[[], None], folder: Path) -> dict[str, Any]:
+    """Let the sides take turns; return each one's seconds."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    for pair in range(-1, PAIRS):  # one round to warm up
+        for place in range(len(names)):
+            name = names[(pair + place) % len(names)]
+            empty()
+            took = sides[name](folder / f"{name}-{pair}")
+            if pair >= 0:
+                seconds[name].append(took)
+        print(f"round {pair}: " + ", ".join(f"{n} {s[-1]:.2f} s" for n, s in seconds.items() if s))
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], them: str, us: str) -> dict[str, float]:
+    """How many times faster we are, pair by pair."""
+    return spread([t / u for t, u in zip(seconds[them], seconds[us], strict=True)])
+
+
+def jdbc(url: str, table: str, driver: str, user: str, password: str) -> Write:
+    """Spark's own writer, as the documentation shows it."""
+    properties = {"driver": driver, "user": user, "password": password}
+
+    def write(frame: DataFrame, _: int) -> None:
+        frame.write.jdbc(url, table, mode="append", properties=properties)
+
+    return write
+
+
+def postgres_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Appends against JDBC, as it comes and tuned."""
+    write_rows(spark, folder / "in", ROWS)
+    with postgres() as server:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        server.execute(f"CREATE TABLE orders ({columns})")
+        url = f"jdbc:postgresql://{server.host}:{server.port}/{server.database}"
+        login = ("org.postgresql.Driver", server.user, server.password)
+        plain = jdbc(url, "orders", *login)
+        tuned = jdbc(f"{url}?reWriteBatchedInserts=true", "orders", *login)
+        frame = read(spark, folder / "in")
+        seconds = rounds(
+            {
+                "jdbc": lambda out: theirs(frame, plain, out),
+                "tuned_jdbc": lambda out: theirs(frame, tuned, out),
+                "beadline": lambda out: ours(frame, PostgresSink(server.dsn, table="orders"), out),
+            },
+            lambda: server.execute("TRUNCATE orders; DROP TABLE IF EXISTS _beadline_ledger"),
+            folder,
+        )
+        assert server.fetch("SELECT count(*) FROM orders") == [(ROWS,)]
+    return {
+        "postgres_append_vs_jdbc": ratio(seconds, "jdbc", "beadline")["p50"],
+        "postgres_append_vs_tuned_jdbc": ratio(seconds, "tuned_jdbc", "beadline")["p50"],
+        "postgres_append_s": {name: spread(found) for name, found in seconds.items()},
+    }
+
+
+def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Upserts against ``executemany`` of INSERT … ON CONFLICT on the executors."""
+    write_rows(spark, folder / "in", UPSERTS)
+    names = list(COLUMNS)
+    marks = ", ".join(["%s"] * len(names))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
+    statement = f"INSERT INTO orders ({', '.join(names)}) VALUES ({marks}) ON CONFLICT (id) DO "
+    statement += f"UPDATE SET {changes}"
+    with postgres() as server:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        server.execute(f"CREATE TABLE orders ({columns}, PRIMARY KEY (id))")
+        dsn = server.dsn
+
+        def many(rows: Iterator[Any]) -> None:
+            import psycopg
+
+            with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+                cursor.executemany(statement, [tuple(row) for row in rows])
+
+        sink = PostgresSink(dsn, table="orders", mode="upsert", key="id")
+        frame = read(spark, folder / "in")
+        seconds = rounds(
+            {
+                "executemany": lambda out: theirs(
+                    frame, lambda f, _: f.foreachPartition(many), out
+                ),
+                "beadline": lambda out: ours(frame, sink, out),
+            },
+            # Half of the rows are there already, so that both kinds of upsert happen.
+            lambda: server.execute(
+                "TRUNCATE orders; DROP TABLE IF EXISTS _beadline_ledger; INSERT INTO orders (id) "
+                f"SELECT n FROM generate_series(0, {UPSERTS}, 2) AS n"
+            ),
+            folder,
+        )
+    return {
+        "postgres_upsert_vs_executemany": ratio(seconds, "executemany", "beadline")["p50"],
+        "postgres_upsert_s": {name: spread(found) for name, found in seconds.items()},
+    }
+
+
+def mysql_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Appends against JDBC with its batches rewritten."""
+    write_rows(spark, folder / "in", ROWS)
+    with mariadb() as server:
+        kinds = {name: kind.replace("timestamp", "datetime") for name, kind in COLUMNS.items()}
+        columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+        server.execute(f"CREATE TABLE orders ({columns})")
+        url = f"jdbc:mysql://{server.host}:{server.port}/{server.database}"
+        url += "?rewriteBatchedStatements=true&connectionTimeZone=UTC"
+        tuned = jdbc(url, "orders", "com.mysql.cj.jdbc.Driver", server.user, server.password)
+        sink = MySqlSink(server.dsn, table="orders")
+        frame = read(spark, folder / "in")
+        seconds = rounds(
+            {
+                "tuned_jdbc": lambda out: theirs(frame, tuned, out),
+                "beadline": lambda out: ours(frame, sink, out),
+            },
+            lambda: [
+                server.execute(text)
+                for text in ("TRUNCATE orders", "DROP TABLE IF EXISTS _beadline_ledger")
+            ],
+            folder,
+        )
+        assert server.fetch("SELECT count(*) FROM orders") == [(ROWS,)]
+    return {
+        "mysql_vs_tuned_jdbc": ratio(seconds, "tuned_jdbc", "beadline")["p50"],
+        "mysql_append_s": {name: spread(found) for name, found in seconds.items()},
+    }
+
+
+def redis_set(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """SETs against a bare pipeline of the same."""
+    write_rows(spark, folder / "in", SETS)
+    with redis() as server:
+        url = server.url
+
+        def pipeline(rows: Iterator[Any]) -> None:
+            import redis as library
+
+            with library.Redis.from_url(url) as client:
+                batch = client.pipeline(transaction=False)
+                for number, row in enumerate(rows, 1):
+                    batch.set(row.key, row.value)
+                    if number % 1_000 == 0:
+                        batch.execute()
+                batch.execute()
+
+        frame = read(spark, folder / "in").selectExpr("'k' || id AS key", "note AS value")
+        sink = RedisSink(url, staging=str(folder / "staging"))
+        seconds = rounds(
+            {
+                "pipeline": lambda out: theirs(
+                    frame, lambda f, _: f.foreachPartition(pipeline), out
+                ),
+                "beadline": lambda out: ours(frame, sink, out),
+            },
+            server.empty,
+            folder,
+        )
+    return {
+        "redis_vs_pipeline": ratio(seconds, "pipeline", "beadline")["p50"],
+        "redis_set_s": {name: spread(found) for name, found in seconds.items()},
+    }
+
+
+def main() -> None:
+    """Run everything, or what BENCH_ONLY names."""
+    spark = database_session()
+    found: dict[str, Any] = {}
+    for part in (postgres_append, postgres_upsert, mysql_append, redis_set):
+        if ONLY and part.__name__ not in ONLY:
+            continue
+        with tempfile.TemporaryDirectory(prefix="beadline-bench-") as folder:
+            found |= part(spark, Path(folder))
+    report(benchmark="databases", rows=ROWS, pairs=PAIRS, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Everything about an HBase that can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from beadline.errors import BadSink
+from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
+from beadline.sinks.hbase.columns import NOTHING, Cells
+from beadline.sinks.hbase.ledger import Ledger
+
+
+def check_server(address: Address, table: str, cells: Cells, where: str) -> str:
+    """Reachable? is the table there, with these families, and enabled? Return the cluster's id."""
+    try:
+        with connected(address) as client:
+            _check_table(client, table, cells, where)
+            Ledger(table).check(client, where)
+            return client.cluster_id() or str(address)
+    except Unreachable as problem:
+        raise unreachable(address, where, problem) from problem
+    except Refused as refused:
+        raise BadSink(f"{where}: HBase refuses: {refused}. {NOTHING}") from refused
+
+
+def unreachable(address: Address, where: str, problem: Unreachable) -> BadSink:
+    """The error of whoever cannot ask."""
+    return BadSink(
+        f"{where}: HBase's Thrift server at {address} does not answer: {problem}. Is it running "
+        "('hbase thrift start', the default transport and protocol), and HBase behind it? "
+        f"{NOTHING} Start again when it is up."
+    )
+
+
+def _check_table(client: Client, table: str, cells: Cells, where: str) -> None:
+    families = ", ".join(f"'{name}'" for name in cells.families)
+    try:
+        found = client.families(table)
+    except Refused as refused:
+        if not refused.no_table:
+            raise
+        raise BadSink(
+            f"{where} does not exist. Make it in the HBase shell: create '{table}', {families}. "
+            f"{NOTHING}"
+        ) from refused
+    missing = [name for name in cells.families if name not in found]
+    if missing:
+        adds = ", ".join(f"'{name}'" for name in missing)
+        raise BadSink(
+            f"{where} has no column family {adds}; it has {', '.join(sorted(found))}. Name another "
+            f"in family= or columns=, or add it in the HBase shell: alter '{table}', {adds}. "
+            f"{NOTHING}"
+        )
+    if not client.is_enabled(table):
+        raise BadSink(f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING}")
+
+
+def check_staging(folder: str, where: str) -> None:
+    """Could the staging folder be made and written?"""
+    path = Path(folder)
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise BadSink(
+            f"{where}: the staging folder {folder} cannot be used: {there} is not a folder that "
+            f"can be written. Give one that driver and executors share. {NOTHING}"
+        )

@@ -1,0 +1,207 @@
+"""The few calls that are made of HBase's Thrift server, and what its errors mean.
+
+There are two kinds of error, and only they leave this module. ``Unreachable``: nobody answered, or
+HBase has no server for the rows just now; the same call may work later, and may have been done.
+``Refused``: HBase answered, and would answer the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar
+
+from beadline.run.extras import require
+
+# HBase wraps one error into another, and the one that says why may be any of them.
+_FINAL = (
+    "TableNotFoundException",
+    "NamespaceNotFoundException",
+    "NoSuchColumnFamilyException",
+    "TableNotEnabledException",
+    "AccessDeniedException",
+    "FailedSanityCheckException",
+    "exceeds limit of",  # a cell; HBase has no name of its own for that
+)
+_NO_TABLE = ("TableNotFoundException", "NamespaceNotFoundException")
+_SCAN_ROWS = 100
+
+
+class Unreachable(Exception):
+    """No answer, or no server for these rows just now; whether it was done is not known."""
+
+
+class Refused(Exception):
+    """HBase will not do it, now or later."""
+
+    @property
+    def no_table(self) -> bool:
+        """Whether the reason is that there is no such table."""
+        return any(name in str(self) for name in _NO_TABLE)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the Thrift server is, and how long an answer may take."""
+
+    host: str
+    port: int
+    timeout_s: float
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Client:
+    """One connection. Not for two threads at once."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._calls = connection.client
+
+    def families(self, table: str) -> dict[str, Any]:
+        """Return the table's column families by name; ``Refused`` if there is no such table."""
+        found = _ask(self._calls.getColumnDescriptors, table.encode())
+        return {name.decode().rstrip(":"): descriptor for name, descriptor in found.items()}
+
+    def is_enabled(self, table: str) -> bool:
+        """Whether the table takes reads and writes."""
+        return bool(_ask(self._calls.isTableEnabled, table.encode()))
+
+    def create(self, table: str, family: str) -> None:
+        """Make a table that keeps one version of each cell; fine if it is there."""
+        columns = [_thrift().ColumnDescriptor(name=f"{family}:".encode(), maxVersions=1)]
+        with suppress(_thrift().AlreadyExists):
+            _ask(self._calls.createTable, table.encode(), columns)
+
+    def mutate(self, table: str, rows: Sequence[Any], at_ms: int) -> None:
+        """Put and delete cells of many rows under one time; some may be done when it fails."""
+        _ask(self._calls.mutateRowsTs, table.encode(), rows, at_ms, {})
+
+    def row(self, table: str, key: bytes) -> dict[bytes, bytes]:
+        """Return the newest version of every cell of a row; empty if there is none."""
+        found = _ask(self._calls.getRow, table.encode(), key, {})
+        return {name: cell.value for row in found for name, cell in row.columns.items()}
+
+    def rows(self, table: str, prefix: bytes) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Return the rows whose key begins with ``prefix``."""
+        rows: list[Any] = []
+        scanner = _ask(self._calls.scannerOpenWithPrefix, table.encode(), prefix, [], {})
+        while found := _ask(self._calls.scannerGetList, scanner, _SCAN_ROWS):
+            rows += found
+        # After an error there is nobody to say this to; the server forgets it by itself.
+        _ask(self._calls.scannerClose, scanner)
+        return [(row.row, {name: cell.value for name, cell in row.columns.items()}) for row in rows]
+
+    def cluster_id(self) -> str | None:
+        """Return HBase's own id of the cluster; None if the Thrift server is too old to say."""
+        from thriftpy2.thrift import TApplicationException, TClient
+
+        asking = TClient(_service_with_cluster_id(), self._calls._iprot)
+        try:
+            return str(_ask(asking.getClusterId).decode())
+        except Refused as refused:
+            if isinstance(refused.__cause__, TApplicationException):
+                return None
+            raise
+
+
+@contextmanager
+def connected(address: Address) -> Iterator[Client]:
+    """A connection for the length of a ``with``; raises ``Unreachable`` if there is none."""
+    require("hbase")
+    from happybase import Connection
+
+    timeout_ms = max(1, int(address.timeout_s * 1000))
+    connection = _ask(Connection, address.host, address.port, timeout=timeout_ms)
+    try:
+        yield Client(connection)
+    finally:
+        with suppress(Exception):  # it is not needed any more, whatever became of it
+            connection.close()
+
+
+@cache
+def _thrift() -> Any:
+    """HBase's own types, a module that happybase makes when it is imported."""
+    import_module("happybase")
+    return import_module("Hbase_thrift")
+
+
+def put(column: bytes, value: bytes) -> Any:
+    """Return the mutation that writes a cell."""
+    return _thrift().Mutation(isDelete=False, column=column, value=value, writeToWAL=True)
+
+
+def delete(column: bytes) -> Any:
+    """Return the mutation that deletes a cell, ``family:qualifier``, or all of a ``family``.
+
+    With a colon and nothing after it, HBase would delete the one cell that has no qualifier.
+    """
+    return _thrift().Mutation(isDelete=True, column=column, value=None, writeToWAL=True)
+
+
+def row_of(key: bytes, mutations: Sequence[Any]) -> Any:
+    """Return mutations of one row, as ``mutate`` takes them."""
+    return _thrift().BatchMutation(key, list(mutations))
+
+
+def _ask(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    from thriftpy2.thrift import TApplicationException, TException
+
+    try:
+        return call(*arguments, **named)
+    except _thrift().AlreadyExists:
+        raise
+    except _thrift().IOError as error:
+        kind = Refused if any(name in _text(error) for name in _FINAL) else Unreachable
+        raise kind(_first_line(error)) from error
+    except _thrift().IllegalArgument as error:
+        raise Refused(_first_line(error)) from error
+    except TApplicationException as error:
+        # Any error in the server that nobody foresaw is "internal", passing ones too.
+        internal = error.type == TApplicationException.INTERNAL_ERROR
+        raise (Unreachable if internal else Refused)(_first_line(error)) from error
+    except TimeoutError as error:
+        raise Unreachable("no answer in time") from error
+    except (TException, OSError, EOFError) as error:
+        raise Unreachable(_first_line(error) or type(error).__name__) from error
+
+
+def _text(error: Any) -> str:
+    message = getattr(error, "message", None)
+    if isinstance(message, bytes):
+        return message.decode(errors="replace")
+    return str(message or error)
+
+
+def _first_line(error: Any) -> str:
+    """What a person needs of it: Java's stack trace follows from the second line on."""
+    text = _text(error)
+    lines = text.splitlines() or [""]
+    reason = next((name for name in _FINAL if name in text and name not in lines[0]), "")
+    return f"{lines[0][:500].strip()} {f'({reason})' if reason else ''}".strip()
+
+
+def _service_with_cluster_id() -> Any:
+    """The one call that happybase's copy of HBase's interface is too old to have."""
+    from thriftpy2.thrift import TPayload, TType
+
+    class Arguments(TPayload):
+        thrift_spec: ClassVar[dict[int, Any]] = {}
+        default_spec: ClassVar[list[Any]] = []
+
+    class Result(TPayload):
+        thrift_spec: ClassVar[dict[int, Any]] = {0: (TType.STRING, "success", False)}
+        default_spec: ClassVar[list[Any]] = [("success", None)]
+        oneway = False
+
+    class Service:
+        thrift_services = ("getClusterId",)
+        getClusterId_args = Arguments  # noqa: N815 (found by this name)
+        getClusterId_result = Result  # noqa: N815 (found by this name)
+
+    return Service

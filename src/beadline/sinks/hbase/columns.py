@@ -1,0 +1,105 @@
+"""Which column goes to which cell, and everything about that which can be refused at the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadSink
+from beadline.sinks.hbase.encode import Encoding, can_encode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOTHING = "Nothing was written."
+TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A row's way into HBase: its key, its cells, and what marks it as deleted."""
+
+    row_key: str
+    targets: Mapping[str, bytes]  # column → family:qualifier
+    deleted: str | None
+    encoding: Encoding
+
+    @property
+    def families(self) -> list[str]:
+        """The column families that are written, each once."""
+        return sorted({target.partition(b":")[0].decode() for target in self.targets.values()})
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are needed, each once."""
+        names = (self.row_key, *self.targets, *((self.deleted,) if self.deleted else ()))
+        return tuple(dict.fromkeys(names))
+
+
+def split_target(column: str, target: str, where: str) -> bytes:
+    """Return ``family:qualifier`` as HBase takes it, or raise with what is wrong with it."""
+    family, colon, qualifier = target.partition(":")
+    if not colon or not family or not qualifier:
+        raise BadSink(
+            f"{where}: columns maps {column!r} to {target!r}, which is not 'family:qualifier' with "
+            f"both given. {NOTHING}"
+        )
+    return target.encode()
+
+
+def cells_of(
+    names: list[str],
+    row_key: str,
+    family: str | None,
+    columns: Mapping[str, str] | None,
+    deleted: str | None,
+    encoding: Encoding,
+    where: str,
+) -> Cells:
+    """Return where each of these columns goes: ``columns`` as it says, or all into one family."""
+    if columns is not None:
+        targets = {name: split_target(name, target, where) for name, target in columns.items()}
+    else:
+        rest = [name for name in names if name not in (row_key, deleted)]
+        targets = {name: split_target(name, f"{family}:{name}", where) for name in rest}
+    return Cells(row_key, targets, deleted, encoding)
+
+
+def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
+    """Raise with the first column that is missing, doubled, or of a type without a form."""
+    import pyarrow as pa
+
+    for name in cells.columns:
+        count = schema.names.count(name)
+        if count != 1:
+            found = f"has {count} columns of that name" if count else "has no such column"
+            raise BadSink(
+                f"{where}: column {name!r} is wanted, and the row {found}; its columns are "
+                f"{', '.join(schema.names)}. {NOTHING}"
+            )
+        type_ = schema.field(name).type
+        if name == cells.deleted and not pa.types.is_boolean(type_):
+            raise BadSink(
+                f"{where}: deleted={name!r} is {type_}; it must be boolean: true deletes the row. "
+                f"{NOTHING}"
+            )
+        if not can_encode(type_):
+            raise BadSink(
+                f"{where}: column {name!r} is {type_}, for which there is no form in HBase. Take "
+                f"it apart or cast it in rows=, to_json() for example. {NOTHING}"
+            )
+    if not cells.targets:
+        raise BadSink(
+            f"{where}: the rows have no column beside the row key, and HBase has no row without a "
+            f"cell. Map the key to a cell too, columns={{{cells.row_key!r}: 'f:key'}} for "
+            f"example. {NOTHING}"
+        )
+    doubled = [t.decode() for t in set(cells.targets.values()) if _count(cells, t) > 1]
+    if doubled:
+        raise BadSink(f"{where}: two columns go to one cell, {', '.join(doubled)}. {NOTHING}")
+
+
+def _count(cells: Cells, target: bytes) -> int:
+    return list(cells.targets.values()).count(target)

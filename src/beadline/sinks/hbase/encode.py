@@ -1,0 +1,121 @@
+"""How Arrow columns become the bytes of HBase's keys and cells, made column by column.
+
+HBase knows bytes only, so somebody has to choose. ``text``: what a person would type, in UTF-8.
+``bytes``: what HBase's own ``Bytes.toBytes`` makes, which Java programs and the HBase shell's
+``toLong`` and the like read. Strings and binaries are the same in both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Encoding = Literal["text", "bytes"]
+_EPOCH_DAYS_BYTES = ">i4"
+
+
+def can_encode(type_: pa.DataType) -> bool:
+    """Whether there is a form for values of this type."""
+    from pyarrow import types
+
+    tests: tuple[Callable[[Any], bool], ...] = (
+        types.is_integer,
+        types.is_floating,
+        types.is_boolean,
+        types.is_null,
+        types.is_decimal,
+        types.is_date,
+        types.is_timestamp,
+        *_raw_tests(),
+    )
+    return any(test(type_) for test in tests)
+
+
+def encode(column: Any, encoding: Encoding) -> Any:
+    """Return the column as an Arrow array of binary values; null stays null."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([encode(chunk, encoding) for chunk in column.chunks], pa.binary())
+    if pa.types.is_null(column.type) or any(test(column.type) for test in _raw_tests()):
+        return column.cast(pa.binary())
+    return _text(column).cast(pa.binary()) if encoding == "text" else _bytes(column)
+
+
+def _raw_tests() -> tuple[Callable[[Any], bool], ...]:
+    """What is already bytes."""
+    from pyarrow import types
+
+    return (
+        types.is_string,
+        types.is_large_string,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+    )
+
+
+def _text(column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        plain = [None if value is None else format(value, "f") for value in column.to_pylist()]
+        return pa.array(plain, pa.string())
+    if pa.types.is_date(kind):
+        return column.cast(pa.date32()).cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        # A zone is only how it is shown: inside it is UTC. Without one, it is a wall clock's.
+        utc = "Z" if kind.tz is not None else ""
+        text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
+        text = pc.replace_substring(text, " ", "T", max_replacements=1)
+        return pc.binary_join_element_wise(text, utc, "")
+    return column.cast(pa.string())
+
+
+def _bytes(column: Any) -> Any:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        return pa.array([_big_decimal(value) for value in column.to_pylist()], pa.binary())
+    if pa.types.is_boolean(kind):
+        return _wide(column.cast(pa.int8()), ">i1", scale=-1)
+    if pa.types.is_date(kind):
+        return _wide(column.cast(pa.date32()).cast(pa.int32()), _EPOCH_DAYS_BYTES)
+    if pa.types.is_timestamp(kind):
+        return _wide(column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64()), ">i8")
+    letter = "f" if pa.types.is_floating(kind) else "u" if "uint" in str(kind) else "i"
+    return _wide(column, f">{letter}{kind.bit_width // 8}")
+
+
+def _wide(column: Any, form: str, scale: int = 1) -> Any:
+    """Return numbers of one width as binary values of that width, in one go."""
+    import pyarrow as pa
+
+    numbers = column.fill_null(0).to_numpy(zero_copy_only=False) * scale
+    data = pa.py_buffer(numbers.astype(form).tobytes())
+    width = int(form[-1])
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(column), [None, data])
+    values = fixed.cast(pa.binary())
+    if column.null_count:
+        import pyarrow.compute as pc
+
+        values = pc.if_else(column.is_valid(), values, pa.scalar(None, pa.binary()))
+    return values
+
+
+def _big_decimal(value: Any) -> bytes | None:
+    """Bytes.toBytes(BigDecimal): the scale as an int, then the digits as Java's BigInteger."""
+    if value is None:
+        return None
+    sign, digits, exponent = value.as_tuple()
+    number = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
+    # As short as two's complement allows; -128 fits into one byte, 128 needs two.
+    length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return struct.pack(">i", -exponent) + number.to_bytes(length, "big", signed=True)

@@ -1,0 +1,107 @@
+"""The ledger table: the newest epoch of each query that a table holds.
+
+One row per query, table, sink and incarnation, in a table of its own in the table's namespace, with
+one cell: JSON, written at the decision's time. So a late writer cannot take the ledger back: its
+cell is an older version, which no reader sees. Another incarnation has a row of its own, so that
+neither can hide the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from beadline.errors import BadSink
+from beadline.ids import EpochId, QueryId
+from beadline.sink import Seen
+from beadline.sinks._ledger import LEDGER
+from beadline.sinks.hbase.client import Client, Refused, put, row_of
+
+FAMILY = "f"
+_CELL = b"f:epoch"
+_SEPARATOR = "~"  # in no name of a query, table or sink
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger rows of one target table."""
+
+    target: str
+
+    @property
+    def table(self) -> str:
+        """The ledger table: in the target's namespace, where permissions are given."""
+        namespace, colon, _ = self.target.rpartition(":")
+        return f"{namespace}{colon}{LEDGER}"
+
+    def make(self, client: Client) -> None:
+        """Make the table if it is missing."""
+        try:
+            client.families(self.table)
+        except Refused as refused:
+            if not refused.no_table:
+                raise
+            client.create(self.table, FAMILY)
+
+    def check(self, client: Client, where: str) -> None:
+        """Raise if there is a table of this name that cannot be the ledger."""
+        try:
+            families = client.families(self.table)
+        except Refused as refused:
+            if refused.no_table:
+                return
+            raise
+        if FAMILY not in families:
+            raise BadSink(
+                f"{where}: the ledger table {self.table!r} has no column family {FAMILY!r}. If it "
+                "is not Beadline's, it is in the way: rename it. Nothing was written."
+            )
+
+    def seen(self, client: Client, query: QueryId, sink: str | None = None) -> Seen | None:
+        """Return what the table holds of ``query.name``; another incarnation's row first.
+
+        Of this incarnation, the newest, or what the named sink wrote.
+        """
+        mine: Seen | None = None
+        try:
+            for of_sink, seen in self._rows(client, query.name):
+                if seen.incarnation != query.incarnation:
+                    return seen
+                if sink in (None, of_sink) and (mine is None or seen.epoch > mine.epoch):
+                    mine = seen
+        except Refused as refused:
+            if not refused.no_table:
+                raise
+        return mine
+
+    def seen_of_sink(self, client: Client, query: QueryId, sink: str) -> Seen | None:
+        """Return what this sink of this incarnation wrote: one quick look."""
+        cells = client.row(self.table, self._key(query, sink))
+        return _read(query.incarnation, cells[_CELL]) if _CELL in cells else None
+
+    def write(self, client: Client, epoch: EpochId, sink: str, rows: int) -> None:
+        """Say that the epoch is there; a newer one stays in force."""
+        value = json.dumps({"epoch": epoch.number, "nonce": epoch.nonce, "rows": rows}).encode()
+        row = row_of(self._key(epoch.query, sink), [put(_CELL, value)])
+        client.mutate(self.table, [row], epoch.decided_at_ms)
+
+    def start_over(self, query: QueryId) -> str:
+        """Say how to forget a query."""
+        prefix = _SEPARATOR.join((query.name, self.target, ""))
+        return f"deleteall '{self.table}' every row whose key begins with '{prefix}'"
+
+    def _key(self, query: QueryId, sink: str) -> bytes:
+        return _SEPARATOR.join((query.name, self.target, sink, query.incarnation)).encode()
+
+    def _rows(self, client: Client, query: str) -> Iterator[tuple[str, Seen]]:
+        prefix = _SEPARATOR.join((query, self.target, "")).encode()
+        for key, cells in client.rows(self.table, prefix):
+            words = key.decode(errors="replace").split(_SEPARATOR)
+            if len(words) == 4 and _CELL in cells:
+                yield words[2], _read(words[3], cells[_CELL])
+
+
+def _read(incarnation: str, cell: bytes) -> Seen:
+    stored = json.loads(cell)
+    return Seen(incarnation, int(stored["epoch"]), str(stored["nonce"]))

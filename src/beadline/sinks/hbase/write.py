@@ -1,0 +1,98 @@
+"""Sending an epoch's changes, over several connections at once.
+
+Before each piece the ledger is asked on the same connection: a driver that slept while another
+finished the epoch stops there. It does not depend on that (its puts would be older versions,
+its deletes hide nothing new), but for one thing: a compaction of all files forgets deletes, and
+what they hid would show again if it were put again. The Thrift server closes a connection on
+which nothing was asked for a minute, so no piece gets there later than that after its look.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from beadline.ids import EpochId
+from beadline.sinks._ledger import holds
+from beadline.sinks.hbase.changes import Changes, mutations, pieces
+from beadline.sinks.hbase.client import Address, Client, connected
+from beadline.sinks.hbase.columns import Cells
+from beadline.sinks.hbase.ledger import Ledger
+
+PIECE_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What it takes to write one epoch of one sink."""
+
+    address: Address
+    ledger: Ledger
+    cells: Cells
+    families: Sequence[str]
+    epoch: EpochId
+    sink: str
+    connections: int
+
+    def write(self, client: Client, changes: Changes) -> bool:
+        """Write all changes; False if the ledger says that somebody else has finished the epoch."""
+        work = _Shared(pieces(changes, PIECE_ROWS))
+        others = [
+            threading.Thread(target=self._helper, args=(work,), name=f"beadline-hbase-{number}")
+            for number in range(1, min(self.connections, _count(changes)))
+        ]
+        for thread in others:
+            thread.start()
+        try:
+            self._run(client, work)
+        except BaseException as error:  # noqa: BLE001 (raised below, after all have ended)
+            work.fail(error)
+        for thread in others:
+            thread.join()
+        if work.problem is not None:
+            raise work.problem
+        return not work.superseded
+
+    def _helper(self, work: _Shared) -> None:
+        try:
+            with connected(self.address) as client:
+                self._run(client, work)
+        except BaseException as error:  # noqa: BLE001 (carried to the caller's thread)
+            work.fail(error)
+
+    def _run(self, client: Client, work: _Shared) -> None:
+        for piece in work:
+            for call in mutations(piece, self.cells, self.families, self.epoch.decided_at_ms):
+                seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
+                if holds(seen, self.epoch, self.ledger.target):
+                    work.superseded = True
+                    return
+                client.mutate(self.ledger.target, call.rows, call.at_ms)
+
+
+class _Shared:
+    """Pieces of work for several threads; none is given out after a failure."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self.problem: BaseException | None = None
+        self.superseded = False
+        self._items = items
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Any]:
+        while not self.superseded and self.problem is None:
+            with self._lock:
+                item = next(self._items, None)
+            if item is None:
+                return
+            yield item
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.problem = self.problem or error
+
+
+def _count(changes: Changes) -> int:
+    return sum(-(-len(whole) // PIECE_ROWS) for whole in (*changes.puts, *changes.deletes))

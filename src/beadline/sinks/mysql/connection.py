@@ -1,0 +1,154 @@
+"""One connection: its settings, chosen so that nothing is bent silently, and rows from memory.
+
+``LOAD DATA LOCAL`` is the fastest way in, and lets a server ask its client for any file that the
+client can read. Here no file is ever opened: whatever name the server asks for, it gets the rows
+that were given to ``load``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from beadline.run.extras import require
+from beadline.sinks.mysql.address import Address
+
+_CONNECT_TIMEOUT_S = 10.0
+_STATEMENT_TIMEOUT_S = 1800.0  # of one statement; an epoch's INSERT ... SELECT may be long
+_LOCK_WAIT_S = 20  # less than a driver waits, so that a commit is not given up half-way
+_PACKET_BYTES = 1 << 18
+_SORT_BYTES = 1 << 13  # more than a key can have; the server's own limit would mix long keys up
+# NO_AUTO_VALUE_ON_ZERO: without it a 0 for an AUTO_INCREMENT column becomes another number.
+_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
+    "NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+)
+
+
+def connect(address: Address, timeout_s: float) -> Connection:
+    """Connect once. An idle connection is ended by the server after ``timeout_s``.
+
+    So a driver that is paused with a transaction open does not hold up its successor for long.
+    """
+    require("mysql")
+    settings = {
+        "sql_mode": f"'{_SQL_MODE}'",
+        "time_zone": "'+00:00'",
+        "autocommit": 1,
+        "completion_type": 0,
+        "sql_safe_updates": 0,
+        "max_error_count": 64,
+        "max_sort_length": _SORT_BYTES,
+        "wait_timeout": max(2, int(timeout_s)),
+        "lock_wait_timeout": min(_LOCK_WAIT_S, max(1, int(timeout_s))),
+        "innodb_lock_wait_timeout": min(_LOCK_WAIT_S, max(1, int(timeout_s))),
+    }
+    raw = _loading_class()(
+        host=address.host,
+        port=address.port,
+        user=address.user,
+        password=address.password.encode(),
+        database=address.database,
+        charset="utf8mb4",
+        autocommit=None,
+        local_infile=True,
+        connect_timeout=min(_CONNECT_TIMEOUT_S, max(1.0, timeout_s)),
+        read_timeout=_STATEMENT_TIMEOUT_S,
+        write_timeout=_STATEMENT_TIMEOUT_S,
+        **dict(address.options),
+    )
+    connection = Connection(raw)
+    try:
+        assignments = ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
+        connection.run(f"SET {assignments}")
+        # Rows read by INSERT ... SELECT are not locked then, and parts do not lock each other's.
+        connection.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@dataclass(frozen=True)
+class Warned:
+    """One warning of a statement."""
+
+    code: int
+    text: str
+
+
+class Connection:
+    """What the sink needs of a connection; every statement is a transaction unless one is begun."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement; return the number of rows that it touched."""
+        with self._raw.cursor() as cursor:
+            return int(cursor.execute(statement, tuple(values) or None))
+
+    def ask(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a query; return its rows."""
+        with self._raw.cursor() as cursor:
+            cursor.execute(statement, tuple(values) or None)
+            return list(cursor.fetchall())
+
+    def load(self, statement: str, rows: memoryview) -> int:
+        """Run ``LOAD DATA LOCAL`` on rows in memory; return how many were taken."""
+        self._raw.payload = rows
+        try:
+            return int(self._raw.query(statement))
+        finally:
+            self._raw.payload = None
+
+    def send(self, statement: bytes) -> int:
+        """Run a statement that is made already."""
+        return int(self._raw.query(statement))
+
+    def warnings(self) -> list[Warned]:
+        """What the last statement warned of: ``LOAD DATA LOCAL`` only warns of what it bends."""
+        result = self._raw._result
+        if result is not None and not result.warning_count:
+            return []
+        found = self.ask("SHOW WARNINGS")
+        return [Warned(int(code), str(text)) for _level, code, text in found]
+
+    def commit(self) -> None:
+        """End the transaction; its rows are durable when this returns."""
+        self.run("COMMIT")
+
+    def close(self) -> None:
+        """Disconnect, whatever state it is in; an open transaction is taken back."""
+        self._raw._force_close()
+
+
+@functools.cache
+def _loading_class() -> type[Any]:
+    from pymysql.connections import Connection as Plain
+    from pymysql.connections import MySQLResult
+
+    class Result(MySQLResult):  # type: ignore[misc]
+        def _read_load_local_packet(self, first_packet: Any) -> None:
+            connection = self.connection
+            rows = connection.payload or memoryview(b"")
+            for start in range(0, len(rows), _PACKET_BYTES):
+                connection.write_packet(bytes(rows[start : start + _PACKET_BYTES]))
+            connection.write_packet(b"")
+            self._read_ok_packet(connection._read_packet())
+
+    class Loading(Plain):  # type: ignore[misc]
+        payload: memoryview | None = None
+
+        def _read_query_result(self, unbuffered: bool = False) -> int:
+            self._result = None
+            result = Result(self)
+            result.read()
+            self._result = result
+            if result.server_status is not None:
+                self.server_status = result.server_status
+            return int(result.affected_rows)
+
+    return Loading

@@ -1,0 +1,125 @@
+"""Rows into one table: by ``LOAD DATA LOCAL`` where the server allows it, or by ``INSERT``.
+
+``LOAD DATA LOCAL`` bends what does not fit and only warns, in strict mode too, because the server
+cannot stop the client; so it runs inside a transaction, and any warning takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from beadline.sinks.mysql.columns import Column, quoted
+from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.plan import ROW
+from beadline.sinks.mysql.problems import BAD_VALUE, DUPLICATE_KEY, code_of, library_errors
+from beadline.sinks.mysql.text import LINES, TUPLES, bytes_of, rows_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHUNK_BYTES = 8 << 20
+_INSERT_BYTES = 4 << 20  # of one statement; more gains nothing
+_MARGIN_BYTES = 4096  # of a packet, for what is not rows
+_NOT_ALLOWED = frozenset((1148, 2068, 3948, 3950, 4166))  # LOAD DATA LOCAL is switched off
+
+
+class Misfit(Exception):
+    """The server does not take a value; ``str`` is what it said."""
+
+
+class Loader:
+    """Puts rows into a table, in a transaction that is the caller's."""
+
+    local_allowed = True
+
+    def __init__(
+        self, connection: Connection, table: str, columns: Sequence[Column], *, numbered: bool
+    ) -> None:
+        """``numbered`` says that the table has Beadline's own column that numbers its rows."""
+        self._connection = connection
+        self._table = table
+        self._columns = tuple(columns)
+        self._numbered = numbered
+        ((allowed, packet),) = connection.ask("SELECT @@local_infile, @@max_allowed_packet")
+        self._local = bool(allowed) and self.local_allowed
+        self._packet_bytes = int(packet) - _MARGIN_BYTES
+
+    def load(self, batch: pa.RecordBatch, first_row: int) -> int:
+        """Put the rows in; return how many are new. ``Misfit`` if one does not fit."""
+        try:
+            if self._local:
+                try:
+                    return self._load(batch, first_row)
+                except library_errors() as error:
+                    if code_of(error) not in _NOT_ALLOWED:
+                        raise
+                    self._local = False
+            return self._insert(batch, first_row)
+        except library_errors() as error:
+            wrong = BAD_VALUE if self._numbered else BAD_VALUE | DUPLICATE_KEY
+            if code_of(error) in wrong:
+                raise Misfit(str(error.args[1])) from None
+            raise
+
+    def _load(self, batch: pa.RecordBatch, first_row: int) -> int:
+        rows, _ = self._text(batch, first_row, local=True)
+        taken = self._connection.load(self._load_statement(), rows)
+        # A row that is there already is one of a load whose answer was lost.
+        known = DUPLICATE_KEY if self._numbered else frozenset()
+        bent = [warned.text for warned in self._connection.warnings() if warned.code not in known]
+        if bent:
+            raise Misfit(bent[0])
+        return taken
+
+    def _insert(self, batch: pa.RecordBatch, first_row: int) -> int:
+        import numpy as np
+
+        rows, ends = self._text(batch, first_row, local=False)
+        head, tail = self._insert_statement()
+        most = min(self._packet_bytes, _INSERT_BYTES)
+        taken = begin = 0
+        while begin < batch.num_rows:
+            end = int(np.searchsorted(ends, ends[begin] + most, side="right")) - 1
+            end = max(end, begin + 1)
+            values = bytes(rows[int(ends[begin]) : int(ends[end]) - 1])  # without the last comma
+            taken += self._connection.send(head + values + tail)
+            begin = end
+        return taken
+
+    def _text(
+        self, batch: pa.RecordBatch, first_row: int, *, local: bool
+    ) -> tuple[memoryview, Sequence[int]]:
+        form = LINES if local else TUPLES
+        text = rows_text(batch, self._columns, form, first_row if self._numbered else None)
+        rows, ends = bytes_of(text)
+        if len(rows) > self._packet_bytes and (ends[1:] - ends[:-1]).max() > self._packet_bytes:
+            raise Misfit(f"the row is larger than max_allowed_packet, {self._packet_bytes:,} bytes")
+        return rows, ends
+
+    def _names(self) -> list[str]:
+        names = [quoted(column.name) for column in self._columns]
+        return [quoted(ROW), *names] if self._numbered else names
+
+    def _load_statement(self) -> str:
+        names, unhexed = [], []
+        if self._numbered:
+            names.append(quoted(ROW))
+        for index, column in enumerate(self._columns):
+            name = quoted(column.name)
+            if column.type in ("binary", "varbinary") or column.type.endswith("blob"):
+                names.append(f"@b{index}")
+                unhexed.append(f"{name} = UNHEX(@b{index})")
+            else:
+                names.append(name)
+        changes = f" SET {', '.join(unhexed)}" if unhexed else ""
+        return (
+            f"LOAD DATA LOCAL INFILE 'beadline' INTO TABLE {quoted(self._table)} "
+            "CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ENCLOSED BY '' ESCAPED BY '\\\\' "
+            f"LINES STARTING BY '' TERMINATED BY '\\n' ({', '.join(names)}){changes}"
+        )
+
+    def _insert_statement(self) -> tuple[bytes, bytes]:
+        head = f"INSERT INTO {quoted(self._table)} ({', '.join(self._names())}) VALUES "
+        again = f" ON DUPLICATE KEY UPDATE {quoted(ROW)} = {quoted(ROW)}" if self._numbered else ""
+        return head.encode(), again.encode()

@@ -1,0 +1,72 @@
+"""What an error of the server or the way to it means: gone, busy, or a value that does not fit.
+
+Told by the numbers of MySQL and MariaDB, which are the same where both have them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from beadline.sinks.mysql.address import Address
+
+T = TypeVar("T")
+
+_CONNECTION_LOST = (0, 2002, 2003, 2006, 2013, 2055, 4031)
+_SERVER_LEAVES = (1053, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 3169)
+_TOO_MANY = (1040, 1203)
+GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
+BUSY = frozenset((1205, 1213, 3572))  # lock wait timeout, deadlock
+MISSING_TABLE = frozenset((1051, 1146))
+UNKNOWN_XID = 1397
+DUPLICATE_KEY = frozenset((1062, 1586))
+# A value that a column does not take; what a whole statement does wrong is not among them.
+BAD_VALUE = frozenset(
+    (1048, 1118, 1263, 1264, 1265, 1292, 1300, 1301, 1366, 1367, 1406, 1411, 1690, 3140, 4025)
+)
+# A row that the table, as it stands, does not take: found at commit.
+CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
+_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def library_errors() -> tuple[type[Exception], ...]:
+    """What pymysql raises, whatever went wrong."""
+    import pymysql
+
+    return (pymysql.Error, OSError)
+
+
+def code_of(error: BaseException) -> int:
+    """The server's or the library's number; -1 if there is none. An OSError is a lost connection.
+
+    >>> code_of(ConnectionResetError()) in GONE
+    True
+    """
+    if isinstance(error, OSError):
+        return _CONNECTION_LOST[-3]
+    first = error.args[0] if error.args else -1
+    return first if isinstance(first, int) else -1
+
+
+def said(error: BaseException, address: Address) -> str:
+    """What the server said, in one line, without the password."""
+    text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    return f"{address.redacted(' '.join(text.split()))} (error {code_of(error)})"
+
+
+def patiently(act: Callable[[], T], timeout_s: float) -> T:
+    """Do something again until the server is back, or ``timeout_s`` is over.
+
+    For acts that may be done twice: an answer that is lost says nothing of what was done.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        try:
+            return act()
+        except library_errors() as error:
+            if code_of(error) not in GONE | BUSY or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+        attempt += 1

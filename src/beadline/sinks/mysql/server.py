@@ -1,0 +1,77 @@
+"""The server behind the address: how long it is waited for, what it is, and which it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from beadline.errors import BadSink
+from beadline.sinks.mysql.address import Address
+from beadline.sinks.mysql.connection import Connection, connect
+
+_OLDEST = {"MySQL": (8, 0), "MariaDB": (10, 4)}
+_OLDEST_XA = {"MySQL": (8, 0, 29), "MariaDB": (10, 5)}  # prepared XA outlives its connection
+
+
+@dataclass(frozen=True)
+class Server:
+    """An address, and for how long to be patient."""
+
+    address: Address
+    timeout_s: float
+
+    def connect(self) -> Connection:
+        """Connect once."""
+        return connect(self.address, self.timeout_s)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a server says of itself."""
+
+    brand: str
+    version: tuple[int, ...]
+    identity: str
+    safe: bool
+    wsrep: bool
+
+    @classmethod
+    def read(cls, connection: Connection, address: Address) -> Facts:
+        """Ask. MySQL has an id of its own; MariaDB's changes with its port and network card.
+
+        So a MariaDB is known by the address that it has for its users.
+        """
+        ((text, flush),) = connection.ask("SELECT VERSION(), @@innodb_flush_log_at_trx_commit")
+        brand = "MariaDB" if "mariadb" in str(text).lower() else "MySQL"
+        found = re.findall(r"\d+", re.sub(r"^5\.5\.5-", "", str(text)))
+        version = tuple(int(number) for number in found[:3])
+        own = connection.ask("SHOW GLOBAL VARIABLES LIKE 'server_uuid'")
+        wsrep = connection.ask("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+        return cls(
+            brand,
+            version,
+            str(own[0][1]) if own and brand == "MySQL" else address.place,
+            int(flush) == 1,
+            bool(wsrep) and str(wsrep[0][1]).upper() == "ON",
+        )
+
+    def check(self, where: str) -> None:
+        """Raise if the server is older than what this was written for."""
+        oldest = _OLDEST[self.brand]
+        if self.version < oldest:
+            raise BadSink(f"{where}: {self._is_older(oldest)}. Nothing was written.")
+
+    def check_xa(self, where: str) -> None:
+        """Raise unless a prepared XA transaction outlives its connection."""
+        oldest = _OLDEST_XA[self.brand]
+        why = self._is_older(oldest) if self.version < oldest else ""
+        if self.wsrep:
+            why = "a Galera cluster does not replicate XA transactions"
+        if why:
+            raise BadSink(f"{where}: {why}. Use how='staged'. Nothing was written.")
+
+    def _is_older(self, oldest: tuple[int, ...]) -> str:
+        return (
+            f"the server is {self.brand} {'.'.join(map(str, self.version))}, and "
+            f"{'.'.join(map(str, oldest))} is needed"
+        )

@@ -1,0 +1,274 @@
+"""``MySqlSink``: rows into a table of MySQL or MariaDB, each once.
+
+By default a part is staged in a table of its own, and an epoch's rows and its ledger row are one
+transaction. Because they are, even ``add``, which is not idempotent, happens once: a commit that is
+repeated, or comes late, finds its epoch in the ledger and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed, PrepareFailed
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sinks._ledger import LEDGER
+from beadline.sinks._names import name_from
+from beadline.sinks.mysql.address import Address
+from beadline.sinks.mysql.check import check_server
+from beadline.sinks.mysql.columns import folded
+from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.ledger import MAKE, Ledger
+from beadline.sinks.mysql.merge import twice_query
+from beadline.sinks.mysql.part import STAGE, MySqlPart
+from beadline.sinks.mysql.plan import NOTHING, Plan, Wish, make_plan
+from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, patiently, said
+from beadline.sinks.mysql.refused import without_refused
+from beadline.sinks.mysql.server import Server
+from beadline.sinks.mysql.staged_commit import commit_staged
+from beadline.sinks.mysql.staging import StagedWriter, drop, staged_in_doubt
+from beadline.sinks.mysql.table import read_table
+from beadline.sinks.mysql.xa import (
+    MAKE_MARKS,
+    MARKS,
+    XaWriter,
+    abort_xa,
+    commit_xa,
+    may_recover,
+    xa_in_doubt,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mode = Literal["append", "upsert", "add"]
+How = Literal["auto", "staged", "xa"]
+Parts = Sequence[Prepared[MySqlPart]]
+_OURS = (LEDGER, MARKS)
+
+
+@dataclass(frozen=True)
+class MySqlSink(Sink[MySqlPart]):
+    """Rows into an InnoDB table that is there, at ``mysql://user:password@host:3306/database``.
+
+    ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; if an epoch holds a key
+    twice, the row with the largest ``order_by`` counts, and without one it is an error. A true
+    value in the boolean column ``deleted`` deletes the row of that key. ``add`` adds every other
+    column to what is there under the ``key``; a null adds nothing.
+
+    ``how="staged"``, which is what ``auto`` chooses, makes an epoch visible at once. ``"xa"``, for
+    ``append`` only, writes rows once instead of twice, and shows an epoch part by part.
+    ``timeout_s`` is how long a server that is away is waited for while an epoch is prepared.
+
+    >>> MySqlSink("mysql://me:secret@db/shop", "orders", mode="upsert", key="id")
+    MySqlSink(shop-orders)
+    """
+
+    dsn: str
+    table: str
+    mode: Mode = "append"
+    key: Sequence[str] = ()
+    order_by: str | None = None
+    deleted: str | None = None
+    how: How = "auto"
+    timeout_s: float = 60.0
+    _name: str = ""
+
+    committable: ClassVar[type[Committable]] = MySqlPart
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be right, whatever the server says."""
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        object.__setattr__(self, "key", key)
+        address = self._server.address
+        bad = not self.table or "\0" in self.table or len(self.table) > 64
+        if bad or folded(self.table).startswith(STAGE) or folded(self.table) in _OURS:
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
+        problems = {
+            f"mode {self.mode!r} is not append, upsert or add": self.mode
+            not in ("append", "upsert", "add"),
+            f"how {self.how!r} is not auto, staged or xa": self.how not in ("auto", "staged", "xa"),
+            "mode 'append' takes no key": self.mode == "append" and bool(key),
+            f"mode {self.mode!r} needs the columns of a key, key=('id',) for example": self.mode
+            != "append"
+            and not key,
+            "order_by= and deleted= are for mode='upsert'": self.mode != "upsert"
+            and bool(self.order_by or self.deleted),
+            "the key, order_by= and deleted= must be different columns": len(
+                {*key, self.order_by or 0, self.deleted or 1}
+            )
+            != len(key) + 2,
+            "how='xa' is for mode='append': what must be compared with the table can only be "
+            "written when the epoch is decided": self.how == "xa" and self.mode != "append",
+            "timeout_s must be above 0": not self.timeout_s > 0,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise BadSink(f"{self._where}: {address.redacted(problem)}. {NOTHING}")
+
+    @property
+    def default_name(self) -> str:
+        """The database and the table."""
+        return name_from(self._server.address.database, self.table)
+
+    def named(self, name: str) -> MySqlSink:
+        """Parts carry the sink's name: a query may have several sinks in one database."""
+        return replace(self, _name=name)
+
+    @property
+    def _server(self) -> Server:
+        return Server(Address.parse(self.dsn), self.timeout_s)
+
+    @property
+    def _wish(self) -> Wish:
+        return Wish(self.table, self.mode, tuple(self.key), self.order_by, self.deleted)
+
+    @property
+    def _where(self) -> str:
+        address = self._server.address
+        return f"MySQL table {self.table!r} of {address.database!r} on {address.place}"
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Is the server there, may we write, and does the table fit the rows?"""
+        facts = check_server(self._server, schema, self._wish, self.how == "xa", self._where)
+        if self.how == "xa":
+            sentence = "Each row shows once: a part is a prepared XA transaction, which outlives "
+            sentence += "either side's crash; the parts of an epoch show one after the other."
+        else:
+            sentence = "Each row takes effect once: an epoch's rows and its ledger row are one "
+            sentence += "transaction of the database."
+        if not facts.safe:
+            sentence += " This server's innodb_flush_log_at_trx_commit is not 1: a power cut may "
+            sentence += "take back its last second, epochs that were finished included."
+        return Capabilities(
+            guarantee=Guarantee.EXACTLY_ONCE,
+            sentence=sentence,
+            target=f"mysql:{facts.identity}/{self._server.address.database}.{self.table}",
+            atomic=self.how != "xa",
+            start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
+            f"'{query.name}' in database {self._server.address.database!r}",
+        )
+
+    def open(self, query: QueryId) -> None:
+        """Make the ledger."""
+        statements = [MAKE, MAKE_MARKS] if self.how == "xa" else [MAKE]
+        try:
+            with closing(self._server.connect()) as connection:
+                for statement in statements:
+                    connection.run(statement)
+        except library_errors() as error:
+            raise BadSink(
+                f"{self._where}: the tables that Beadline keeps beside it cannot be made: "
+                f"{self._said(error)}. {NOTHING}"
+            ) from None
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MySqlPart | None:
+        """Stage the part; what the table would not take is refused, while nothing is decided."""
+        filled = (batch for batch in rows if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return None
+        plan, connection = self._plan(first.schema, part)
+        taken = (without_refused(batch, plan, part) for batch in chain((first,), filled))
+        with closing(connection):
+            if self.how == "xa":
+                writer = XaWriter(self._server, plan, part, self._wish, self._where)
+                return writer.write(connection, taken)
+            stage = StagedWriter(self._server, plan, part, self._where)
+            unordered = self.mode == "upsert" and self.order_by is None
+            twice = partial(twice_query, key=self.key) if unordered else None
+            return stage.write(connection, taken, twice)
+
+    def _plan(self, schema: pa.Schema, part: Part) -> tuple[Plan, Connection]:
+        """What is to become of the rows, and a connection to do it on."""
+
+        def ask() -> tuple[Plan, Connection]:
+            connection = self._server.connect()
+            try:
+                table = read_table(connection, self.table)
+                return make_plan(schema, table, self._wish, self._where), connection
+            except BaseException:
+                connection.close()
+                raise
+
+        try:
+            return patiently(ask, self.timeout_s)
+        except library_errors() as error:
+            raise PrepareFailed(
+                f"{self._where}, epoch {part.id.epoch}, part {part.id.partition}: "
+                f"{self._said(error)}"
+            ) from None
+
+    def commit(self, epoch: EpochId, parts: Parts) -> CommitResult:
+        """Show all parts: staged ones in one transaction with the ledger row, or nothing."""
+        if not parts:
+            return CommitResult({})
+        try:
+            with closing(self._server.connect()) as connection:
+                return self._commit(connection, epoch, parts)
+        except library_errors() as error:
+            if code_of(error) not in GONE | BUSY:
+                raise CommitFailed(
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where}: "
+                    f"{self._said(error)}. The epoch is decided; the next start finishes it."
+                ) from None
+            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
+            return CommitResult(unknown, f"{self._where}: {self._said(error)}")
+
+    def _commit(self, connection: Connection, epoch: EpochId, parts: Parts) -> CommitResult:
+        """Staged parts first: only they tell by the ledger that this epoch is there already."""
+        staged = [part for part in parts if part.committable.how == "staged"]
+        prepared = [part for part in parts if part.committable.how == "xa"]
+        outcomes: dict[PartId, Outcome] = {}
+        detail = ""
+        if staged:
+            result = commit_staged(self._server, connection, epoch, staged, self._wish, self._where)
+            outcomes, detail = dict(result.outcomes), result.detail
+            if Outcome.LOST not in outcomes.values():
+                # The epoch is there. Tables that cannot be dropped now are swept by a start.
+                with suppress(*library_errors()):
+                    drop(connection, [part.committable.name for part in staged])
+        if prepared:
+            outcomes |= commit_xa(connection, epoch, prepared, self._wish, self._where)
+        return CommitResult(outcomes, detail)
+
+    def abort(self, parts: Parts) -> None:
+        """Drop staging tables, roll back XA transactions."""
+        staged = [part.committable.name for part in parts if part.committable.how == "staged"]
+        prepared = [part.id for part in parts if part.committable.how == "xa"]
+        with self._sweeping() as connection:
+            drop(connection, staged)
+            abort_xa(connection, prepared)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
+        """Return what is staged or prepared, half-written tables too."""
+        with self._sweeping() as connection:
+            found = list(staged_in_doubt(connection, query))
+            if self.how == "xa" or may_recover(connection):
+                found += xa_in_doubt(connection, query)
+        return [part for part in found if self._name in ("", part.id.sink)]
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """Return what the ledger holds for this table; another incarnation's row first."""
+        with self._sweeping() as connection:
+            return Ledger(connection, query, self.table).read(any_sink=True)
+
+    @contextmanager
+    def _sweeping(self) -> Iterator[Connection]:
+        """A connection whose errors say where, and nothing that is secret."""
+        try:
+            with closing(self._server.connect()) as connection:
+                yield connection
+        except library_errors() as error:
+            raise CommitFailed(
+                f"{self._where}: {self._said(error)}. Nothing decided is touched by this."
+            ) from None
+
+    def _said(self, error: BaseException) -> str:
+        return said(error, self._server.address)

@@ -1,0 +1,136 @@
+"""Commit of staged parts: all rows and the ledger row in one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from beadline.chaos.points import reach
+from beadline.errors import CommitFailed
+from beadline.ids import EpochId
+from beadline.sink import CommitResult, Outcome, Prepared
+from beadline.sinks._ledger import holds
+from beadline.sinks.mysql.columns import folded, quoted
+from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.ledger import Ledger
+from beadline.sinks.mysql.merge import Merge, twice_query, twice_said
+from beadline.sinks.mysql.part import MySqlPart
+from beadline.sinks.mysql.plan import ROW, Wish
+from beadline.sinks.mysql.problems import BAD_VALUE, CONSTRAINT, code_of, library_errors, said
+from beadline.sinks.mysql.server import Server
+
+Parts = Sequence[Prepared[MySqlPart]]
+_COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
+    WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
+
+
+def commit_staged(
+    server: Server, connection: Connection, epoch: EpochId, parts: Parts, wish: Wish, where: str
+) -> CommitResult:
+    """Closing the connection with the transaction open takes everything back."""
+    parts = sorted(parts, key=lambda part: part.id.partition)
+    ledger = Ledger(connection, epoch.query, wish.table, parts[0].id.sink)
+    connection.run("START TRANSACTION")
+    if holds(ledger.lock(), epoch, where):
+        connection.run("ROLLBACK")
+        return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+    columns = _columns(connection, [part.committable.name for part in parts])
+    damage = _damage(connection, parts, columns, count=wish.mode != "append")
+    if not damage:
+        _check_twice(connection, epoch, parts, wish, where)
+        written = _written(connection, columns[parts[0].committable.name], wish)
+        damage = _merge(server, connection, epoch, parts, Merge(wish, written), where)
+    if damage:
+        # The ledger is behind, so no part of the epoch is there: all are lost, not some.
+        connection.run("ROLLBACK")
+        return CommitResult(CommitResult.all(parts, Outcome.LOST).outcomes, damage)
+    ledger.write(epoch, sum(part.committable.rows for part in parts))
+    reach("ledger.before")
+    connection.commit()
+    reach("ledger.after")
+    return CommitResult.all(parts, Outcome.COMMITTED)
+
+
+def _columns(connection: Connection, stages: Sequence[str]) -> dict[str, list[str]]:
+    """The columns of staging tables; those that are not there have none."""
+    marks = ", ".join(["%s"] * len(stages))
+    found: dict[str, list[str]] = defaultdict(list)
+    for stage, column in connection.ask(_COLUMNS.format(marks), stages):
+        if column != ROW:
+            found[str(stage)].append(str(column))
+    return found
+
+
+def _damage(
+    connection: Connection, parts: Parts, columns: dict[str, list[str]], *, count: bool
+) -> str:
+    """Say which parts are gone or not as they were staged; empty if none is."""
+    problems = []
+    for part in parts:
+        if part.committable.name not in columns:
+            problems.append(_gone(part, "is gone"))
+        elif count:
+            ((there,),) = connection.ask(f"SELECT COUNT(*) FROM {quoted(part.committable.name)}")
+            if there != part.committable.rows:
+                problems.append(_gone(part, f"has {there} rows of {part.committable.rows}"))
+    return "; ".join(problems)
+
+
+def _gone(part: Prepared[MySqlPart], what: str) -> str:
+    return f"part {part.id.partition}: staging table {part.committable.name} {what}"
+
+
+def _written(connection: Connection, staged: Sequence[str], wish: Wish) -> tuple[str, ...]:
+    """Everything that is staged, but for the mark of deletes, and an order that has no column."""
+    apart = {folded(name) for name in (wish.order_by, wish.deleted) if name}
+    if not apart:
+        return tuple(staged)
+    there = {
+        folded(str(column))
+        for column, *_ in connection.ask(f"SHOW COLUMNS FROM {quoted(wish.table)}")
+    }
+    there -= {folded(wish.deleted)} if wish.deleted else set()
+    return tuple(name for name in staged if folded(name) not in apart - there)
+
+
+def _check_twice(
+    connection: Connection, epoch: EpochId, parts: Parts, wish: Wish, where: str
+) -> None:
+    """Two parts may hold one key, which neither of them could know."""
+    if wish.mode != "upsert" or wish.order_by or len(parts) == 1:
+        return
+    found = connection.ask(twice_query([part.committable.name for part in parts], wish.key))
+    if found:
+        raise CommitFailed(
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: {twice_said(found[0])} "
+            "and start again, which finishes the epoch. It is decided, and none of it is visible."
+        )
+
+
+def _merge(
+    server: Server,
+    connection: Connection,
+    epoch: EpochId,
+    parts: Parts,
+    merge: Merge,
+    where: str,
+) -> str:
+    """Run the statements; what is appended is counted by that, and a wrong count is returned."""
+    by_stage = {part.committable.name: part for part in parts}
+    for statement, stages in merge.statements(list(by_stage)):
+        try:
+            taken = connection.run(statement)
+        except library_errors() as error:
+            if code_of(error) not in CONSTRAINT | BAD_VALUE:
+                raise
+            which = ", ".join(str(by_stage[stage].id.partition) for stage in stages)
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}, part {which}: {where} refuses "
+                f"a row: {said(error, server.address)}. The epoch is decided and none of it is "
+                "visible. Remove the constraint or the row in its way; the next start finishes "
+                "the epoch."
+            ) from None
+        part = by_stage[stages[0]]
+        if merge.wish.mode == "append" and taken != part.committable.rows:
+            return _gone(part, f"has {taken} rows of {part.committable.rows}")
+    return ""

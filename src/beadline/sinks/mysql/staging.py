@@ -1,0 +1,199 @@
+"""Staging tables: a part's rows, durable and seen by nobody, in a table of their own.
+
+DDL commits by itself, so nothing else can be in one transaction with it. The table therefore says
+itself whose it is: its comment, made with it in the same statement, is the part's id. There is no
+moment at which a crash leaves a table that cannot be found, or a note of a table that is not there.
+
+Every chunk is a transaction of its own and rows are numbered, so a chunk whose answer was lost is
+sent again: what is there already is skipped by its number, whoever comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from beadline.chaos.points import reach
+from beadline.errors import BeadlineError, PrepareFailed
+from beadline.ids import PartId, QueryId
+from beadline.sink import Part, Prepared
+from beadline.sinks.mysql.chunks import chunks_of
+from beadline.sinks.mysql.columns import Column, quoted
+from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.loading import Loader, Misfit
+from beadline.sinks.mysql.merge import twice_said
+from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
+from beadline.sinks.mysql.plan import ROW, Plan
+from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors, patiently, said
+from beadline.sinks.mysql.server import Server
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StagedWriter:
+    """Writes one part into its staging table."""
+
+    def __init__(self, server: Server, plan: Plan, part: Part, where: str) -> None:
+        """Nothing is made before there is a row to keep."""
+        self._server = server
+        self._plan = plan
+        self._part = part
+        self._where = where
+        self._name = stage_name(part.id)
+        self._connection: Connection | None = None
+        self._loader: Loader | None = None
+        self._made = False
+        self._repeated = False
+        self._sent = self._kept = 0
+
+    def write(
+        self,
+        connection: Connection,
+        batches: Iterator[pa.RecordBatch],
+        twice: Callable[[Sequence[str]], str] | None,
+    ) -> MySqlPart | None:
+        """Stage the rows; ``twice`` makes the query that finds a key that is there twice.
+
+        It begins on this connection, and goes on with others if it is lost.
+        """
+        self._connection = connection
+        try:
+            for chunk in chunks_of(batches):
+                self._stage(chunk)
+            if not self._kept:
+                self.discard()
+                return None
+            self._prove(twice)
+        except Exception:
+            self.discard()
+            raise
+        finally:
+            self._close()
+        reach("staging.written")
+        return MySqlPart("staged", self._name, self._kept)
+
+    def discard(self) -> None:
+        """Drop the table, if the server lets us; otherwise a sweep finds it."""
+        if not self._made:
+            return
+        try:
+            self._open().run(f"DROP TABLE IF EXISTS {quoted(self._name)}")
+        except library_errors():
+            self._close()
+
+    def _stage(self, chunk: pa.RecordBatch) -> None:
+        """Stage the rows of a chunk; those that do not fit are found by halving, and refused."""
+        first = self._sent
+        try:
+            self._patiently(lambda: self._load(chunk, first))
+        except Misfit as misfit:
+            if chunk.num_rows == 1:
+                # Without the name of this attempt's table: a replay must give the same reason.
+                stage = f"{quoted(self._server.address.database)}.{quoted(self._name)}."
+                why = str(misfit).replace(stage, "").replace(self._name, "")
+                self._part.refuse(chunk, f"{self._where} does not take it: {why}")
+                return
+            half = chunk.num_rows // 2
+            self._stage(chunk.slice(0, half))
+            self._stage(chunk.slice(half))
+            return
+        self._sent += chunk.num_rows
+        self._kept += chunk.num_rows
+
+    def _load(self, chunk: pa.RecordBatch, first: int) -> None:
+        connection = self._open()
+        if not self._made:
+            again = "IF NOT EXISTS " if self._repeated else ""
+            connection.run(_create(self._name, self._part.id, self._plan.columns, again))
+            self._made = True
+        if self._loader is None:
+            self._loader = Loader(connection, self._name, self._plan.columns, numbered=True)
+        connection.run("START TRANSACTION")
+        try:
+            taken = self._loader.load(chunk, first)
+        except Misfit:
+            connection.run("ROLLBACK")
+            raise
+        connection.commit()
+        if taken != chunk.num_rows and not self._repeated:
+            raise PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
+
+    def _prove(self, twice: Callable[[Sequence[str]], str] | None) -> None:
+        """Count what was sent more than once, and look for what must not be there."""
+        if self._repeated:
+            count = f"SELECT COUNT(*) FROM {quoted(self._name)}"
+            ((found,),) = self._patiently(lambda: self._open().ask(count))
+            if found != self._kept:
+                raise PrepareFailed(
+                    f"{self._about}: {found} rows are there, {self._kept} were sent"
+                )
+        if twice is not None:
+            query = twice([self._name])
+            keys = self._patiently(lambda: self._open().ask(query))
+            if keys:
+                raise PrepareFailed(f"{self._about}: {twice_said(keys[0])}, or make keys unique")
+
+    @property
+    def _about(self) -> str:
+        id_ = self._part.id
+        return f"{self._where}, epoch {id_.epoch}, part {id_.partition}"
+
+    def _patiently(self, act: Any) -> Any:
+        """Once more on a new connection until the server is back; say which part if it is not."""
+
+        def once() -> Any:
+            try:
+                return act()
+            except library_errors():
+                self._close()
+                self._repeated = True
+                raise
+
+        try:
+            return patiently(once, self._server.timeout_s)
+        except library_errors() as error:
+            if self._made and code_of(error) in MISSING_TABLE:
+                why = (
+                    "its staging table was swept while it was written: this attempt must not go on"
+                )
+            else:
+                why = said(error, self._server.address)
+            raise PrepareFailed(f"{self._about}: {why}") from None
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._server.connect()
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._loader = None
+
+
+def _create(name: str, id_: PartId, columns: Sequence[Column], again: str) -> str:
+    definitions = [f"{quoted(ROW)} BIGINT NOT NULL PRIMARY KEY"]
+    definitions += [column.definition for column in columns]
+    return (
+        f"CREATE TABLE {again}{quoted(name)} ({', '.join(definitions)}) "
+        f"ENGINE = InnoDB COMMENT = '{id_}'"
+    )
+
+
+def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
+    """Every staging table of this query; what else has such a name is skipped."""
+    pattern = STAGE.replace("_", r"\_")
+    for row in connection.ask(f"SHOW TABLE STATUS LIKE '{pattern}%'"):
+        name, comment = str(row[0]), str(row[17])
+        id_ = PartId.parse(comment)
+        if id_ is not None and id_.belongs_to(query) and name == stage_name(id_):
+            yield Prepared(id_, 0, MySqlPart("staged", name, 0))
+
+
+def drop(connection: Connection, names: Sequence[str]) -> None:
+    """Drop staging tables, those that are there."""
+    if any(not name.startswith(STAGE) for name in names):
+        raise BeadlineError(f"not a staging table: {names}")
+    if names:
+        connection.run(f"DROP TABLE IF EXISTS {', '.join(map(quoted, names))}")

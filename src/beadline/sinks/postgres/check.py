@@ -1,0 +1,139 @@
+"""What ``PostgresSink`` asks before the first row: is the server there, does the table fit?
+
+Nothing is made: a start that is refused leaves no trace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadSink
+from beadline.ids import QueryId
+from beadline.sink import Capabilities, Guarantee
+from beadline.sinks._ledger import LEDGER
+from beadline.sinks.postgres.connect import Run, connected, is_database_error, said
+from beadline.sinks.postgres.ledger import MARKERS
+from beadline.sinks.postgres.names import literal, quoted
+from beadline.sinks.postgres.plan import plan_of
+from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.postgres.way import why_not_prepared, why_staged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from beadline.sinks.postgres.sink import PostgresSink
+
+_NOTHING = "Nothing was written."
+_OLDEST = 120_000
+_NEEDS = {
+    "append": ("INSERT",),
+    "upsert": ("INSERT", "SELECT", "UPDATE"),
+    "add": ("INSERT", "SELECT", "UPDATE"),
+}
+
+
+def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities:
+    """Return what the sink promises on this server and table, or raise with what to do."""
+    try:
+        with connected(sink.dsn, sink.timeout_s) as run:
+            _check_server(run, sink)
+            table = read_table(run, sink.schema, sink.table)
+            plan_of(sink, schema, table)
+            assert table is not None
+            _check_privileges(run, sink, table)
+            return _capabilities(run, sink, table, query)
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise BadSink(
+            f"{sink.where} cannot be used: {said(error, sink.dsn)}. Is the server up, and are "
+            f"address, user and password right? {_NOTHING}"
+        ) from None
+
+
+def _check_server(run: Run, sink: PostgresSink) -> None:
+    ((version, standby, read_only),) = run(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
+        "current_setting('transaction_read_only')"
+    )
+    if version < _OLDEST:
+        raise BadSink(f"{sink.where}: PostgreSQL 12 is the oldest that can be used. {_NOTHING}")
+    if standby or read_only == "on":
+        raise BadSink(
+            f"{sink.where}: the server is a standby or read only. Give the primary, or "
+            f"target_session_attrs=read-write in the dsn. {_NOTHING}"
+        )
+
+
+def _check_privileges(run: Run, sink: PostgresSink, table: Table) -> None:
+    needs = {*_NEEDS[sink.mode], *(("DELETE",) if sink.deleted is not None else ())}
+    missing = sorted(name for name in needs if not table.privileges[name])
+    ((user,),) = run("SELECT current_user::text")
+    if missing:
+        raise BadSink(
+            f"{sink.where}: user {user!r} may not {', '.join(missing)}. Run GRANT "
+            f"{', '.join(missing)} ON {table.target} TO {quoted(user)}. {_NOTHING}"
+        )
+    kept = [quoted(table.schema, name) for name in (LEDGER, MARKERS)]
+    made = run(f"SELECT {', '.join(f'to_regclass({literal(name)})' for name in kept)}")[0]
+    staged = why_staged(sink, table) is not None
+    if not table.privileges["CREATE"] and (staged or None in made):
+        raise BadSink(
+            f"{sink.where}: user {user!r} may not make tables in schema {table.schema!r}, where "
+            f"the ledger and staged rows are kept. Run GRANT CREATE ON SCHEMA "
+            f"{quoted(table.schema)} TO {quoted(user)}. {_NOTHING}"
+        )
+    for name, oid in zip(kept, made, strict=True):
+        rights = "SELECT, INSERT, UPDATE, DELETE"
+        each = " AND ".join(
+            f"has_table_privilege({literal(name)}, {literal(right)})"
+            for right in rights.split(", ")
+        )
+        if oid is not None and run(f"SELECT {each}") != [(True,)]:
+            raise BadSink(
+                f"{sink.where}: user {user!r} may not use {name}, which another user made. Run "
+                f"GRANT {rights} ON {name} TO {quoted(user)}. {_NOTHING}"
+            )
+
+
+def _capabilities(run: Run, sink: PostgresSink, table: Table, query: QueryId) -> Capabilities:
+    reason = why_staged(sink, table)
+    if sink.how == "prepared" and reason is not None:
+        why = why_not_prepared(sink, table)
+        raise BadSink(f"{sink.where} cannot take prepared transactions: {why}. {_NOTHING}")
+    if reason is None:
+        sentence = (
+            "Each row shows once: every part is a prepared transaction, committed after the "
+            "decision."
+        )
+    else:
+        sentence = (
+            "Each row takes effect once: an epoch's rows and its ledger row are one transaction "
+            f"(staged, because {reason})."
+        )
+    if run("SELECT current_setting('fsync')") == [("off",)]:
+        sentence += " The server runs with fsync=off: a power cut may lose what it has confirmed."
+    forget = "; ".join(
+        f"DELETE FROM {quoted(table.schema, name)} WHERE query = {literal(query.name)}"
+        for name in (LEDGER, MARKERS)
+    )
+    return Capabilities(
+        guarantee=Guarantee.EXACTLY_ONCE,
+        sentence=sentence,
+        target=f"postgres:{_database(run)}/{table.target}",
+        atomic=reason is not None,
+        start_over=f"empty the table and run {forget}",
+    )
+
+
+def _database(run: Run) -> str:
+    """What stays the same wherever the server moves: its system identifier and the database."""
+    ((name, oid, may),) = run(
+        "SELECT current_database()::text, (SELECT oid::bigint FROM pg_database "
+        "WHERE datname = current_database()), "
+        "has_function_privilege('pg_control_system()', 'EXECUTE')"
+    )
+    if may:
+        ((identifier,),) = run("SELECT system_identifier::text FROM pg_control_system()")
+        return f"{identifier}/{name}"
+    return f"database-{oid}/{name}"

@@ -1,0 +1,253 @@
+"""Which Arrow column fits which column of a table, and what has to be done to it on the way.
+
+Binary COPY has no casts: what is sent must be in the form of the column's own type. So integers
+are brought to its width, whole numbers to decimals, and JSON and UUIDs to their binary form. What
+would be rounded, cut or guessed does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from beadline.sinks.postgres import refused
+from beadline.sinks.postgres.table import Column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEXTS = ("text", "varchar", "bpchar", "citext", "name")
+_HEADER_BYTES = 4  # PostgreSQL keeps lengths and precisions with this added
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a column is sent: rows for which a check is true are refused, the others converted."""
+
+    checks: tuple[refused.Check, ...] = ()
+    convert: Callable[[Any], Any] = lambda array: array
+
+
+def fit(field: pa.Field, column: Column) -> Fit | None:
+    """Return how a column of the rows goes into a column of the table; None if it does not."""
+    from pyarrow import types
+
+    if types.is_null(field.type):
+        return Fit()
+    if column.kind == "e":
+        return _text_fit(field.type, column)
+    if column.element:
+        return _list_fit(field.type, column.element)
+    return next((found for test in _FITS if (found := test(field.type, column)) is not None), None)
+
+
+def declared(type_: pa.DataType) -> str | None:
+    """Return the PostgreSQL type that a column of the rows would be given; None if there is none.
+
+    >>> import pyarrow as pa
+    >>> declared(pa.decimal128(12, 2))
+    'numeric(12, 2)'
+    """
+    from pyarrow import types
+
+    if types.is_decimal(type_):
+        return f"numeric({type_.precision}, {type_.scale})"
+    if types.is_timestamp(type_):
+        return "timestamptz" if type_.tz is not None else "timestamp"
+    if types.is_list(type_) or types.is_large_list(type_):
+        element = declared(type_.value_type)
+        return f"{element}[]" if element else None
+    tests = (
+        (types.is_uint64, "numeric(20, 0)"),
+        (lambda t: types.is_int64(t) or types.is_uint32(t), "bigint"),
+        (lambda t: types.is_int32(t) or types.is_uint16(t), "integer"),
+        (types.is_integer, "smallint"),
+        (types.is_float64, "double precision"),
+        (types.is_floating, "real"),
+        (types.is_boolean, "boolean"),
+        (lambda t: types.is_null(t) or _is_text(t), "text"),
+        (_is_binary, "bytea"),
+        (types.is_date, "date"),
+        (types.is_time, "time"),
+    )
+    return next((name for test, name in tests if test(type_)), None)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(type_) or types.is_large_string(type_))
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_)
+    )
+
+
+def _integer_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    import pyarrow as pa
+
+    bits = {"int2": 16, "int4": 32, "int8": 64}.get(column.base)
+    if bits is None or not pa.types.is_integer(type_):
+        return None
+    wanted = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits]
+    if type_ == wanted:
+        return Fit()
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    widens = type_.bit_width < bits or (type_.bit_width == bits and _signed(type_))
+    checks = () if widens else (refused.outside(low, high, column.declared),)
+    return Fit(checks, lambda array: array.cast(wanted))
+
+
+def _signed(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_signed_integer(type_))
+
+
+def _float_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    """Only what no float changes: a double would be rounded in a real, a long in a double."""
+    import pyarrow as pa
+
+    if column.base not in ("float4", "float8"):
+        return None
+    exact = 24 if column.base == "float4" else 53
+    wanted = pa.float32() if column.base == "float4" else pa.float64()
+    floats = pa.types.is_floating(type_) and type_.bit_width <= wanted.bit_width
+    if floats or (pa.types.is_integer(type_) and type_.bit_width < exact):
+        return Fit((), lambda array: array if array.type == wanted else array.cast(wanted))
+    return None
+
+
+def _numeric_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    import pyarrow as pa
+
+    if column.base != "numeric":
+        return None
+    if pa.types.is_integer(type_):
+        digits, scale = 20, 0
+    elif pa.types.is_decimal(type_):
+        digits, scale = type_.precision, type_.scale
+    else:
+        return None
+    checks: tuple[refused.Check, ...] = ()
+    if column.modifier >= 0:
+        modifier = column.modifier - _HEADER_BYTES
+        # The scale is kept with 11 bits and a sign, since PostgreSQL 15.
+        kept = (modifier & 0x7FF ^ 1024) - 1024
+        if scale > max(kept, 0) or kept < 0:
+            return None
+        whole = (modifier >> 16 & 0xFFFF) - kept
+        if digits - scale > whole:
+            checks = (refused.too_many_digits(whole, column.declared),)
+    if pa.types.is_integer(type_):
+        return Fit(checks, lambda array: array.cast(pa.decimal128(20, 0)))
+    return Fit(checks)
+
+
+def _text_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    if not _is_text(type_):
+        return None
+    if column.kind == "e":
+        return Fit((refused.unknown_label(column.labels, column.declared),))
+    if column.base in ("json", "jsonb"):
+        return Fit((refused.nul_bytes(),), _jsonb if column.base == "jsonb" else lambda a: a)
+    if column.base == "uuid":
+        return Fit((refused.no_uuid(),), _uuid)
+    if column.base not in _TEXTS:
+        return None
+    checks = [refused.nul_bytes()]
+    if column.base in ("varchar", "bpchar") and column.modifier >= 0:
+        checks.append(refused.too_long(column.modifier - _HEADER_BYTES, column.declared))
+    if column.base == "name":
+        checks.append(refused.too_many_bytes(63, "name"))
+    return Fit(tuple(checks))
+
+
+def _binary_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    import pyarrow as pa
+
+    if column.base == "uuid":
+        return Fit() if type_ == pa.binary(16) else None
+    return Fit() if column.base == "bytea" and _is_binary(type_) else None
+
+
+def _time_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    import pyarrow as pa
+
+    types = pa.types
+    if column.base == "date" and types.is_date(type_):
+        return Fit((refused.far_date(),), lambda array: array.cast(pa.date32()))
+    if column.base == "time" and types.is_time(type_) and type_.unit != "ns":
+        return Fit((), lambda array: array.cast(pa.time64("us")))
+    zoned = {"timestamp": False, "timestamptz": True}.get(column.base)
+    if zoned is None or not types.is_timestamp(type_) or type_.unit == "ns":
+        return None
+    if column.modifier >= 0 or zoned != (type_.tz is not None):
+        return None  # timestamp(3) would round; a wall clock's time is no moment without a zone
+    return Fit(
+        (refused.far_timestamp(),), lambda array: array.cast(pa.timestamp("us", tz=type_.tz))
+    )
+
+
+def _boolean_fit(type_: pa.DataType, column: Column) -> Fit | None:
+    import pyarrow as pa
+
+    return Fit() if column.base == "bool" and pa.types.is_boolean(type_) else None
+
+
+def _list_fit(type_: pa.DataType, element: str) -> Fit | None:
+    """Lists whose elements need no change; what is wrong inside one fails the part."""
+    import pyarrow as pa
+
+    if not (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
+        return None
+    same = {
+        "int2": pa.int16(),
+        "int4": pa.int32(),
+        "int8": pa.int64(),
+        "float4": pa.float32(),
+        "float8": pa.float64(),
+        "bool": pa.bool_(),
+        "text": pa.string(),
+    }
+    if type_.value_type != same.get(element):
+        return None
+    return Fit((), lambda array: array.cast(pa.list_(type_.value_type)))
+
+
+_FITS = (
+    _integer_fit,
+    _float_fit,
+    _numeric_fit,
+    _text_fit,
+    _binary_fit,
+    _time_fit,
+    _boolean_fit,
+)
+
+
+def _jsonb(array: Any) -> Any:
+    """Binary jsonb is its text after a version number."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = array.cast(pa.string())
+    return pc.binary_join_element_wise(pa.scalar("\x01"), texts, pa.scalar(""))
+
+
+def _uuid(array: Any) -> Any:
+    """Sixteen bytes for thirty-two digits, for a whole column at once."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digits = pc.replace_substring(array.cast(pa.string()), "-", "")
+    text = "".join(pc.fill_null(digits, "0" * 32).to_pylist())
+    data = np.frombuffer(bytes.fromhex(text), dtype=np.uint8)
+    values = pa.Array.from_buffers(pa.binary(16), len(array), [None, pa.py_buffer(data)])
+    return pc.if_else(pc.is_valid(digits), values, pa.scalar(None, pa.binary(16)))

@@ -1,0 +1,227 @@
+"""Connections, and errors without secrets.
+
+The settings that every connection needs go with the start of it, so that they cost no round trip.
+Errors of the client libraries are never shown or chained as they are: only what the server itself
+said, with the password taken out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import BadSink
+from beadline.run.extras import require
+
+if TYPE_CHECKING:
+    import psycopg
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+_CONNECT_TIMEOUT_S = 10.0
+# Commits, and the making of a staging table, must survive a power cut whatever the server's
+# default; other values than "off" are somebody's choice of which standby to wait for.
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') = 'off'"
+)
+# The server cannot be asked now; later it may answer. Everything else is its last word.
+_TRANSIENT_CLASSES = ("08", "40", "53", "57")
+_TRANSIENT = {"25006", "25P03", "55000", "55006", "55P03"}
+_TRANSIENT_NEVER = {"57014"}
+
+
+def conninfo(dsn: str, timeout_s: float) -> str:
+    """Return the address with Beadline's settings; raise without echo if it is none."""
+    require("postgres")
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = conninfo_to_dict(dsn)
+        lock_ms = max(1, int(timeout_s * 1000))
+        settings = {
+            "lock_timeout": str(lock_ms),
+            "idle_in_transaction_session_timeout": str(max(lock_ms, 60_000)),
+            "default_transaction_isolation": "read\\ committed",
+            "standard_conforming_strings": "on",
+            "client_min_messages": "error",
+        }
+        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        defaults = {
+            "connect_timeout": str(max(2, int(min(timeout_s, _CONNECT_TIMEOUT_S)))),
+            "application_name": "beadline",
+            "keepalives_idle": "10",
+            "keepalives_interval": "5",
+            "keepalives_count": "3",
+            "tcp_user_timeout": "30000",
+        }
+        options = " ".join(filter(None, (str(given.get("options") or ""), ours)))
+        return make_conninfo(dsn, **{**defaults, **given, "options": options})
+    except psycopg.Error:
+        raise BadSink(
+            "the dsn of PostgresSink is not an address of PostgreSQL, which reads "
+            "postgresql://user:password@host:5432/database. Nothing was written."
+        ) from None
+
+
+@contextmanager
+def connected(dsn: str, timeout_s: float, *, again: bool = False) -> Iterator[Run]:
+    """A connection on which every statement is a transaction, unless one is begun.
+
+    ``again`` takes one that this process used before, if it still answers, and leaves it for the
+    next time: making one costs more than a small epoch.
+    """
+    import psycopg
+
+    address = conninfo(dsn, timeout_s)
+
+    def make() -> psycopg.Connection[Any]:
+        made = psycopg.connect(address, autocommit=True)
+        made.prepare_threshold = None  # a pooler in between may not know prepared statements
+        return made
+
+    with _kept(("plain", address), make, runner, again) as connection:
+        yield runner(connection)
+
+
+@contextmanager
+def asked(dsn: str, timeout_s: float, where: str) -> Iterator[Run]:
+    """The same, for whoever cannot go on without an answer; its errors are fit to be shown."""
+    try:
+        with connected(dsn, timeout_s) as run:
+            yield run
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise OSError(f"{where}: {said(error, dsn)}") from None
+
+
+@contextmanager
+def arrow_connected(dsn: str, timeout_s: float) -> Iterator[tuple[Any, Run]]:
+    """A connection that takes Arrow, used again; its cursor, and a way to run SQL."""
+    from adbc_driver_postgresql import dbapi
+
+    address = conninfo(dsn, timeout_s)
+
+    def make() -> Any:
+        return dbapi.connect(address, autocommit=True)
+
+    def arrow_runner(connection: Any) -> Run:
+        def run(statement: str) -> list[tuple[Any, ...]]:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                # A statement without a result has no columns to fetch.
+                return list(cursor.fetchall()) if cursor.description else []
+
+        return run
+
+    with (
+        _kept(("arrow", address), make, arrow_runner, True) as connection,
+        connection.cursor() as cursor,
+    ):
+        yield cursor, arrow_runner(connection)
+
+
+# Connections that nobody uses now, of this process: a fork must not use its parent's.
+_idle: dict[tuple[int, str, str], Any] = {}
+
+
+@contextmanager
+def _kept(
+    name: tuple[str, str], make: Callable[[], Any], run_on: Callable[[Any], Run], again: bool
+) -> Iterator[Any]:
+    place = (os.getpid(), *name)
+    connection = _idle.pop(place, None) if again else None
+    if connection is not None and not _answers(connection, run_on):
+        connection = None
+    fresh = connection is None
+    connection = make() if fresh else connection
+    try:
+        if fresh:
+            run_on(connection)(_DURABLE)
+        yield connection
+    except BaseException:
+        _close(connection)
+        raise
+    # Two threads may come back at once: one connection is enough to keep.
+    other = _idle.setdefault(place, connection) if again else None
+    if other is not connection:
+        _close(connection)
+
+
+def _answers(connection: Any, run_on: Callable[[Any], Run]) -> bool:
+    try:
+        run_on(connection)(_DURABLE)
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        _close(connection)
+        return False
+    return True
+
+
+def _close(connection: Any) -> None:
+    """Which takes back what is not committed; to a server that is gone it cannot be said."""
+    try:
+        connection.close()
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+
+
+def runner(connection: psycopg.Connection[Any]) -> Run:
+    """Return a way to run SQL on a connection of psycopg."""
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        cursor = connection.execute(statement.encode())  # as bytes: a % is no placeholder
+        return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+def sql_state(error: BaseException) -> str | None:
+    """Return the server's code for an error; None if the server said nothing."""
+    state = getattr(error, "sqlstate", None)
+    return str(state) if state else None
+
+
+def is_database_error(error: BaseException) -> bool:
+    """Whether an error comes from one of the two client libraries."""
+    import psycopg
+    from adbc_driver_manager import Error
+
+    return isinstance(error, psycopg.Error | Error)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether it may help to ask again: no answer, a lock, a server that stops or starts."""
+    state = sql_state(error)
+    if state is None:
+        return type(error).__name__ in ("OperationalError", "InterfaceError")
+    return state in _TRANSIENT or (
+        state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
+    )
+
+
+def said(error: BaseException, dsn: str) -> str:
+    """Return what the server said, on one line, without secrets."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for secret in _secrets(dsn):
+        text = text.replace(secret, "…")
+    state = sql_state(error)
+    return f"{text} (SQLSTATE {state})" if state else text
+
+
+def _secrets(dsn: str) -> list[str]:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        return [dsn]
+    found = [str(given[name]) for name in ("password", "sslpassword") if given.get(name)]
+    return [*([dsn] if dsn else []), *found]

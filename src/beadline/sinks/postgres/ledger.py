@@ -1,0 +1,164 @@
+"""The ledger and the markers: what the database itself remembers of a query.
+
+The ledger says up to which epoch *everything* of a query is in the table. A staged epoch moves it
+in the transaction that writes the rows. Prepared transactions cannot be committed together with
+anything, so each brings a marker, a row of its own that shows with its rows. When the next epoch
+is committed, the one before is complete: then the ledger moves up to it, and its markers go, in
+one transaction. So whoever looks, in one statement, sees of a committed part its marker, or a
+ledger that is past it; of a lost part, neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.sink import Seen
+from beadline.sinks._ledger import LEDGER, holds
+from beadline.sinks.postgres.connect import Run
+from beadline.sinks.postgres.names import literal, quoted
+
+MARKERS = "_beadline_parts"
+# Two starts that make the same tables at once would get in each other's way.
+_MAKE_LOCK = 0x6265_6164
+_NO_EPOCH = -1
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of one table, in the table's own schema."""
+
+    run: Run
+    schema: str
+    target: str
+
+    @property
+    def _ledger(self) -> str:
+        return quoted(self.schema, LEDGER)
+
+    @property
+    def _markers(self) -> str:
+        return quoted(self.schema, MARKERS)
+
+    def is_made(self) -> bool:
+        """Whether a query has ever been started on this schema."""
+        names = ", ".join(f"to_regclass({literal(n)})" for n in (self._ledger, self._markers))
+        return None not in self.run(f"SELECT {names}")[0]
+
+    def make(self) -> None:
+        """Create both tables unless they are there."""
+        if self.is_made():
+            return
+        # Markers are not unique: an index would make two attempts at one part wait for each other.
+        self.run(f"""BEGIN; SELECT pg_advisory_xact_lock({_MAKE_LOCK});
+            CREATE TABLE IF NOT EXISTS {self._ledger} (
+                query text NOT NULL, target text NOT NULL, sink text NOT NULL,
+                incarnation text NOT NULL, epoch bigint NOT NULL, nonce text NOT NULL,
+                rows bigint NOT NULL, decided_at_ms bigint NOT NULL,
+                PRIMARY KEY (query, target, sink));
+            CREATE TABLE IF NOT EXISTS {self._markers} (
+                query text NOT NULL, target text NOT NULL, sink text NOT NULL,
+                incarnation text NOT NULL, epoch bigint NOT NULL, gid text NOT NULL);
+            CREATE INDEX IF NOT EXISTS {quoted(f"{MARKERS}_by_query")}
+                ON {self._markers} (query, target); COMMIT""")
+
+    def mark(self, id_: PartId, gid: str) -> None:
+        """Write the marker of a part, in the transaction of its rows."""
+        texts = (id_.query, self.target, id_.sink, id_.incarnation)
+        values = f"{', '.join(map(literal, texts))}, {id_.epoch}, {literal(gid)}"
+        self.run(f"INSERT INTO {self._markers} VALUES ({values})")
+
+    def lock(self, query: QueryId, sink: str) -> None:
+        """Make others wait who write an epoch of this sink, until this transaction ends."""
+        key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
+        self.run(
+            f"INSERT INTO {self._ledger} VALUES ({key}, {literal(query.incarnation)}, {_NO_EPOCH}, "
+            "'', 0, 0) ON CONFLICT DO NOTHING"
+        )
+        self.run(f"SELECT 1 FROM {self._ledger} WHERE {self._mine(query, sink)} FOR UPDATE")
+
+    def holds(self, epoch: EpochId, sink: str, where: str) -> bool:
+        """Whether all of this epoch is there; raise if another query of its name wrote here."""
+        mine, others = self._mine(epoch.query, sink), self._others(epoch.query)
+        return holds(
+            self._first(
+                f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {mine} OR {others} "
+                f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}",
+                epoch.query,
+            ),
+            epoch,
+            where,
+        )
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """What is remembered of the query's name; another incarnation first, then the newest."""
+        named = self._named(query)
+        return self._first(
+            f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {named} "
+            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {named}",
+            query,
+        )
+
+    def _first(self, select: str, query: QueryId) -> Seen | None:
+        rows = self.run(
+            f"SELECT * FROM ({select}) found ORDER BY incarnation = {literal(query.incarnation)}, "
+            "epoch DESC, nonce DESC LIMIT 1"
+        )
+        return Seen(*rows[0]) if rows else None
+
+    def write(self, epoch: EpochId, sink: str, rows: int) -> None:
+        """Say that the epoch is there; the row is locked, and older."""
+        self.run(
+            f"UPDATE {self._ledger} SET incarnation = {literal(epoch.query.incarnation)}, "
+            f"epoch = {epoch.number}, nonce = {literal(epoch.nonce)}, rows = {rows}, "
+            f"decided_at_ms = {epoch.decided_at_ms} WHERE {self._mine(epoch.query, sink)}"
+        )
+        self._trim(epoch, sink)
+
+    def complete_before(self, epoch: EpochId, sink: str) -> None:
+        """Say that all epochs before this one are complete, and let their markers go."""
+        if epoch.number == 0:
+            return
+        query, before = epoch.query, epoch.number - 1
+        key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
+        self.run(
+            f"INSERT INTO {self._ledger} AS held VALUES ({key}, {literal(query.incarnation)}, "
+            f"{before}, '', 0, {epoch.decided_at_ms}) ON CONFLICT (query, target, sink) DO UPDATE "
+            "SET epoch = excluded.epoch, nonce = '', decided_at_ms = excluded.decided_at_ms "
+            "WHERE held.epoch < excluded.epoch AND held.incarnation = excluded.incarnation"
+        )
+        self._trim(epoch, sink)
+
+    def _trim(self, epoch: EpochId, sink: str) -> None:
+        """Let the markers of older epochs go, in the act in which the ledger passes them."""
+        self.run(
+            f"DELETE FROM {self._markers} WHERE {self._mine(epoch.query, sink)} AND "
+            f"epoch < {epoch.number} AND incarnation = {literal(epoch.query.incarnation)}"
+        )
+
+    def committed(self, epoch: EpochId, sink: str, gids: Sequence[str]) -> set[str]:
+        """Which of these parts are there: proven by their markers, or by a ledger past them.
+
+        One statement, so that a marker cannot go between the two looks.
+        """
+        mine = self._mine(epoch.query, sink)
+        listed = ", ".join(map(literal, gids))
+        ((newest, found),) = self.run(
+            f"SELECT (SELECT epoch FROM {self._ledger} WHERE {mine}), "
+            f"(SELECT json_agg(gid)::text FROM {self._markers} WHERE {self._named(epoch.query)} "
+            f"AND gid IN ({listed}))"
+        )
+        if newest is not None and newest >= epoch.number:
+            return set(gids)
+        return set(json.loads(found)) if found else set()
+
+    def _named(self, query: QueryId) -> str:
+        return f"(query = {literal(query.name)} AND target = {literal(self.target)})"
+
+    def _mine(self, query: QueryId, sink: str) -> str:
+        return f"({self._named(query)} AND sink = {literal(sink)})"
+
+    def _others(self, query: QueryId) -> str:
+        return f"({self._named(query)} AND incarnation <> {literal(query.incarnation)})"

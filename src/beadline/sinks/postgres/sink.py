@@ -1,0 +1,198 @@
+"""``PostgresSink``: an epoch's rows in a table, once, by prepared transactions or staged.
+
+The files of this folder in the order of a row's way: ``check`` (with ``table``, ``plan``,
+``columns``, ``way``) before the first row; ``prepare`` (with ``refused``) on the executors, which
+leaves a ``part``; ``two_phase`` or ``staged`` (with ``settle``) at commit, both with the
+``ledger``; ``discard`` for what is left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sinks._ledger import LEDGER
+from beadline.sinks._names import name_from
+from beadline.sinks.postgres import staged, two_phase
+from beadline.sinks.postgres.check import check
+from beadline.sinks.postgres.connect import (
+    Run,
+    asked,
+    connected,
+    is_database_error,
+    is_transient,
+    said,
+)
+from beadline.sinks.postgres.discard import discard, in_doubt
+from beadline.sinks.postgres.ledger import MARKERS, Ledger
+from beadline.sinks.postgres.names import NAME_BYTES_MAX
+from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart
+from beadline.sinks.postgres.prepare import Preparing
+from beadline.sinks.postgres.table import read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mode = Literal["append", "upsert", "add"]
+How = Literal["auto", "staged", "prepared"]
+_NOTHING = "Nothing was written."
+_FINE = {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}
+
+
+@dataclass(frozen=True)
+class PostgresSink(Sink[PostgresPart]):
+    """Rows into a table of PostgreSQL, which must exist.
+
+    ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; where a key comes twice
+    in an epoch, the row with the largest ``order_by`` counts, and without it that is an error; a
+    row whose column ``deleted`` is true deletes its key. ``add`` adds every other column to what is
+    there under the ``key``; a null adds nothing. ``deleted`` and ``order_by`` may name columns that
+    the table has not.
+
+    ``how`` is "prepared" (a prepared transaction per part), "staged" (a staging table per part, and
+    one transaction per epoch) or "auto", the first where server and table allow it.
+    ``timeout_s`` is how long a part waits for a server that is away, and anybody for a lock.
+
+    >>> PostgresSink("postgresql://localhost/shop", table="orders", mode="upsert", key="id")
+    PostgresSink(postgres-orders)
+    """
+
+    dsn: str
+    table: str
+    schema: str | None = None
+    mode: Mode = "append"
+    key: Sequence[str] = ()
+    order_by: str | None = None
+    deleted: str | None = None
+    how: How = "auto"
+    timeout_s: float = 30.0
+    _name: str = field(default="", repr=False)
+
+    committable: ClassVar[type[Committable]] = PostgresPart
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be right on any server."""
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        object.__setattr__(self, "key", key)
+        ours = self.table in (LEDGER, MARKERS) or self.table.startswith(STAGE_PREFIX)
+        for name in (self.table, *(() if self.schema is None else (self.schema,))):
+            if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX or ours:
+                raise BadSink(f"{name!r} cannot name the table of a sink. {_NOTHING}")
+        if self.mode not in ("append", "upsert", "add"):
+            raise BadSink(f"mode {self.mode!r} is not append, upsert or add. {_NOTHING}")
+        if self.how not in ("auto", "staged", "prepared"):
+            raise BadSink(f"how {self.how!r} is not auto, staged or prepared. {_NOTHING}")
+        if (self.mode == "append") == bool(key):
+            what = "takes no key" if key else 'needs the columns of a key, key=("id",) for example'
+            raise BadSink(f"{self.where}: mode {self.mode!r} {what}. {_NOTHING}")
+        if self.mode != "upsert" and (self.order_by is not None or self.deleted is not None):
+            raise BadSink(f"{self.where}: order_by= and deleted= are for mode 'upsert'. {_NOTHING}")
+        if self.deleted is not None and self.deleted in (*key, self.order_by):
+            raise BadSink(f"{self.where}: deleted= cannot be the key or the order. {_NOTHING}")
+
+    @property
+    def default_name(self) -> str:
+        """The table."""
+        words = (self.table,) if self.schema is None else (self.schema, self.table)
+        return name_from("postgres", *words)
+
+    def named(self, name: str) -> PostgresSink:
+        """Parts carry the sink's name: a query may have several sinks in one database."""
+        return replace(self, _name=name)
+
+    @property
+    def where(self) -> str:
+        """The table, for people."""
+        whole = self.table if self.schema is None else f"{self.schema}.{self.table}"
+        return f"PostgreSQL table {whole!r}"
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Is the server there, does the table fit the rows, and which way do they go?"""
+        return check(self, schema, query)
+
+    def open(self, query: QueryId) -> None:
+        """Create the ledger."""
+        with asked(self.dsn, self.timeout_s, self.where) as run:
+            ledger = self._ledger(run)
+            if ledger is not None:
+                ledger.make()
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> PostgresPart | None:
+        """Copy the part in; what the table would not take is refused, while nothing is decided."""
+        first = next((batch for batch in rows if batch.num_rows), None)
+        return None if first is None else Preparing(self, first, rows, part).run()
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]) -> CommitResult:
+        """Commit the prepared transactions, then all that is staged in one."""
+        if not parts:
+            return CommitResult({})
+        try:
+            with connected(self.dsn, self.timeout_s, again=True) as run:
+                return self._commit(run, epoch, parts)
+        except Exception as error:
+            if not is_database_error(error):
+                raise
+            words = f"{self.where}: {said(error, self.dsn)}"
+            if is_transient(error):
+                return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is decided "
+                "and nothing of it is lost; the next start finishes it."
+            ) from None
+
+    def _commit(
+        self, run: Run, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]
+    ) -> CommitResult:
+        table = read_table(run, self.schema, self.table)
+        if table is None:
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {self.where} is gone. The "
+                "epoch is decided: bring the table back, and the next start finishes it."
+            )
+        outcomes: dict[PartId, Outcome] = {}
+        detail = ""
+        prepared = [part for part in parts if part.committable.way == PREPARED]
+        if prepared:
+            outcomes, detail = two_phase.commit(run, self, table, epoch, prepared)
+        # An epoch has parts of both kinds where the slots for prepared transactions ran out. What
+        # is staged comes last, because it moves the ledger: then all of the epoch must be there.
+        waiting = [part for part in parts if part.committable.way == STAGED]
+        if waiting:
+            if set(outcomes.values()) <= _FINE:
+                outcome, detail = staged.commit(run, self, table, epoch, waiting)
+            else:
+                lost = Outcome.LOST in outcomes.values()
+                outcome = Outcome.LOST if lost else Outcome.UNKNOWN
+            outcomes |= {part.id: outcome for part in waiting}
+        return CommitResult(outcomes, detail)
+
+    def abort(self, parts: Sequence[Prepared[PostgresPart]]) -> None:
+        """Roll back, and drop."""
+        if parts:
+            with asked(self.dsn, self.timeout_s, self.where) as run:
+                discard(run, [part.committable for part in parts])
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[PostgresPart]]:
+        """List this query's prepared transactions and staging tables."""
+        with asked(self.dsn, self.timeout_s, self.where) as run:
+            table = read_table(run, self.schema, self.table)
+            schema = self.schema if table is None else table.schema
+            found = list(in_doubt(run, schema, query))
+        return [part for part in found if self._name in ("", part.id.sink)]
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """Return what ledger and markers hold for this table; another incarnation's first."""
+        with asked(self.dsn, self.timeout_s, self.where) as run:
+            ledger = self._ledger(run)
+            if ledger is None or not ledger.is_made():
+                return None
+            return ledger.last_seen(query)
+
+    def _ledger(self, run: Run) -> Ledger | None:
+        table = read_table(run, self.schema, self.table)
+        return None if table is None else Ledger(run, table.schema, table.target)

@@ -1,0 +1,106 @@
+"""Commit of prepared transactions: each by its global id, and a proof where the id is unknown.
+
+"There is no such prepared transaction" is said of one that was committed, and of one that is lost.
+The marker that is committed with the rows tells them apart. A late commit changes nothing: an id
+names one attempt at one part of one epoch, and whoever names it holds the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from beadline.chaos.points import reach
+from beadline.ids import EpochId, PartId
+from beadline.sink import Outcome, Prepared
+from beadline.sinks.postgres.connect import (
+    Run,
+    connected,
+    is_database_error,
+    is_transient,
+    said,
+    sql_state,
+)
+from beadline.sinks.postgres.discard import UNKNOWN_OBJECT
+from beadline.sinks.postgres.ledger import Ledger
+from beadline.sinks.postgres.names import literal
+from beadline.sinks.postgres.part import PostgresPart
+from beadline.sinks.postgres.table import Table
+
+if TYPE_CHECKING:
+    from beadline.sinks.postgres.sink import PostgresSink
+
+Parts = Sequence[Prepared[PostgresPart]]
+# Each commit is one wait for the disk; a connection costs about as much as a few of them.
+_PER_CONNECTION = 4
+_CONNECTIONS_MAX = 8
+
+
+def commit(
+    run: Run, sink: PostgresSink, table: Table, epoch: EpochId, parts: Parts
+) -> tuple[dict[PartId, Outcome], str]:
+    """Commit every part; return what became of each, and a word on what is unknown."""
+    ledger = Ledger(run, table.schema, table.target)
+    name = parts[0].id.sink
+    run("BEGIN")
+    if ledger.holds(epoch, name, sink.where):
+        run("ROLLBACK")
+        return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
+    # Only housekeeping: if a power cut takes it back, it takes back both of its halves.
+    run("SET LOCAL synchronous_commit = off")
+    ledger.complete_before(epoch, name)
+    run("COMMIT")
+    answers = _commit_all(run, sink, parts)
+    unknown = [part for part in parts if answers[part.id] == UNKNOWN_OBJECT]
+    proven: set[str] = set()
+    if unknown:
+        proven = ledger.committed(epoch, name, [part.committable.name for part in unknown])
+    outcomes, words = {}, set()
+    for part in parts:
+        answer = answers[part.id]
+        if answer == "":
+            outcomes[part.id] = Outcome.COMMITTED
+        elif answer != UNKNOWN_OBJECT:
+            outcomes[part.id] = Outcome.UNKNOWN
+            words.add(answer)
+        elif part.committable.name in proven:
+            outcomes[part.id] = Outcome.ALREADY_COMMITTED
+        else:
+            outcomes[part.id] = Outcome.LOST
+            words.add(f"{part.committable.name} is neither prepared nor committed")
+    return outcomes, "; ".join(sorted(words))
+
+
+def _commit_all(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str]:
+    count = min(_CONNECTIONS_MAX, -(-len(parts) // _PER_CONNECTION))
+    if count == 1:
+        return _commit_some(run, sink, parts)
+    shares = [parts[number::count] for number in range(count)]
+
+    def one(share: Parts) -> dict[PartId, str]:
+        with connected(sink.dsn, sink.timeout_s) as other:
+            return _commit_some(other, sink, share)
+
+    with ThreadPoolExecutor(count) as pool:
+        futures = [pool.submit(one, share) for share in shares]
+    return {id_: answer for future in futures for id_, answer in future.result().items()}
+
+
+def _commit_some(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str]:
+    """What the server answered for each: nothing is good, its code says that it does not know."""
+    answers = {}
+    for part in parts:
+        reach("ledger.before")
+        try:
+            run(f"COMMIT PREPARED {literal(part.committable.name)}")
+            answers[part.id] = ""
+        except Exception as error:
+            if is_database_error(error) and sql_state(error) == UNKNOWN_OBJECT:
+                answers[part.id] = UNKNOWN_OBJECT
+            elif is_database_error(error) and is_transient(error):
+                answers[part.id] = said(error, sink.dsn)
+            else:
+                raise
+        reach("ledger.after")
+    return answers

@@ -1,0 +1,11 @@
+"""Redis: staged parts, written at commit by scripts that count the rows they wrote.
+
+The files read in the order of a row's way: ``columns`` (what a column means), ``refused``, then
+at commit ``rows`` (text), ``slots`` and ``chunks`` (which rows go together), ``ledger``, ``script``
+(the one atomic act), ``client`` (the way there), ``apply`` (what the answers mean), ``commit`` and
+``notes``; ``check`` asks what the server can promise, and ``sink`` is the door.
+"""
+
+from beadline.sinks.redis.sink import RedisSink
+
+__all__ = ["RedisSink"]

@@ -1,0 +1,94 @@
+"""Chunks written, and what the answers mean: done, go on from elsewhere, or stop.
+
+Several chunks of one ledger are on the way at a time. That is safe, because each takes effect only
+if the ledger stands at its first row: if one fails, those behind it change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from beadline.sinks.redis.chunks import Chunk
+from beadline.sinks.redis.client import Client, NotNow
+from beadline.sinks.redis.ledger import Entry, Guard
+from beadline.sinks.redis.script import (
+    ANOTHER,
+    APPLIED,
+    ELSEWHERE,
+    NEWER,
+    OTHER,
+    REFUSED,
+    Script,
+    mark_script,
+)
+
+
+class Overtaken(Exception):
+    """The ledger is not where this commit could go on; ``entry`` says where it is."""
+
+    def __init__(self, status: bytes, entry: Entry | None) -> None:
+        super().__init__(status.decode())
+        self.entry = entry
+
+
+class RowRefused(Exception):
+    """The server would not take a row; those before it took effect and are counted."""
+
+    def __init__(self, key: bytes, partition: int, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+        self.partition = partition
+        self.problem = problem
+
+
+def mark(client: Client, key: bytes, guard: Guard, first: int) -> None:
+    """Move a ledger without rows of its own one step on; fine if somebody else has."""
+    script = mark_script()
+    answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
+    if answer[0] == ELSEWHERE and _done(answer[1], guard) > first:
+        return
+    if answer[0] != APPLIED:
+        raise Overtaken(answer[0], Entry.parse(answer[1]))
+
+
+def apply(client: Client, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
+    """Write chunks, whoever else writes them at the same time; each row takes effect once."""
+    left = list(chunks)
+    while left:
+        calls = [
+            (chunk.ledger, script.call(chunk.ledger, _arguments(guard, chunk), chunk.rows))
+            for chunk in left
+        ]
+        left = _left(left, client.run(script, calls), guard)
+
+
+def _arguments(guard: Guard, chunk: Chunk) -> list[bytes]:
+    return guard.arguments(chunk.first, len(chunk.rows))
+
+
+def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard) -> list[Chunk]:
+    """Return what must be sent again, cut to the rows that are not there yet."""
+    again: list[Chunk] = []
+    waiting: set[bytes] = set()
+    for chunk, answer in zip(chunks, answers, strict=True):
+        status = answer[0]
+        if status == REFUSED:
+            row = int(answer[1])
+            problem = answer[2].decode(errors="replace")
+            raise RowRefused(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+        if status in (NEWER, OTHER, ANOTHER):
+            raise Overtaken(status, Entry.parse(answer[1]))
+        if status != ELSEWHERE:
+            continue
+        done = _done(answer[1], guard)
+        if done < chunk.first and chunk.ledger not in waiting:
+            raise NotNow("the ledger went back while rows were written: Redis has restarted")
+        if done < chunk.end:
+            again.append(chunk.after(max(done, chunk.first)))
+            waiting.add(chunk.ledger)
+    return again
+
+
+def _done(entry: bytes, guard: Guard) -> int:
+    held = Entry.parse(entry)
+    return held.done if held is not None and held.epoch == guard.epoch else 0

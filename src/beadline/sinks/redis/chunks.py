@@ -1,0 +1,91 @@
+"""Which rows go into one script: of one ledger, in their order, and few enough.
+
+A script holds everybody else up while it runs, so it is kept to some milliseconds. Without a
+cluster the rows go in the order of parts and of rows in each. In a cluster they are sorted by slot
+first, the order within a slot kept: enough rows at a time that a slot's share is worth a script.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from beadline.sinks.redis import ledger
+from beadline.sinks.redis.rows import Rows
+from beadline.sinks.redis.slots import slots_of
+
+ROWS_MAX = 2_000
+VALUES_MAX = 20_000
+BYTES_MAX = 4 << 20
+SORTED_ROWS_MAX = 200_000
+SORTED_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one ledger, of which the first is number ``first`` of the epoch there."""
+
+    ledger: bytes
+    first: int
+    rows: Rows
+
+    @property
+    def end(self) -> int:
+        """The number of the row after the last."""
+        return self.first + len(self.rows)
+
+    def after(self, done: int) -> Chunk:
+        """Return the rows that are left when ``done`` rows of the ledger are there."""
+        return replace(self, first=done, rows=self.rows.cut(done - self.first))
+
+
+def in_order(rows: Iterator[Rows], key: bytes, done: int) -> Iterator[list[Chunk]]:
+    """Yield chunks of one ledger, a few at a time; the first ``done`` rows are there already."""
+    first = 0
+    for some in rows:
+        chunks = [chunk for chunk in _cut(key, first, some) if chunk.end > done]
+        first += len(some)
+        if chunks:
+            yield [chunk.after(max(done, chunk.first)) for chunk in chunks]
+
+
+def by_slot(rows: Iterator[Rows], prefix: str, query: str) -> Iterator[list[Chunk]]:
+    """Yield chunks of many ledgers, sorted by slot."""
+    counted: dict[int, int] = defaultdict(int)
+    for some in _gathered(rows):
+        numbers: dict[int, list[int]] = defaultdict(list)
+        for number, slot in enumerate(slots_of(some.keys)):
+            numbers[slot].append(number)
+        chunks: list[Chunk] = []
+        for slot, wanted in numbers.items():
+            key = ledger.slot_key(prefix, query, slot)
+            chunks += _cut(key, counted[slot], some.take(wanted))
+            counted[slot] += len(wanted)
+        yield chunks
+
+
+def _gathered(rows: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield the same rows in larger helpings."""
+    gathered, size = Rows([], [], []), 0
+    for some in rows:
+        gathered.extend(some)
+        size += _bytes(some)
+        if len(gathered) >= SORTED_ROWS_MAX or size >= SORTED_BYTES_MAX:
+            yield gathered
+            gathered, size = Rows([], [], []), 0
+    if len(gathered):
+        yield gathered
+
+
+def _cut(key: bytes, first: int, rows: Rows) -> Iterator[Chunk]:
+    if not len(rows):
+        return
+    per_row = max(1, _bytes(rows) // len(rows))
+    count = min(ROWS_MAX, VALUES_MAX // (len(rows.columns) + 1), BYTES_MAX // per_row)
+    for begin in range(0, len(rows), max(1, count)):
+        yield Chunk(key, first + begin, rows.cut(begin, begin + max(1, count)))
+
+
+def _bytes(rows: Rows) -> int:
+    return sum(sum(map(len, column)) for column in (rows.keys, *rows.columns))

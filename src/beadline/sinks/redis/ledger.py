@@ -1,0 +1,90 @@
+"""What Redis remembers of a query: how many rows of which epoch it has, and for which sink.
+
+A ledger is a hash with one field per sink of the query, and the field's text is an entry::
+
+    <prefix>beadline:ledger:<query>:head     alone: all there is
+                                             in a cluster: has the epoch begun, has it ended?
+    <prefix>beadline:ledger:<query>:{<tag>}  in a cluster: the rows of one hash slot
+
+An entry counts rows, not chunks, so that who goes on after a crash may cut them otherwise. It comes
+after the prefix, so that a user who may only touch ``<prefix>*`` can write it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from beadline.sink import Seen
+from beadline.sinks.redis.slots import tags
+
+MARK = "beadline:ledger:"
+BEGUN, ENDED = 1, 2  # what a cluster's head counts instead of rows
+
+_ENTRY = re.compile(r"([0-9a-f]{32}) (\d+) (\S+) (\d+) (\d+)\Z")
+_NO_NONCE = "-"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``done`` of ``total`` rows of an epoch have taken effect."""
+
+    incarnation: str
+    epoch: int
+    nonce: str
+    done: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole epoch is there."""
+        return self.done >= self.total
+
+    @property
+    def seen(self) -> Seen:
+        """The entry as the protocol asks for it."""
+        return Seen(self.incarnation, self.epoch, self.nonce)
+
+    @classmethod
+    def parse(cls, text: bytes | None) -> Entry | None:
+        """Read the stored form; None if there is none, ``ValueError`` if it is not ours."""
+        if not text:
+            return None
+        found = _ENTRY.match(text.decode(errors="replace"))
+        if found is None:
+            raise ValueError("an entry of the ledger cannot be read; somebody else wrote it")
+        incarnation, epoch, nonce, done, total = found.groups()
+        nonce = "" if nonce == _NO_NONCE else nonce
+        return cls(incarnation, int(epoch), nonce, int(done), int(total))
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Whose rows a script writes: what it compares with the ledger before it does."""
+
+    sink: str
+    incarnation: str
+    epoch: int
+    nonce: str
+    total: int
+
+    def arguments(self, first: int, count: int) -> list[bytes]:
+        """Return the script's first arguments: rows ``first`` to ``first + count`` come."""
+        texts = (self.sink, self.incarnation, self.epoch, self.nonce or _NO_NONCE)
+        return [str(text).encode() for text in (*texts, first, count, self.total)]
+
+
+def pattern(prefix: str, query: str) -> str:
+    """Return what all ledger keys of a query look like."""
+    return f"{prefix}{MARK}{query}:*"
+
+
+def head_key(prefix: str, query: str) -> bytes:
+    """Return the ledger that every commit begins with."""
+    return f"{prefix}{MARK}{query}:head".encode()
+
+
+def slot_key(prefix: str, query: str, slot: int) -> bytes:
+    """Return the ledger that is in this slot; a tag in the prefix has settled the slot already."""
+    tag = b"slot" if "{" in prefix else b"{%b}" % tags()[slot]
+    return f"{prefix}{MARK}{query}:".encode() + tag

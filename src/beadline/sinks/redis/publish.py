@@ -1,0 +1,72 @@
+"""Rows written at once, for ``at_least_once``: the same script without its guard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from beadline.errors import PrepareFailed
+from beadline.ids import PartId
+from beadline.sinks.redis import chunks, ledger
+from beadline.sinks.redis.apply import RowRefused, apply
+from beadline.sinks.redis.client import Client, Denied, NotNow
+from beadline.sinks.redis.columns import Layout
+from beadline.sinks.redis.ledger import Guard
+from beadline.sinks.redis.rows import Rows, rows_of
+from beadline.sinks.redis.script import Script, script_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PAUSE_S = 0.2
+
+
+def publish(
+    connect: Callable[[], AbstractContextManager[Client]],
+    layout: Layout,
+    batch: pa.RecordBatch,
+    part: PartId,
+    where: str,
+    timeout_s: float,
+) -> None:
+    """Write a batch, whatever the ledger says; while Redis is away, wait for it.
+
+    After a lost connection the whole batch is written again: that is what at-least-once means.
+    """
+    script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
+    rows = rows_of(batch, layout, part.partition)
+    what = f"query {part.query!r}, epoch {part.epoch}, part {part.partition}: {where}"
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            with connect() as client:
+                _write(client, script, layout, rows, part)
+            return
+        except RowRefused as refused:
+            raise PrepareFailed(
+                f"{what} refuses {layout.command} on key "
+                f"{refused.key.decode(errors='replace')!r}: {refused.problem}. Rows before it are "
+                "written, and will be again. Repair or delete the key."
+            ) from None
+        except Denied as error:
+            raise PrepareFailed(f"{what} refuses: {error}. The epoch is given again.") from None
+        except NotNow as error:
+            if time.monotonic() >= deadline_s:
+                raise PrepareFailed(
+                    f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
+                    "given again."
+                ) from None
+            time.sleep(_PAUSE_S)
+
+
+def _write(client: Client, script: Script, layout: Layout, rows: Rows, part: PartId) -> None:
+    guard = Guard(part.sink, part.incarnation, part.epoch, "", 0)
+    if client.cluster:
+        found = chunks.by_slot(iter((rows,)), layout.prefix, part.query)
+    else:
+        head = ledger.head_key(layout.prefix, part.query)
+        found = chunks.in_order(iter((rows,)), head, 0)
+    for some in found:
+        apply(client, script, guard, some)

@@ -1,0 +1,119 @@
+"""Rows that Redis would never take, found while nothing is decided.
+
+What only the server can know, a key that holds something of another type or a total that leaves
+64 bits, comes up at commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from beadline.sink import Part
+from beadline.sinks.redis.columns import ONE_VALUE, Layout, binary
+from beadline.sinks.redis.ledger import MARK
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VALUE_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit, unless it was set to another
+EXPIRE_MAX_S = 10**12
+_INT64_MAX = 2**63 - 1
+
+
+def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.RecordBatch:
+    """Refuse what Redis cannot take, each row once, and return the others."""
+    if layout.key:
+        reason = f"null in column {layout.key!r}, which holds the key"
+        batch = _refuse(batch, _nulls(batch.column(layout.key)), reason, part)
+        reason = f"the key in column {layout.key!r} contains {MARK!r}, which is Beadline's own"
+        batch = _refuse(batch, _marked(batch.column(layout.key)), reason, part)
+    if layout.deleted:
+        reason = f"null in column {layout.deleted!r}: is the row deleted or not?"
+        batch = _refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
+    if layout.command in ONE_VALUE:
+        batch = _without_bad_values(batch, layout, part)
+    if isinstance(layout.expire, str):
+        reason = f"column {layout.expire!r} must be 1 to {EXPIRE_MAX_S:,} seconds, or null"
+        bad = _kept(batch, layout, _outside(batch.column(layout.expire), 1, EXPIRE_MAX_S))
+        batch = _refuse(batch, bad, reason, part)
+    fields = layout.fields(batch.schema.names)
+    if layout.command == "XADD":
+        reason = "every field is null, and an entry of a stream needs one"
+        batch = _refuse(batch, _all_null(batch, fields), reason, part)
+    if batch.nbytes > VALUE_BYTES_MAX:
+        for name in (*layout.special, *fields):
+            reason = f"column {name!r} is larger than Redis's limit, {VALUE_BYTES_MAX:,} bytes"
+            batch = _refuse(batch, _large(batch.column(name)), reason, part)
+    return batch
+
+
+def _without_bad_values(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    reason = f"null in column {layout.value!r}, which {layout.command} needs"
+    bad = _kept(batch, layout, _nulls(batch.column(layout.value)))
+    batch = _refuse(batch, bad, reason, part)
+    column = batch.column(layout.value)
+    if layout.command == "INCRBY" and pa.types.is_uint64(column.type):
+        reason = f"column {layout.value!r} is above {_INT64_MAX}, the most that INCRBY can add"
+        batch = _refuse(batch, pc.greater(column, pa.scalar(_INT64_MAX, pa.uint64())), reason, part)
+    if layout.command == "INCRBYFLOAT" and pa.types.is_floating(column.type):
+        reason = f"column {layout.value!r} is not a finite number, and cannot be added"
+        batch = _refuse(batch, pc.invert(pc.is_finite(column)), reason, part)
+    return batch
+
+
+def _refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    if bad is None or not pc.any(bad, min_count=0).as_py():
+        return batch
+    part.refuse(batch.filter(bad), reason)
+    return batch.filter(pc.invert(bad))
+
+
+def _kept(batch: pa.RecordBatch, layout: Layout, bad: Any) -> Any:
+    """Of a row that deletes its key nobody needs the value."""
+    import pyarrow.compute as pc
+
+    if bad is None or not layout.deleted:
+        return bad
+    return pc.and_(bad, pc.invert(batch.column(layout.deleted)))
+
+
+def _nulls(column: pa.Array) -> Any:
+    return column.is_null() if column.null_count else None
+
+
+def _marked(column: pa.Array) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.fill_null(pc.match_substring(binary(column), MARK.encode()), False)
+
+
+def _outside(column: pa.Array, least: int, most: int) -> Any:
+    import pyarrow.compute as pc
+
+    if not len(column):
+        return None
+    return pc.fill_null(pc.or_(pc.less(column, least), pc.greater(column, most)), False)
+
+
+def _all_null(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Any:
+    import pyarrow.compute as pc
+
+    bad = None
+    for name in fields:
+        nulls = _nulls(batch.column(name))
+        if nulls is None:
+            return None
+        bad = nulls if bad is None else pc.and_(bad, nulls)
+    return bad
+
+
+def _large(column: pa.Array) -> Any:
+    import pyarrow.compute as pc
+
+    sizes = pc.fill_null(pc.binary_length(binary(column)), 0)
+    return pc.greater(sizes, VALUE_BYTES_MAX)

@@ -1,0 +1,172 @@
+"""The one atomic act: a script that compares the ledger, writes rows, and counts them.
+
+Redis runs a script alone, and puts all that it wrote into its log as one transaction; but it takes
+nothing back when a command fails in the middle (a key of another type, a sum that leaves 64 bits).
+So the ledger counts rows: the script writes first that all will be done, which also finds out
+whether the server takes writes at all, and at the first row that fails it writes how many were. The
+next script goes on from exactly there. Nothing that is called after the first write may end the
+script by an error, hence ``pcall`` round every row.
+
+It answers one of::
+
+    applied                      the rows took effect
+    elsewhere  <entry>           the ledger stands at another row; nothing was written
+    refused    <row> <error>     the rows before this one took effect
+    newer, other, another <entry>   the ledger is at a newer epoch, another decision of this epoch,
+                                    another incarnation; nothing was written
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from beadline.sinks.redis.columns import ONE_VALUE, WITH_FIELDS, Layout
+from beadline.sinks.redis.rows import Rows
+
+APPLIED, ELSEWHERE, REFUSED = b"applied", b"elsewhere", b"refused"
+NEWER, OTHER, ANOTHER = b"newer", b"other", b"another"
+
+_GUARD = """
+local sink, incarnation, epoch, nonce = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local first, count, total = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local held = redis.call('HGET', KEYS[1], sink)
+local done = 0
+if held then
+  local i, e, n, d, t = string.match(held, '^(%x+) (%d+) (%S+) (%d+) (%d+)$')
+  if i ~= incarnation then return {'another', held} end
+  if tonumber(e) > tonumber(epoch) then return {'newer', held} end
+  if tonumber(e) == tonumber(epoch) then
+    if n ~= nonce or t ~= total then return {'other', held} end
+    done = tonumber(d)
+  end
+end
+if done ~= first then return {'elsewhere', held or ''} end
+local function note(rows)
+  local entry = {incarnation, epoch, nonce, string.format('%.0f', rows), total}
+  redis.call('HSET', KEYS[1], sink, table.concat(entry, ' '))
+end
+note(first + count)
+"""
+_NO_GUARD = """
+local first = 0
+local function note(rows) end
+"""
+_ROWS = """
+local rows = #KEYS - 1
+local base = 7 + names
+local function column(number, row) return ARGV[base + (number - 1) * rows + row] end
+local function failed(answer) return type(answer) == 'table' and answer.err end
+local function act(key, row)
+%s
+end
+for row = 1, rows do
+  local ran, answer = pcall(act, KEYS[row + 1], row)
+  local problem = failed(answer)
+  if not ran then problem = problem or tostring(answer) end
+  if problem then
+    note(first + row - 1)
+    return {'refused', tostring(row - 1), problem}
+  end
+end
+return {'applied', ''}
+"""
+_DELETE = "if column({deleted}, row) == '1' then return redis.pcall('DEL', key) end"
+_SIMPLE = "local answer = redis.pcall('{command}', key, column(1, row))"
+_SET_EXPIRE = """local seconds = {expire}
+if seconds ~= '' then return redis.pcall('SET', key, column(1, row), 'EX', seconds) end
+return redis.pcall('SET', key, column(1, row))"""
+_FIELDS = """local set, gone = {{'{command}', key{id}}}, {{'HDEL', key}}
+local present = column(names + 1, row)
+for field = 1, names do
+  if present == '' or string.byte(present, field) == 49 then
+    set[#set + 1] = ARGV[7 + field]
+    set[#set + 1] = column(field, row)
+  else
+    gone[#gone + 1] = ARGV[7 + field]
+  end
+end
+local answer
+if #set > {bare} then answer = redis.pcall(unpack(set)) end
+if '{command}' == 'HSET' and #gone > 2 and not failed(answer) then
+  answer = redis.pcall(unpack(gone))
+end"""
+_EXPIRE = """if not failed(answer) then
+  local seconds = {expire}
+  if seconds ~= '' then redis.pcall('EXPIRE', key, seconds) end
+end"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, and the name under which the server keeps it."""
+
+    source: bytes
+    names: tuple[bytes, ...] = ()
+
+    @property
+    def sha(self) -> bytes:
+        """What Redis calls it."""
+        return hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+    def load(self) -> bytes:
+        """Return the command that makes the server know it."""
+        return command([b"SCRIPT", b"LOAD", self.source])
+
+    def call(self, ledger: bytes, arguments: Sequence[bytes], rows: Rows | None = None) -> bytes:
+        """Return the command that runs it, as it goes over the wire."""
+        keys = [ledger, *(rows.keys if rows else ())]
+        words = [b"EVALSHA", self.sha, b"%d" % len(keys), *keys, *arguments, *self.names]
+        for column in rows.columns if rows else ():
+            words += column
+        return command(words)
+
+
+def command(words: Sequence[bytes]) -> bytes:
+    r"""Return a command in Redis's protocol.
+
+    >>> command([b"GET", b"a"])
+    b'*2\r\n$3\r\nGET\r\n$1\r\na\r\n'
+    """
+    sized = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"*%d\r\n%b" % (len(words), b"".join(sized))
+
+
+@lru_cache(maxsize=64)
+def script_for(layout: Layout, fields: tuple[str, ...], guarded: bool = True) -> Script:
+    """Return the script of a command; without a guard it writes whatever the ledger says."""
+    names = f"local names = {len(fields)}"
+    body = _ROWS % "\n".join(f"  {line}" for line in _act(layout, fields).splitlines())
+    source = "\n".join((names, _GUARD if guarded else _NO_GUARD, body))
+    return Script(source.encode(), tuple(name.encode() for name in fields))
+
+
+def mark_script() -> Script:
+    """Return the script that moves a ledger on and writes no rows."""
+    return Script(f"{_GUARD}return {{'applied', ''}}".encode())
+
+
+def _act(layout: Layout, fields: tuple[str, ...]) -> str:
+    """Return what is done with one row; its answer is in ``answer`` at the end."""
+    columns = len(fields) + 1 if fields else int(layout.command in ONE_VALUE)
+    expire = ""
+    if isinstance(layout.expire, str):
+        columns += 1
+        expire = f"column({columns}, row)"
+    elif layout.expire is not None:
+        expire = f"'{layout.expire:d}'"
+    lines = [_DELETE.format(deleted=columns + 1)] if layout.deleted else []
+    if layout.command == "SET" and expire:
+        return "\n".join((*lines, _SET_EXPIRE.format(expire=expire)))
+    if layout.command in WITH_FIELDS:
+        with_id, bare = (", '*'", 3) if layout.command == "XADD" else ("", 2)
+        lines.append(_FIELDS.format(command=layout.command, id=with_id, bare=bare))
+    elif layout.command == "DEL":
+        lines.append("local answer = redis.pcall('DEL', key)")
+    else:
+        lines.append(_SIMPLE.format(command=layout.command))
+    if expire:
+        lines.append(_EXPIRE.format(expire=expire))
+    return "\n".join((*lines, "return answer"))

@@ -1,0 +1,278 @@
+"""``RedisSink``: rows as Redis commands, also those that are not idempotent, each once.
+
+Redis cannot hold a prepared transaction, so parts are staged as files (``_staging``) and written at
+commit, by a script that compares a ledger and counts the rows in the same atomic act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
+from beadline.files import split_uri
+from beadline.ids import EpochId, QueryId
+from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sinks._names import name_from
+from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks.redis import ledger, notes
+from beadline.sinks.redis.check import check_folder, check_server, promise
+from beadline.sinks.redis.client import Address, Client, Denied, NotNow, connect
+from beadline.sinks.redis.columns import (
+    COMMANDS,
+    DELETES,
+    ONE_KEY,
+    WITH_FIELDS,
+    Layout,
+    check_columns,
+)
+from beadline.sinks.redis.commit import Commit, loss, lost
+from beadline.sinks.redis.ledger import Entry
+from beadline.sinks.redis.publish import publish
+from beadline.sinks.redis.refused import EXPIRE_MAX_S, without_refused
+from beadline.sinks.redis.script import script_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Command = Literal["SET", "HSET", "DEL", "INCRBY", "INCRBYFLOAT", "XADD", "LPUSH", "RPUSH"]
+T = TypeVar("T")
+_NOTHING = "Nothing was written."
+
+
+@dataclass(frozen=True)
+class RedisSink(Sink[StagedPart]):
+    """Rows as commands on the keys of a Redis server or cluster, one command per sink.
+
+    ``key`` names the column that holds the key; ``prefix`` is put before it. ``LPUSH``, ``RPUSH``,
+    ``XADD``, ``INCRBY`` and ``INCRBYFLOAT`` may go ``into`` one key instead. ``value`` names the
+    column that ``SET``, ``INCRBY``, ``INCRBYFLOAT``, ``LPUSH`` and ``RPUSH`` take; ``HSET`` and
+    ``XADD`` make fields of all other columns. A null field is removed by ``HSET`` and left out by
+    ``XADD``. ``expire`` is a number of seconds, or a column with one for each row (null: none).
+    ``deleted`` is a boolean column, for ``SET`` and ``HSET``: where it is true, the key is deleted.
+
+    ``staging`` is a folder that driver and executors share, where parts wait for their commit.
+    ``durable=True`` is your word for what cannot be read from the server: that it syncs its log
+    before it answers, and that no replica takes over. ``on_loss`` says what to do when the server
+    has less than it acknowledged.
+
+    >>> RedisSink("redis://localhost", "XADD", into="orders", staging="/shared").default_name
+    'redis-orders-xadd'
+    """
+
+    url: str
+    command: Command = "SET"
+    key: str = "key"
+    value: str = "value"
+    into: str = ""
+    prefix: str = ""
+    expire: int | str | None = None
+    deleted: str = ""
+    staging: str | os.PathLike[str] = ""
+    cluster: bool | None = None
+    durable: bool = False
+    on_loss: Literal["stop", "go on"] = "stop"
+    timeout_s: float = 30.0
+    _name: str = ""
+
+    committable: ClassVar[type[Committable]] = StagedPart
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be right; settle the folder, as executors work in other ones."""
+        Address.parse(self.url)
+        object.__setattr__(self, "command", str(self.command).upper())
+        if self.command not in COMMANDS:
+            raise BadSink(
+                f"command {self.command!r} is not one of {', '.join(COMMANDS)}. {_NOTHING}"
+            )
+        if self.into and self.command not in ONE_KEY:
+            raise BadSink(
+                f"into={self.into!r}: {self.command} on one key would leave the last row only. "
+                f"Name the column of the keys in key=. {_NOTHING}"
+            )
+        if self.deleted and self.command not in DELETES:
+            raise BadSink(f"deleted= is for SET and HSET, not for {self.command}. {_NOTHING}")
+        self._check_expire()
+        if self.on_loss not in ("stop", "go on") or not self.timeout_s > 0:
+            raise BadSink(f"on_loss is 'stop' or 'go on', timeout_s above 0. {_NOTHING}")
+        if ledger.MARK in self.prefix + self.into:
+            raise BadSink(f"{ledger.MARK!r} in a key is Beadline's own. {_NOTHING}")
+        if not os.fspath(self.staging):
+            raise BadSink(
+                "RedisSink needs staging='/some/folder', which driver and executors share: Redis "
+                f"cannot hold rows that are not decided yet. {_NOTHING}"
+            )
+        scheme, path = split_uri(os.fspath(self.staging))
+        if scheme not in (None, "file"):
+            raise BadSink(f"staging={self.staging!r} is not a local folder. {_NOTHING}")
+        object.__setattr__(self, "staging", os.path.abspath(path))
+
+    def _check_expire(self) -> None:
+        if self.expire is None:
+            return
+        if self.command == "DEL":
+            raise BadSink(f"expire= makes no sense with DEL. {_NOTHING}")
+        if isinstance(self.expire, str):
+            return
+        if isinstance(self.expire, bool) or not 1 <= self.expire <= EXPIRE_MAX_S:
+            raise BadSink(
+                f"expire={self.expire!r} is not a column, nor 1 to {EXPIRE_MAX_S:,} whole seconds. "
+                f"{_NOTHING}"
+            )
+        object.__setattr__(self, "expire", int(self.expire))
+
+    @property
+    def default_name(self) -> str:
+        """Redis, what the keys have in common, and the command."""
+        words = ("redis", (self.prefix + self.into).strip(":"), self.command.lower())
+        return name_from(*filter(None, words))
+
+    def named(self, name: str) -> RedisSink:
+        """The ledger and staged parts carry the sink's name: a query may have several here."""
+        return replace(self, _name=name)
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(
+            self.command,
+            self.prefix,
+            self.into,
+            "" if self.into else self.key,
+            self.value,
+            self.expire,
+            self.deleted,
+        )
+
+    @property
+    def _where(self) -> str:
+        address = Address.parse(self.url)
+        keys = f", keys {self.prefix + self.into!r}" if self.prefix or self.into else ""
+        return f"Redis at {address.where}, database {address.database}{keys}"
+
+    @property
+    def _target(self) -> str:
+        address = Address.parse(self.url)
+        key = self.into or f"<{self.key}>"
+        return f"redis:{address.where}/{address.database}#{self.command} {self.prefix}{key}"
+
+    @property
+    def _staging(self) -> Staging:
+        digest = hashlib.sha256(self._target.encode()).hexdigest()[:16]
+        return Staging(f"file:{self.staging}/redis-{digest}")
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Is it there, may we write, do the columns fit, and what can it lose?"""
+        check_columns(self._layout, schema, self._where)
+        check_folder(os.fspath(self.staging), self._where)
+        fields = self._layout.fields(schema.names)
+        script = script_for(self._layout, fields)
+
+        def ask(client: Client) -> Capabilities:
+            address = Address.parse(self.url)
+            check_server(client, self.prefix, address.database, self._where)
+            head = ledger.head_key(self.prefix, query.name)
+            client.ask(lambda redis: redis.hgetall(head))
+            client.ask(lambda _: [one.script_load(script.source) for one in client.servers()])
+            found = promise(client, self.durable)
+            return Capabilities(
+                guarantee=found.guarantee,
+                sentence=found.sentence,
+                target=self._target,
+                publishes=True,
+                shared_disk=True,
+                columns=None if self.command in WITH_FIELDS else self._layout.special,
+                raised_by=found.raised_by,
+                start_over="delete the keys that it wrote, and on every server those that match "
+                f"{ledger.pattern(self.prefix, query.name)}",
+            )
+
+        return self._asked(ask, "checked")
+
+    def _asked(self, question: Callable[[Client], T], what: str) -> T:
+        """Ask the server while nothing depends on it: an error says that nothing was written."""
+        try:
+            with self._connect() as client:
+                return question(client)
+        except Denied as error:
+            raise BadSink(
+                f"{self._where} refuses to be {what}: {error}. Check user, password and what the "
+                f"user may do (docs/redis.md lists it). {_NOTHING}"
+            ) from None
+        except NotNow as error:
+            raise BadSink(
+                f"{self._where} cannot be {what}: {error}. Check the address, or start again when "
+                f"it is up. {_NOTHING}"
+            ) from None
+
+    def _connect(self) -> AbstractContextManager[Client]:
+        return connect(self.url, self.cluster, self.timeout_s)
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage the part; what Redis would never take is refused, while nothing is decided."""
+        layout = self._layout
+        return self._staging.write((without_refused(batch, layout, part) for batch in rows), part)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+        """Write what the ledger does not count yet."""
+        if not parts:
+            return CommitResult({})
+        staging, stop = self._staging, self.on_loss == "stop"
+        order = Commit(epoch, parts, self._layout, staging, self._where, stop)
+        try:
+            with self._connect() as client:
+                result = order.run(client)
+        except NotNow as error:
+            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
+            return CommitResult(unknown, f"{self._where}: {error}")
+        except Denied as error:
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where} refuses: "
+                f"{error}. The epoch is decided, and what of it took effect is counted; the next "
+                "start finishes it."
+            ) from None
+        if Outcome.LOST not in result.outcomes.values():
+            notes.note(staging.folder, epoch.query, parts[0].id.sink, epoch.number)
+            staging.discard(parts)
+        return result
+
+    def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
+        """Write the rows at once; while Redis is away, wait, up to ``timeout_s``."""
+        layout = self._layout
+        for batch in rows:
+            taken = without_refused(batch, layout, part)
+            if taken.num_rows:
+                publish(self._connect, layout, taken, part.id, self._where, self.timeout_s)
+
+    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
+        """Delete what was staged."""
+        self._staging.discard(parts)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+        """Return what is staged, half-written files too; only this sink's, if it has a name."""
+        found = self._staging.in_doubt(query)
+        return (part for part in found if not self._name or part.id.sink == self._name)
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
+        head = ledger.head_key(self.prefix, query.name)
+        texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(head)), "asked")
+        try:
+            parsed = {name.decode(): Entry.parse(text) for name, text in texts.items()}
+        except ValueError as error:
+            raise BadSink(f"{self._where}, key {head.decode()!r}: {error}. {_NOTHING}") from None
+        entries = {name: entry for name, entry in parsed.items() if entry is not None}
+        strange = [e for e in entries.values() if e.incarnation != query.incarnation]
+        if not strange and self.on_loss == "stop":
+            for sink, newest in notes.all_noted(self._staging.folder, query):
+                held = entries.get(sink)
+                if lost(newest, held):
+                    raise WrongCheckpoint(
+                        f"query {query.name!r}: {loss(self._where, newest, held)}"
+                    )
+        found = strange or sorted(entries.values(), key=lambda entry: -entry.epoch)
+        return found[0].seen if found else None

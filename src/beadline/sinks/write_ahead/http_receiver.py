@@ -1,0 +1,213 @@
+"""``HttpReceiver``: rows to an HTTP endpoint, one POST per batch, over one connection per epoch.
+
+The body holds every row with its id, the header ``Idempotency-Key`` the id of the batch, so that a
+receiver can drop repeats by either. Answers are read as follows::
+
+    2xx                       taken
+    409                       taken before, if the sink says honours_ids; else an error
+    408, 429, 5xx, no answer  nobody knows, or not now: tried again
+    anything else             refused: the query stops, and says which rows
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from beadline.errors import BadSink
+from beadline.sinks._names import name_from
+from beadline.sinks.write_ahead.json_rows import plain_rows, to_json
+from beadline.sinks.write_ahead.receiver import AlreadyTaken, Delivery, Receiver, Refused, TryAgain
+
+Form = Literal["lines", "array"]
+_TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application/json"}
+_OURS = {"idempotency-key", "content-type", "content-length", "transfer-encoding", "host"}
+_TRY_AGAIN = {408, 429}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
+_ANSWER_BYTES = 1 << 16
+_SHOWN_CHARACTERS = 200
+_SECRET_LENGTH_MIN = 4
+_NOTHING = "Nothing was written."
+
+
+@dataclass(frozen=True, repr=False)
+class HttpReceiver(Receiver):
+    """POST every batch to ``url``, as JSON lines or as one JSON array.
+
+    Each row is ``{"id": "...", "row": {...}}``. ``headers`` go with every request, and may hold a
+    secret: their values show nowhere. ``timeout_s`` is for one request; how long a batch is tried
+    again is the sink's ``timeout_s``. The receiver must answer 2xx only when the rows are safe.
+
+    >>> HttpReceiver("https://shop.example/orders?key=s3cret").target
+    'https://shop.example/orders'
+    """
+
+    url: str
+    headers: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 10.0
+    form: Form = "lines"
+    # Of this epoch, and not in use just now; a batch that is sent takes one of them, or a new one.
+    _idle: list[http.client.HTTPConnection] = field(default_factory=list, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what could never be sent, without repeating what may be secret."""
+        headers = self._pairs
+        object.__setattr__(self, "headers", headers)
+        self._check_url()
+        for name, value in headers:
+            if not _HEADER_NAME.match(name) or not _HEADER_VALUE.match(value):
+                raise BadSink(
+                    f"{self!r}: header {name!r} cannot be sent: names are letters, digits and '-', "
+                    f"values have no line breaks and only Latin-1 characters. {_NOTHING}"
+                )
+            if name.lower() in _OURS:
+                raise BadSink(f"{self!r}: header {name!r} is set by the receiver. {_NOTHING}")
+        if self.form not in _TYPES:
+            raise BadSink(f"{self!r}: form is 'lines' or 'array', not {self.form!r}. {_NOTHING}")
+        if not self.timeout_s > 0:
+            raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+
+    def _check_url(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            good = False
+        if not good or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
+            raise BadSink(
+                "the url of an HttpReceiver must be like https://host:port/path, in plain ASCII "
+                f"(others percent-encoded). {_NOTHING}"
+            )
+        if parts.username is not None or parts.password is not None:
+            raise BadSink(
+                f"{self!r}: a url holds no user and password, because it is shown to people. Give "
+                f"them as headers={{'Authorization': ...}}. {_NOTHING}"
+            )
+
+    def __repr__(self) -> str:
+        """Where it posts to; no header, and nothing of the url that may be secret."""
+        return f"HttpReceiver({self.target})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A connection does not travel."""
+        return {**self.__dict__, "_idle": []}
+
+    @property
+    def name(self) -> str:
+        """Host and path."""
+        parts = self._parts
+        return name_from(f"{parts.hostname}{parts.path}".rstrip("/"))
+
+    @property
+    def target(self) -> str:
+        """The url without what may be secret in it: user, password, query."""
+        parts = self._parts
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}{parts.path}"
+
+    @property
+    def _pairs(self) -> tuple[tuple[str, str], ...]:
+        given = self.headers.items() if isinstance(self.headers, Mapping) else self.headers
+        return tuple((str(name), str(value)) for name, value in given)
+
+    @property
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+    def check(self) -> None:
+        """Is somebody there? Nothing is sent."""
+        connection = self._connect()
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            raise BadSink(
+                f"{self.target} cannot be reached: {self._said(error)}. Start the receiver, or "
+                f"correct the url. {_NOTHING}"
+            ) from None
+        finally:
+            connection.close()
+
+    def deliver(self, delivery: Delivery) -> None:
+        """One POST; what was answered decides."""
+        try:
+            status, reason, retry_after, body = self._post(delivery)
+        except (OSError, http.client.HTTPException) as error:
+            raise TryAgain(f"no answer from {self.target} ({self._said(error)})") from None
+        if 200 <= status < 300:
+            return
+        said = self._shown(f"{status} {reason}", body)
+        if status == 409:
+            raise AlreadyTaken(f"it answers {said}")
+        if status in _TRY_AGAIN or status >= 500:
+            raise TryAgain(f"it answers {said}", retry_after)
+        raise Refused(f"it answers {said}")
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = self._parts
+        assert parts.hostname is not None
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(
+                parts.hostname, parts.port or 443, timeout=self.timeout_s
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=self.timeout_s)
+
+    def _post(self, delivery: Delivery) -> tuple[int, str, float, bytes]:
+        """Send the batch; return status, reason, seconds to wait, and the body's beginning."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        parts = self._parts
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = {
+            **dict(self._pairs),
+            "Idempotency-Key": delivery.id,
+            "Content-Type": _TYPES[self.form],
+        }
+        try:
+            connection.request("POST", path, self._body(delivery), headers)
+            response = connection.getresponse()
+            body = response.read(_ANSWER_BYTES)
+        except BaseException:
+            connection.close()
+            raise
+        if not response.isclosed():
+            connection.close()  # there is more, which nobody reads; it connects again by itself
+        self._idle.append(connection)
+        wait = response.headers.get("Retry-After", "")
+        return response.status, response.reason, float(wait) if wait.isdigit() else 0.0, body
+
+    def _body(self, delivery: Delivery) -> bytes:
+        rows = [
+            to_json({"id": id_, "row": row})
+            for id_, row in zip(delivery.ids, plain_rows(delivery.table), strict=True)
+        ]
+        if self.form == "array":
+            return f"[{','.join(rows)}]".encode()
+        return "".join(f"{row}\n" for row in rows).encode()
+
+    def _said(self, error: Exception) -> str:
+        return self._shown(f"{type(error).__name__}: {error}", b"")
+
+    def _shown(self, text: str, body: bytes) -> str:
+        """What the other side said, in one line, without our secrets: it may have echoed them."""
+        answer = body.decode(errors="replace").strip()
+        whole = f"{text}: {answer}" if answer else text
+        query = self._parts.query
+        values = [value for _, value in self._pairs] + [query, *re.split(r"[&=]", query)]
+        words = {word for value in values for word in (value, *value.split())}
+        for word in sorted(words, key=len, reverse=True):
+            if len(word) >= _SECRET_LENGTH_MIN:
+                whole = whole.replace(word, "…")
+        whole = " ".join(whole.split())
+        return whole if len(whole) <= _SHOWN_CHARACTERS else whole[: _SHOWN_CHARACTERS - 1] + "…"

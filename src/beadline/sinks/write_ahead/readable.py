@@ -1,0 +1,116 @@
+"""Rows that no receiver could be given, and those that a user's ``accepts`` turns down.
+
+At commit the epoch is decided, and a row that cannot be handed over would hold it up for good. So
+what Python cannot hold (a date after the year 9999, text that is not UTF-8) is refused at prepare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import PrepareFailed
+from beadline.sink import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Accepts = Callable[["pa.RecordBatch"], tuple["pa.Array", str]]
+
+UNREADABLE = (
+    "a value in it cannot be read in Python: a date outside the years 1 to 9999, or bad text"
+)
+# A day inside what Python has: an offset from UTC may move a timestamp so far.
+_FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def without_refused(batch: pa.RecordBatch, accepts: Accepts | None, part: Part) -> pa.RecordBatch:
+    """Refuse what cannot be delivered, each row once, and return the others."""
+    import pyarrow as pa
+
+    if not _all_readable(batch):
+        good = [_can_be_read(batch.slice(row, 1)) for row in range(batch.num_rows)]
+        batch = _refuse(batch, pa.array(good, pa.bool_()), UNREADABLE, part)
+    if accepts is None or not batch.num_rows:
+        return batch
+    return _refuse(batch, *_asked(accepts, batch), part)
+
+
+def _refuse(batch: pa.RecordBatch, good: Any, reason: str, part: Part) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    if pc.all(good, min_count=0).as_py():
+        return batch
+    part.refuse(batch.filter(pc.invert(good)), reason)
+    return batch.filter(good)
+
+
+def _asked(accepts: Accepts, batch: pa.RecordBatch) -> tuple[Any, str]:
+    """Return what ``accepts`` says, if it makes sense; null is no."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    answer = accepts(batch)
+    try:
+        mask, reason = answer
+        if isinstance(mask, pa.ChunkedArray):
+            mask = mask.combine_chunks()
+        good = pc.fill_null(pa.array(mask, pa.bool_()), False)
+        if len(good) != batch.num_rows or not isinstance(reason, str) or not reason:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise PrepareFailed(
+            f"accepts= must return a boolean for each of {batch.num_rows} rows, true for those "
+            "that are taken, and one reason for the others as text: (pa.array([True, ...]), "
+            f"'why'). It returned {type(answer).__name__}. Nothing of the epoch was written."
+        ) from None
+    return good, reason
+
+
+def _all_readable(batch: pa.RecordBatch) -> bool:
+    """Whether every value of every row becomes a Python value; without making them."""
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+        return all(_readable(column) for column in batch.columns)
+    except (pa.ArrowException, ValueError, OverflowError):
+        return False
+
+
+def _readable(column: pa.Array) -> bool:
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_date(kind):
+        return _within(column, _PER_DAY["ms"] if types.is_date64(kind) else 1)
+    if types.is_timestamp(kind):
+        return _within(column, _PER_DAY[kind.unit])
+    if types.is_nested(kind):
+        column.to_pylist()  # raises; how deep a date may hide is not worth a second way
+    return True
+
+
+def _within(column: pa.Array, per_day: int) -> bool:
+    """Whether all days are well inside; a batch that is not is looked at row by row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wide = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+    bounds = pc.min_max(wide.cast(pa.int64())).as_py()
+    if bounds["min"] is None:
+        return True
+    inside = bounds["min"] >= _FIRST_DAY * per_day
+    return bool(inside and bounds["max"] < _LAST_DAY * per_day)
+
+
+def _can_be_read(row: pa.RecordBatch) -> bool:
+    import pyarrow as pa
+
+    try:
+        row.validate(full=True)
+        row.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError):
+        return False
+    return True

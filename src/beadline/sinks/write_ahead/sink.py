@@ -1,0 +1,238 @@
+"""``WriteAheadSink``: for systems without transactions, an HTTP endpoint or a user's function.
+
+Rows become durable files at prepare (``sinks/_staging``) and are delivered at commit, in order, by
+the driver. How far that went is kept in a file, batch by batch, so that after a crash it goes on
+behind the last batch that was acknowledged. The one that was on its way may arrive twice. Every row
+has an id that never changes: a receiver that drops repeats by it makes this exactly-once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from beadline.committable import Committable
+from beadline.errors import BadSink
+from beadline.files import join
+from beadline.files.base import split_uri
+from beadline.files.local import local_path
+from beadline.ids import EpochId, QueryId
+from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
+from beadline.sinks._names import name_from
+from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks.write_ahead.epoch import Run
+from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
+from beadline.sinks.write_ahead.readable import Accepts, without_refused
+from beadline.sinks.write_ahead.receiver import Deliver, FunctionReceiver, Receiver
+from beadline.sinks.write_ahead.rounds import Ways
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NOTHING = "Nothing was written."
+
+
+@dataclass(frozen=True)
+class WriteAheadSink(Sink[StagedPart]):
+    """Rows to ``deliver``, a top-level function or a ``Receiver``, ``batch_rows`` at a time.
+
+    ``folder`` holds the staged rows, and what is remembered of the receiver: driver and executors
+    must share that disk, and the next start needs it too. ``name`` names the receiver in it.
+    ``honours_ids=True`` is your promise that the receiver takes no row twice that has the same id.
+    ``timeout_s`` is how long a batch is tried again before the outcome is called unknown, which is
+    logged and asked again. ``parallel`` parts are delivered at once; above 1, order is kept within
+    each part only. ``accepts`` is given every batch at prepare and returns a boolean per row, true
+    for those that are taken, with one reason for the others: they are refused, for a dead letter
+    sink, which after the decision they cannot be.
+    """
+
+    deliver: Deliver | Receiver
+    folder: str | os.PathLike[str]
+    name: str = ""
+    batch_rows: int = 500
+    honours_ids: bool = False
+    timeout_s: float = 30.0
+    parallel: int = 1
+    accepts: Accepts | None = None
+
+    committable: ClassVar[type[Committable]] = StagedPart
+
+    def __post_init__(self) -> None:
+        """Settle name and folder here, as executors work in other folders."""
+        _check_callable("deliver", self.deliver, receiver=True)
+        if self.accepts is not None:
+            _check_callable("accepts", self.accepts, receiver=False)
+        name = self.name or self._receiver.name
+        if not name or not isinstance(name, str):
+            raise BadSink(
+                "this receiver has no name of its own: give the sink one that will stay the same, "
+                f'WriteAheadSink(..., name="shop"). {_NOTHING}'
+            )
+        object.__setattr__(self, "name", name_from(name))
+        scheme, path = split_uri(os.fspath(self.folder))
+        if scheme in (None, "file"):
+            path = f"file:{os.path.abspath(path)}"
+        else:
+            path = os.fspath(self.folder)
+        object.__setattr__(self, "folder", path)
+        Staging(path)  # refuses what is not on a disk
+        for setting in ("batch_rows", "parallel"):
+            value = getattr(self, setting)
+            if not isinstance(value, int) or value < 1:
+                raise BadSink(f"{self!r}: {setting} must be 1 or more, not {value!r}. {_NOTHING}")
+        if not self.timeout_s > 0:
+            raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+
+    @property
+    def default_name(self) -> str:
+        """The receiver's."""
+        return self.name
+
+    @property
+    def _receiver(self) -> Receiver:
+        if isinstance(self.deliver, Receiver):
+            return self.deliver
+        return FunctionReceiver(self.deliver)
+
+    @property
+    def _home(self) -> str:
+        return join(os.fspath(self.folder), self.name)
+
+    @property
+    def _staging(self) -> Staging:
+        return Staging(join(self._home, "parts"))
+
+    @property
+    def _state(self) -> str:
+        return join(self._home, "state")
+
+    @property
+    def _where(self) -> str:
+        target = self._receiver.target
+        return f"receiver {self.name!r}" + (f" ({target})" if target else "")
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Can the sink travel, can the folder be written and locked, is the receiver there?"""
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise BadSink(
+                f"{self._where}: the rows have two columns named {twice[0]!r}, of which a row can "
+                f"hold one. Rename one in rows=. {_NOTHING}"
+            )
+        self._check_travels()
+        _check_folder(local_path(os.fspath(self.folder)))
+        self._receiver.check()
+        target = self._receiver.target
+        return Capabilities(
+            guarantee=Guarantee.EXACTLY_ONCE if self.honours_ids else Guarantee.AT_LEAST_ONCE,
+            sentence=self._sentence(),
+            target=f"write-ahead:{self._home}" + (f" → {target}" if target else ""),
+            shared_disk=True,
+            raised_by=""
+            if self.honours_ids
+            else "What raises it is a receiver that drops repeats by id: honours_ids=True.",
+            start_over=f"let the receiver forget the query's rows, and delete "
+            f"{local_path(self._state)}/{query.name}~*",
+        )
+
+    def _sentence(self) -> str:
+        order = "in order" if self.parallel == 1 else "in order within each part"
+        if self.honours_ids:
+            return (
+                "Each row takes effect once, as far as the receiver drops rows whose id it has "
+                f"seen, which honours_ids=True promises for it; rows are delivered {order}."
+            )
+        what = "the batch" if self.parallel == 1 else f"the up to {self.parallel} batches"
+        return (
+            f"No row is lost, and rows are delivered {order}; {what} of up to {self.batch_rows} "
+            "rows that a crash or a lost answer finds on the way may be delivered again, with the "
+            "same ids."
+        )
+
+    def _check_travels(self) -> None:
+        from pyspark import cloudpickle
+
+        try:
+            cloudpickle.dumps(self)  # type: ignore[no-untyped-call]
+        except Exception as error:  # noqa: BLE001 (a user's object may raise anything)
+            raise BadSink(
+                f"{self._where} cannot be sent to Spark's workers with the sink "
+                f"({type(error).__name__}: {error}). Let it hold settings only: make connections, "
+                "files and locks in Receiver.open(), and leave them out in __getstate__. "
+                f"{_NOTHING}"
+            ) from None
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage the part; what could not be delivered is refused, while nothing is decided."""
+        taken = (without_refused(batch, self.accepts, part) for batch in rows if batch.num_rows)
+        return self._staging.write(taken, part)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+        """Deliver what is not delivered yet, in the order of parts and of the rows in each."""
+        if not parts:
+            return CommitResult({})
+        files = StateFiles(self._state, epoch.query.name, parts[0].id.sink)
+        files.make()
+        ways = Ways(
+            receiver=self._receiver,
+            where=self._where,
+            batch_rows=self.batch_rows,
+            parallel=self.parallel,
+            honours_ids=self.honours_ids,
+            timeout_s=self.timeout_s,
+        )
+        run = Run(ways, files, self._staging, epoch, parts)
+        try:
+            return run.finish()
+        finally:
+            run.close()
+
+    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
+        """Delete what was staged."""
+        self._staging.discard(parts)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+        """Return what is staged, half-written files too."""
+        return self._staging.in_doubt(query)
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """Return the newest epoch of which the receiver may have rows."""
+        return last_seen(self._state, query)
+
+
+def _check_callable(setting: str, value: object, receiver: bool) -> None:
+    """A function is known by its name, in the next start and on other machines."""
+    name = str(getattr(value, "__qualname__", ""))
+    wanted = "a function of a module's top level" + (", or a Receiver" if receiver else "")
+    what = ""
+    if isinstance(value, type):
+        what = f"the class {name} itself; make one: {name}(...)"
+    elif "<" in name:
+        what = f"{name}, which is made anew in every run"
+    elif inspect.iscoroutinefunction(getattr(value, "deliver", value)):
+        what = f"{name or 'one'} that is async: nobody would await it"
+    elif not callable(value) and not (receiver and isinstance(value, Receiver)):
+        what = repr(type(value).__name__)
+    if what:
+        raise BadSink(f"{setting}= takes {wanted}, not {what}. {_NOTHING}")
+
+
+def _check_folder(path: str) -> None:
+    """Raise unless files can be made and locked there; the folder itself is made later."""
+    folder = path
+    while not os.path.lexists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise BadSink(
+            f"folder {path} cannot be used ({folder}: {error.strerror}). It must be a folder in "
+            "which this user can make files, on a file system that has file locks (flock). "
+            f"{_NOTHING}"
+        ) from error

@@ -1,0 +1,172 @@
+"""Values in ``MySqlSink``: what arrives is what was sent, and what cannot is refused by row."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from beadline.errors import RowsRefused
+from beadline.sinks.mysql.loading import Loader
+from beadline.testing.servers import MariaDbServer
+from tests.servers.mysql_tables import Table
+
+ODD = [
+    "", " ", "NULL", "\\N", "\\", "'", '"', "`", "%s", "%", "a\tb", "a\nb", "\r\n", "\0", "\x1a",
+    "\\t", "\\0", "a\\'b", "--", "ß ö 漢 🧵", "\b", "trailing\\",
+]  # fmt: skip
+
+
+@pytest.fixture(params=[True, False], ids=["LOAD DATA", "INSERT"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(Loader, "local_allowed", request.param)
+    return bool(request.param)
+
+
+def test_every_odd_value_arrives(mariadb_server: MariaDbServer, way: bool) -> None:
+    table = Table(
+        mariadb_server, "id INT, w LONGTEXT CHARACTER SET utf8mb4, b LONGBLOB, v VARBINARY(99)"
+    )
+    binary = [bytes(range(256)), b"", b"\\", b"'", b"\t\n\0", b"\xff\xfe", None]
+    rows: list[tuple[Any, ...]] = [
+        (i, word, binary[i % len(binary)], b"\x00\x01") for i, word in enumerate(ODD)
+    ]
+    rows.append((99, None, None, None))
+    given = pa.table(
+        {
+            "id": pa.array([row[0] for row in rows], pa.int32()),
+            "w": pa.array([row[1] for row in rows]),
+            "b": pa.array([row[2] for row in rows], pa.binary()),
+            "v": pa.array([row[3] for row in rows], pa.large_binary()),
+        }
+    )
+    table.write(given.slice(0, 5), given.slice(5))  # sliced arrays begin in mid-buffer
+    assert table.rows() == sorted(rows, key=repr)
+
+
+def test_every_type_arrives(mariadb_server: MariaDbServer, way: bool) -> None:
+    table = Table(
+        mariadb_server,
+        "i8 TINYINT, u32 INT UNSIGNED, i64 BIGINT, f32 FLOAT, f32d DOUBLE, f64 DOUBLE,"
+        " flag BOOLEAN, d DECIMAL(38,18), tiny DECIMAL(20,12), day DATE, at DATETIME(6),"
+        " ts TIMESTAMP(6) NULL, wall DATETIME(6), ms DATETIME(3), raw BINARY(3),"
+        " nothing VARCHAR(9)",
+    )
+    at = dt.datetime(2024, 2, 29, 23, 59, 59, 999999)
+    utc = at.replace(tzinfo=dt.timezone.utc)
+    second = {"at": dt.datetime(1, 1, 1), "day": dt.date(9999, 12, 31)}
+    values: dict[str, tuple[Any, Any]] = {
+        "i8": (pa.int8(), [-128, 127]),
+        "u32": (pa.uint32(), [2**32 - 1, 0]),
+        "i64": (pa.int64(), [-(2**63), 2**63 - 1]),
+        "f32": (pa.float32(), [0.5, -1.25]),
+        "f32d": (pa.float32(), [0.5, 0.10000000149011612]),
+        "f64": (pa.float64(), [5e-324, -1.7976931348623157e308]),
+        "flag": (pa.bool_(), [True, False]),
+        "d": (pa.decimal128(38, 18), [Decimal("-1.000000000000000001"), Decimal(10) ** 19]),
+        "tiny": (pa.decimal128(20, 12), [Decimal("0.000000000001"), Decimal("-12.5")]),
+        "day": (pa.date32(), [dt.date(1, 1, 1), second["day"]]),
+        "at": (pa.timestamp("us", tz="Europe/Berlin"), [utc, second["at"]]),
+        "ts": (pa.timestamp("us", tz="UTC"), [utc, dt.datetime(1970, 1, 1, 0, 0, 1)]),
+        "wall": (pa.timestamp("us"), [at, None]),
+        "ms": (pa.timestamp("ns"), [dt.datetime(2024, 1, 1, 0, 0, 0, 123000), None]),
+        "raw": (pa.binary(3), [b"\0ab", b"abc"]),
+        "nothing": (pa.null(), [None, None]),
+    }
+    arrays = {name: pa.array(found, type_) for name, (type_, found) in values.items()}
+    table.write(pa.table(arrays))
+    plain = [
+        tuple(v.replace(tzinfo=None) if isinstance(v, dt.datetime) else v for v in row)
+        for row in zip(*(found for _, found in values.values()), strict=True)
+    ]
+    assert table.rows(", ".join(values)) == sorted(plain, key=repr)
+
+
+MISFITS: list[tuple[str, Any, list[Any], str]] = [
+    ("TINYINT", pa.int64(), [128, -129], "out of the range of tinyint"),
+    ("INT UNSIGNED", pa.int64(), [-1, 2**32], "out of the range"),
+    ("BIGINT", pa.uint64(), [2**63], "out of the range"),
+    ("DECIMAL(5,2)", pa.int64(), [1000, -1000], "out of the range"),
+    ("DECIMAL(5,2)", pa.decimal128(10, 2), [Decimal(1000)], "out of the range"),
+    ("DECIMAL(5,2) UNSIGNED", pa.decimal128(5, 2), [Decimal(-1)], "out of the range"),
+    ("DOUBLE", pa.float64(), [float("nan"), float("inf"), float("-inf")], "NaN or infinite"),
+    ("VARCHAR(3) CHARACTER SET utf8mb4", pa.string(), ["abcd", "🧵🧵🧵🧵"], "longer than 3 char"),
+    ("CHAR(3)", pa.string(), ["ab "], "ends with a space"),
+    ("TINYTEXT CHARACTER SET utf8mb4", pa.string(), ["ö" * 128], "longer than 255 bytes"),
+    ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), ["🧵"], "beyond utf8mb3"),
+    ("VARCHAR(9) CHARACTER SET latin1", pa.string(), ["漢"], "does not take it: Incorrect string"),
+    ("ENUM('a','b')", pa.string(), ["c"], "does not take it: Data truncated"),
+    ("VARBINARY(2)", pa.binary(), [b"abc"], "longer than 2 bytes"),
+    ("BINARY(2)", pa.binary(), [b"a"], "not 2 bytes long"),
+    ("DATE", pa.date32(), [-719_163, 2_932_897], "outside the years 1 to 9999"),
+    ("DATETIME(6)", pa.timestamp("us"), [-719_163 * 86_400_000_000], "outside the years 1 to 9999"),
+    ("DATETIME", pa.timestamp("us"), [1], "finer than datetime"),
+    ("TIMESTAMP(6) NULL", pa.timestamp("us", "UTC"), [0, 2**31 * 10**6], "outside 1970 to 2038"),
+    ("INT NOT NULL", pa.int32(), [None], "null"),
+]
+
+
+@pytest.mark.parametrize(("declared", "type_", "bad", "reason"), MISFITS)
+def test_what_does_not_fit_is_refused_and_the_rest_goes_on(
+    mariadb_server: MariaDbServer, declared: str, type_: Any, bad: list[Any], reason: str
+) -> None:
+    table = Table(mariadb_server, f"id INT, v {declared}")
+    good = {"INT NOT NULL": 7, "ENUM('a','b')": "a", "BINARY(2)": b"ok"}.get(declared)
+    rows = pa.table(
+        {
+            "id": pa.array(range(len(bad) + 2), pa.int32()),
+            "v": pa.concat_arrays([pa.array(some, type_) for some in ([good], bad, [good])]),
+        }
+    )
+    sink = table.opened(rows.schema)
+    part = table.prepare(sink, rows, dead_letters=True)
+    assert sorted(first for first, _ in table.refused) == list(range(1, len(bad) + 1))
+    assert all(reason in why for _, why in table.refused), table.refused
+    assert all("'v'" in why or "`v`" in why for _, why in table.refused), "the column has a name"
+    assert table.commit(sink, [part])
+    assert table.rows() == [(0, good), (len(bad) + 1, good)]
+    assert not any("_beadline" in why for _, why in table.refused), "a replay must say the same"
+    with pytest.raises(RowsRefused, match="Nothing of the epoch was written"):
+        table.prepare(sink, rows, epoch=1)
+    assert table.stages() == []
+
+
+def test_a_part_of_which_all_is_refused_leaves_nothing(mariadb_server: MariaDbServer) -> None:
+    table = Table(mariadb_server, "v ENUM('a')")
+    rows = pa.table({"v": ["x", "y"]})
+    sink = table.opened(rows.schema)
+    assert table.prepare(sink, rows, dead_letters=True) is None
+    assert len(table.refused) == 2
+    assert table.stages() == []
+
+
+def test_a_row_above_the_packet_is_refused(mariadb_server: MariaDbServer, way: bool) -> None:
+    table = Table(mariadb_server, "id INT, w LONGTEXT")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "w": ["a", "x" * 17_000_000, "c"]})
+    sink = table.opened(rows.schema)
+    part = table.prepare(sink, rows, dead_letters=True)
+    assert [(first, "max_allowed_packet" in why) for first, why in table.refused] == [(2, True)]
+    table.commit(sink, [part])
+    assert table.rows() == [(1, "a"), (3, "c")]
+
+
+def test_many_rows_go_in_several_statements(mariadb_server: MariaDbServer, way: bool) -> None:
+    table = Table(mariadb_server, "id INT, w VARCHAR(200)")
+    count = 150_000
+    rows = pa.table(
+        {"id": pa.array(range(count), pa.int32()), "w": ["x" * (i % 150) for i in range(count)]}
+    )
+    table.write(rows)
+    total = sum(i % 150 for i in range(count))
+    assert table.run(
+        f"SELECT COUNT(*), COUNT(DISTINCT id), SUM(LENGTH(w)) FROM {table.database}.t"
+    ) == [(count, count, total)]
+
+
+def test_zero_stays_zero_in_a_numbered_column(mariadb_server: MariaDbServer) -> None:
+    table = Table(mariadb_server, "id INT AUTO_INCREMENT PRIMARY KEY, w INT")
+    table.write(pa.table({"id": pa.array([0], pa.int32()), "w": pa.array([1], pa.int32())}))
+    assert table.rows() == [(0, 1)]

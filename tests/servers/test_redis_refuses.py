@@ -1,0 +1,168 @@
+"""What ``RedisSink`` says before the first row: settings, columns, access, and what can be lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from beadline.errors import BadSink, CommitFailed
+from beadline.sink import Guarantee
+from beadline.sinks import RedisSink
+from beadline.testing.servers import RedisServer, redis
+from beadline.testing.suite.target import QUERY, epoch_id
+from tests.servers.test_redis_sink import Hands
+
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
+URL = "redis://:dont-tell-me@127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"command": "GET"}, "is not one of SET"),
+        ({"staging": ""}, "staging="),
+        ({"staging": "hdfs://namenode/x"}, "not a local folder"),
+        ({"into": "x"}, "last row only"),
+        ({"command": "XADD", "deleted": "d"}, "deleted="),
+        ({"command": "DEL", "expire": 5}, "DEL"),
+        ({"expire": 0}, "whole seconds"),
+        ({"expire": True}, "whole seconds"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"on_loss": "panic"}, "on_loss"),
+        ({"prefix": "beadline:ledger:"}, "Beadline's own"),
+        ({"url": "http://:dont-tell-me@h"}, "a URL of Redis"),
+        ({"url": "redis://:dont-tell-me/x@h:port"}, "a URL of Redis"),
+    ],
+)
+def test_settings_that_cannot_be_right(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadSink) as refused:
+        RedisSink(**{"url": URL, "staging": "/tmp/x", **settings})
+    assert said in str(refused.value)
+    assert "dont-tell-me" not in str(refused.value)
+
+
+LIST = pa.list_(pa.int64())
+COLUMNS: list[tuple[dict[str, Any], list[tuple[str, pa.DataType]], str]] = [
+    ({}, [("value", pa.string())], "'key' is not in the rows"),
+    ({}, [("key", pa.string())], "'value' is not in the rows"),
+    ({}, [("key", pa.float64()), ("value", pa.string())], "cannot be a key"),
+    ({}, [("key", pa.string()), ("value", LIST)], "no text in Redis"),
+    ({}, [("key", pa.string()), ("value", LIST), ("value", LIST)], "two columns"),
+    ({"command": "INCRBY"}, [("key", pa.string()), ("value", pa.float64())], "INCRBYFLOAT"),
+    ({"command": "INCRBYFLOAT"}, [("key", pa.string()), ("value", pa.string())], "adds numbers"),
+    ({"command": "HSET"}, [("key", pa.string())], "1 to 1,000"),
+    ({"expire": "value"}, [("key", pa.string()), ("value", pa.string())], "whole seconds"),
+    ({"deleted": "value"}, [("key", pa.string()), ("value", pa.string())], "a boolean"),
+]
+
+
+@pytest.mark.parametrize(("settings", "columns", "said"), COLUMNS)
+def test_columns_that_do_not_fit(
+    tmp_path: Path, settings: dict[str, Any], columns: Any, said: str
+) -> None:
+    """Found without a server, and before one is asked."""
+    with pytest.raises(BadSink, match=said):
+        Hands(URL, tmp_path, **settings).sink.check(pa.schema(columns), QUERY)
+
+
+def test_no_server(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    with pytest.raises(BadSink, match=r"127\.0\.0\.1:1.*start again") as refused:
+        Hands(URL, tmp_path).sink.check(SCHEMA, QUERY)
+    assert time.monotonic() - begun_s < 5
+    assert "dont-tell-me" not in repr(refused.getrepr())
+
+
+def test_a_staging_folder_that_cannot_be(redis_server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(BadSink, match="staging="):
+        Hands(redis_server.url, tmp_path / "file" / "x").sink.check(SCHEMA, QUERY)
+
+
+def test_a_wrong_password_is_not_repeated(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Not in the message, nor in an error that hangs on it."""
+    wrong = redis_server.url.replace(redis_server.password, "dont%2Ftell-me")
+    hands = Hands(wrong, tmp_path)
+    parts = hands.prepare(0, {"key": ["a"], "value": ["1"]})
+    for call in (
+        lambda: hands.sink.check(SCHEMA, QUERY),
+        lambda: hands.sink.last_seen(QUERY),
+        lambda: hands.sink.commit(epoch_id(0), parts),
+    ):
+        with pytest.raises((BadSink, CommitFailed), match="password") as refused:
+            call()
+        assert refused.value.__cause__ is None
+        for text in (str(refused.value), repr(hands.sink), str(refused.getrepr(style="value"))):
+            assert "tell-me" not in text
+
+
+RISKS: list[tuple[dict[str, str], str, str]] = [
+    ({"appendonly": "no"}, "of the whole time", "CONFIG SET appendonly yes"),
+    ({"appendonly": "no", "save": "60 1"}, "last snapshot", "CONFIG SET appendonly yes"),
+    ({"appendfsync": "everysec"}, "second or two", "CONFIG SET appendfsync always"),
+    ({"appendfsync": "no"}, "half minute", "CONFIG SET appendfsync always"),
+    ({"no-appendfsync-on-rewrite": "yes"}, "rewritten", "no-appendfsync-on-rewrite no"),
+    ({"maxmemory-policy": "allkeys-lru"}, "doubles rows", "maxmemory-policy noeviction"),
+    ({"maxmemory-policy": "volatile-ttl"}, "evicts keys", "maxmemory-policy noeviction"),
+]
+
+
+def test_what_the_server_can_lose_is_read_from_it(tmp_path: Path) -> None:
+    with redis() as server, server.client() as client:
+        sink = Hands(server.url, tmp_path).sink
+        for settings, risk, cure in RISKS:
+            before = {name: client.config_get(name)[name] for name in settings}
+            for name, value in settings.items():
+                client.config_set(name, value)
+            found = sink.check(SCHEMA, QUERY)
+            assert found.guarantee is Guarantee.AT_MOST_ONCE, settings
+            assert risk in found.sentence
+            assert found.sentence.endswith(".")
+            assert cure in found.raised_by
+            for name, value in before.items():
+                client.config_set(name, value)
+        assert sink.check(SCHEMA, QUERY).guarantee is Guarantee.EXACTLY_ONCE
+        server.kill()  # it is busy with a new log, and would take its time
+
+
+def test_settings_that_may_not_be_read(tmp_path: Path) -> None:
+    """As on managed servers: then only the user can know. The rest is all that it may do."""
+    with redis() as server, server.client() as client:
+        needed = "set hget hgetall hset evalsha script|load info ping select"
+        rules = ["on", ">dont-tell-me", "~mine:*", *(f"+{name}" for name in needed.split())]
+        client.execute_command("ACL", "SETUSER", "small", *rules)
+        url = server.url.replace(f":{server.password}", "small:dont-tell-me")
+        hands = Hands(url, tmp_path, prefix="mine:")
+        found = hands.sink.check(SCHEMA, QUERY)
+        assert found.guarantee is Guarantee.AT_MOST_ONCE
+        assert "CONFIG GET" in found.sentence
+        assert "durable=True" in found.raised_by
+        known = Hands(url, tmp_path, prefix="mine:", durable=True)
+        assert known.sink.check(SCHEMA, QUERY).guarantee is Guarantee.EXACTLY_ONCE
+        hands.write(0, {"key": ["a"], "value": ["1"]})
+        assert client.get("mine:a") == b"1"
+        with pytest.raises(BadSink, match="refuses to be checked"):
+            Hands(url, tmp_path, prefix="others:").sink.check(SCHEMA, QUERY)
+
+
+def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
+    quick = {"repl-diskless-sync-delay": "0"}
+    with redis(quick) as server, redis({"masterauth": server.password}) as other:
+        with other.client() as client:
+            client.replicaof("127.0.0.1", server.port)
+            deadline_s = time.monotonic() + 30
+            while client.info("replication")["master_link_status"] != "up":
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+        with pytest.raises(BadSink, match=f"replica.*{server.port}"):
+            Hands(other.url, tmp_path).sink.check(SCHEMA, QUERY)
+        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+        assert found.guarantee is Guarantee.AT_MOST_ONCE
+        assert "takes over" in found.sentence
+        known = Hands(server.url, tmp_path, durable=True).sink.check(SCHEMA, QUERY)
+        assert known.guarantee is Guarantee.EXACTLY_ONCE
+        server.kill()  # it would wait for its replica

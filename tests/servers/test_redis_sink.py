@@ -1,0 +1,229 @@
+"""``RedisSink`` on a real server: what each command leaves behind, and what is refused before."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from beadline.errors import RowsRefused
+from beadline.sink import Guarantee, Outcome, Part, Prepared
+from beadline.sinks import RedisSink
+from beadline.testing.servers import RedisServer
+from beadline.testing.suite.target import QUERY, epoch_id, part_id
+
+_prefixes = (f"sink-{number}:" for number in itertools.count())
+
+
+class Hands:
+    """A sink on a prefix of its own, and the calls that the protocol would make."""
+
+    def __init__(self, url: str, folder: Path, **settings: Any) -> None:
+        given = {"prefix": next(_prefixes), "staging": folder, **settings}
+        self.sink = RedisSink(url, **given)
+        self.refused: list[tuple[Any, str]] = []
+
+    def key(self, name: str) -> str:
+        return f"{self.sink.prefix}{name}"
+
+    def prepare(self, epoch: int, *shares: dict[str, Any] | pa.Table) -> list[Prepared[Any]]:
+        parts = []
+        for number, share in enumerate(shares):
+            table = share if isinstance(share, pa.Table) else pa.table(share)
+            id_ = part_id(epoch, number)
+            part = Part(id_, refuse=lambda rows, why: self.refused.append((rows, why)))
+            made = self.sink.prepare(iter(table.to_batches()), part)
+            if made is not None:
+                parts.append(Prepared(id_, made.rows, made))
+        return parts
+
+    def commit(self, epoch: int, parts: list[Prepared[Any]]) -> set[Outcome]:
+        return set(self.sink.commit(epoch_id(epoch), parts).outcomes.values())
+
+    def write(self, epoch: int, *shares: dict[str, Any] | pa.Table) -> None:
+        assert self.commit(epoch, self.prepare(epoch, *shares)) == {Outcome.COMMITTED}
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Iterator[Any]:
+    with redis_server.client() as client:
+        yield client
+
+
+def test_a_durable_server_is_exactly_once(redis_server: RedisServer, tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.string()), ("value", pa.string()), ("more", pa.int64())])
+    found = Hands(redis_server.url, tmp_path).sink.check(schema, QUERY)
+    assert found.guarantee is Guarantee.EXACTLY_ONCE
+    assert not found.atomic
+    assert "part of an epoch" in found.sentence
+    assert found.columns == ("key", "value")
+    assert redis_server.password not in repr(found)
+
+
+def test_set_expires_and_deletes(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
+    hands = Hands(redis_server.url, tmp_path, expire="ttl", deleted="gone")
+    rows = {
+        "key": ["a", "b", "c", "d"],
+        "value": ["1", "2", None, "4"],
+        "ttl": [100, None, -5, 50],
+        "gone": [False, False, True, False],
+    }
+    redis.set(hands.key("c"), "old")
+    redis.set(hands.key("b"), "old", ex=1000)
+    hands.write(0, rows)
+    assert redis.mget(hands.key("a"), hands.key("b"), hands.key("c")) == [b"1", b"2", None]
+    assert 90 < redis.ttl(hands.key("a")) <= 100
+    assert redis.ttl(hands.key("b")) == -1, "a plain SET ends an expiry"
+    assert hands.refused == [], "a row that deletes needs no value"
+
+
+def test_hset_removes_what_is_null(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
+    hands = Hands(redis_server.url, tmp_path, command="HSET", key="id", expire=60, deleted="gone")
+    types = pa.schema(
+        [("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("gone", pa.bool_())]
+    )
+    first = {"id": [1, 2, 3], "name": ["one", "two", "three"], "n": [1, 2, 3], "gone": [False] * 3}
+    later = {
+        "id": [1, 2, 3, 4],
+        "name": [None, None, "x", "four"],
+        "n": [10, None, 0, 4],
+        "gone": [False, False, True, False],
+    }
+    hands.write(0, pa.table(first, types))
+    hands.write(1, pa.table(later, types))
+    assert redis.hgetall(hands.key("1")) == {b"n": b"10"}
+    assert not redis.exists(hands.key("2"), hands.key("3")), "nothing is left of them"
+    assert redis.hgetall(hands.key("4")) == {b"name": b"four", b"n": b"4"}
+    assert 0 < redis.ttl(hands.key("4")) <= 60
+
+
+def test_del_and_lists_and_floats(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
+    hands = Hands(redis_server.url, tmp_path, command="RPUSH", into="list")
+    hands.write(0, {"value": ["a", "b"]}, {"value": ["c"]})
+    hands.write(1, {"value": ["d"]})
+    assert redis.lrange(hands.key("list"), 0, -1) == [b"a", b"b", b"c", b"d"], "in order"
+    adds = Hands(redis_server.url, tmp_path, command="INCRBYFLOAT", prefix=hands.sink.prefix)
+    adds.write(2, {"key": ["f", "f"], "value": [0.5, 1e3]})
+    assert float(redis.get(hands.key("f"))) == 1000.5
+    drops = Hands(redis_server.url, tmp_path, command="DEL", prefix=hands.sink.prefix)
+    drops.write(3, {"key": ["f", "list", "never-there"]})
+    assert not redis.exists(hands.key("f"), hands.key("list"))
+
+
+def test_values_have_the_text_that_is_documented(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    hands = Hands(redis_server.url, tmp_path, command="HSET")
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 6000)
+    utc = at.replace(tzinfo=datetime.timezone.utc)
+    columns: dict[str, Any] = {
+        "key": pa.array([b"\xff\x00"], pa.binary()),
+        "int": [2**63 - 1],
+        "float": [0.1],
+        "bool": [True],
+        "decimal": [Decimal("0.0000000001")],
+        "date": [at.date()],
+        "clock": pa.array([at], pa.timestamp("ms")),
+        "time": pa.array([utc], pa.timestamp("us", "Europe/Vienna")),
+        "raw": [b"\r\n\xff"],
+        "fixed": pa.array([b"ab"], pa.binary(2)),
+        "text": ["ß"],
+    }
+    hands.sink.check(pa.table(columns).schema, QUERY)
+    hands.write(0, columns)
+    assert redis.hgetall(hands.sink.prefix.encode() + b"\xff\x00") == {
+        b"int": b"9223372036854775807",
+        b"float": b"0.1",
+        b"bool": b"1",
+        b"decimal": b"0.0000000001",
+        b"date": b"2026-01-02",
+        b"clock": b"2026-01-02T03:04:05.006",
+        b"time": b"2026-01-02T03:04:05.006000Z",
+        b"raw": b"\r\n\xff",
+        b"fixed": b"ab",
+        b"text": "ß".encode(),
+    }
+
+
+INT = pa.int64()
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"key": [None, "a"], "value": ["1", "2"]}, "null in column 'key'"),
+    ({}, {"key": ["b", "a"], "value": [None, "2"]}, "null in column 'value'"),
+    ({}, {"key": ["x:beadline:ledger:q:head", "a"], "value": ["1", "2"]}, "Beadline's own"),
+    ({"expire": "t"}, {"key": ["b", "a"], "value": ["1", "2"], "t": [0, 1]}, "seconds"),
+    ({"expire": "t"}, {"key": ["b", "a"], "value": ["1", "2"], "t": [10**13, None]}, "seconds"),
+    (
+        {"deleted": "d"},
+        {"key": ["b", "a"], "value": ["1", "2"], "d": [None, False]},
+        "deleted or not",
+    ),
+    (
+        {"command": "INCRBY"},
+        {"key": ["b", "a"], "value": pa.array([2**63, 2], pa.uint64())},
+        "above",
+    ),
+    (
+        {"command": "INCRBYFLOAT"},
+        {"key": ["b", "a"], "value": [float("nan"), 2.0]},
+        "not a finite",
+    ),
+    ({"command": "XADD"}, {"key": ["b", "a"], "n": pa.array([None, 2], INT)}, "every field"),
+]
+
+
+@pytest.mark.parametrize(("settings", "rows", "reason"), REFUSED)
+def test_rows_are_refused_before_anything_is_decided(
+    redis_server: RedisServer,
+    redis: Any,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    rows: dict[str, Any],
+    reason: str,
+) -> None:
+    """Each goes to the dead letters once; the other row takes effect."""
+    hands = Hands(redis_server.url, tmp_path, **settings)
+    hands.sink.check(pa.table(rows).schema, QUERY)
+    hands.write(0, rows)
+    [(refused, why)] = hands.refused
+    assert refused.num_rows == 1
+    assert reason in why
+    assert redis.exists(hands.key("a"))
+    assert not redis.exists(hands.key("b"))
+    with pytest.raises(RowsRefused, match=reason.replace("(", r"\(")):
+        hands.sink.prepare(iter(pa.table(rows).to_batches()), Part(part_id(1)))
+
+
+def test_publish_needs_no_ledger(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
+    hands = Hands(redis_server.url, tmp_path, command="RPUSH")
+    batches = pa.table({"key": ["a", "a"], "value": ["1", "2"]}).to_batches()
+    for _ in range(2):
+        hands.sink.publish(iter(batches), Part(part_id(0)))
+    assert redis.lrange(hands.key("a"), 0, -1) == [b"1", b"2", b"1", b"2"]
+    assert hands.sink.last_seen(QUERY) is None
+
+
+def test_two_sinks_of_one_query_on_the_same_keys(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    """Their ledgers and their staged parts are told apart by name."""
+    hands = Hands(redis_server.url, tmp_path, command="INCRBY", into="total")
+    sinks = [hands.sink.named(name) for name in ("first", "second")]
+    parts = []
+    for sink in sinks:
+        id_ = replace(part_id(0), sink=sink._name)
+        made = sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
+        assert made is not None
+        parts.append(Prepared(id_, 2, made))
+    for sink, part in zip(sinks, parts, strict=True):
+        assert [one.id for one in sink.in_doubt(QUERY)] == [part.id]
+    for _ in range(2):
+        for sink, part in zip(sinks, parts, strict=True):
+            sink.commit(epoch_id(0), [part])
+    assert redis.get(hands.key("total")) == b"6"

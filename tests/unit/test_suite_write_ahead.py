@@ -1,0 +1,77 @@
+"""The conformance suite on ``WriteAheadSink``, with a receiver that honours ids or does not.
+
+The receiver is a file of JSON lines. What it makes of ids is its own affair, which is the point.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from beadline.sink import AnySink
+from beadline.sinks import WriteAheadSink
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+from tests.unit.write_ahead_receivers import FileReceiver, received
+
+
+class HonestHarness(SinkHarness):
+    """In order, and the receiver honours ids."""
+
+    settings: dict[str, Any] = {"honours_ids": True}  # noqa: RUF012 (never changed)
+
+    def __init__(self, folder: Path) -> None:
+        self.names = (folder / f"target{number}" for number in itertools.count())
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        top = next(self.names)
+        receiver = FileReceiver(str(top / "received"), bool(self.settings.get("honours_ids")))
+        return WriteAheadSink(receiver, folder=top / "wal", batch_rows=2, **self.settings)
+
+    def visible(self, sink: AnySink) -> list[Row]:
+        return [entry["row"] for entry in received(receiver_of(sink).path)]
+
+    def leftovers(self, sink: AnySink) -> Collection[str]:
+        folder = parts_of(sink)
+        files = folder.iterdir() if folder.is_dir() else iter(())
+        progress = folder.parent.glob("state/*.progress")
+        return [path.name for path in (*files, *progress)]
+
+    def plant_stranger(self, sink: AnySink) -> str | None:
+        parts_of(sink).mkdir(parents=True)
+        (parts_of(sink) / "notes.txt").write_text("mine")
+        return "notes.txt"
+
+
+class ParallelHarness(HonestHarness):
+    """Several parts at once."""
+
+    settings = {"honours_ids": True, "parallel": 3}  # noqa: RUF012
+
+
+class CarelessHarness(HonestHarness):
+    """At-least-once: the receiver takes everything that comes."""
+
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+
+def receiver_of(sink: AnySink) -> FileReceiver:
+    assert isinstance(sink, WriteAheadSink)
+    assert isinstance(sink.deliver, FileReceiver)
+    return sink.deliver
+
+
+def parts_of(sink: AnySink) -> Path:
+    assert isinstance(sink, WriteAheadSink)
+    return Path(sink._staging.folder.removeprefix("file:"))
+
+
+@pytest.fixture(params=[HonestHarness, ParallelHarness, CarelessHarness])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> SinkHarness:
+    made: SinkHarness = request.param(tmp_path)
+    return made
