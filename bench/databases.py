@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from beadline.sinks import MySqlSink, PostgresSink, RedisSink
 from beadline.testing.servers import mariadb, postgres, redis
+from beadline.testing.servers.ports import LOOPBACK
 from bench._common import report, spread
 from bench._databases import COLUMNS, Write, database_session, ours, read, theirs, write_rows
 
@@ -30,7 +32,7 @@ ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all 
 Side = Callable[[Path], float]
 
 
-def rounds(sides: Mapping[str, Side], empty: Callable[[], None], folder: Path) -> dict[str, Any]:
+def rounds(sides: Mapping[str, Side], empty: Callable[[], object], folder: Path) -> dict[str, Any]:
     """Let the sides take turns; return each one's seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
@@ -50,6 +52,16 @@ def ratio(seconds: Mapping[str, list[float]], them: str, us: str) -> dict[str, f
     return spread([t / u for t, u in zip(seconds[them], seconds[us], strict=True)])
 
 
+def asked(server: Any, *statements: str) -> Any:
+    """Run statements with a client of our own; return what the last one says, if anything."""
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        found = cursor.fetchall() if cursor.description else None
+        connection.commit()
+    return found
+
+
 def jdbc(url: str, table: str, driver: str, user: str, password: str) -> Write:
     """Spark's own writer, as the documentation shows it."""
     properties = {"driver": driver, "user": user, "password": password}
@@ -65,9 +77,9 @@ def postgres_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
     write_rows(spark, folder / "in", ROWS)
     with postgres() as server:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-        server.execute(f"CREATE TABLE orders ({columns})")
-        url = f"jdbc:postgresql://{server.host}:{server.port}/{server.database}"
-        login = ("org.postgresql.Driver", server.user, server.password)
+        asked(server, f"CREATE TABLE orders ({columns})")
+        url = f"jdbc:postgresql://{LOOPBACK}:{server.port}/postgres"
+        login = ("org.postgresql.Driver", "postgres", server.password)
         plain = jdbc(url, "orders", *login)
         tuned = jdbc(f"{url}?reWriteBatchedInserts=true", "orders", *login)
         frame = read(spark, folder / "in")
@@ -77,10 +89,10 @@ def postgres_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 "tuned_jdbc": lambda out: theirs(frame, tuned, out),
                 "beadline": lambda out: ours(frame, PostgresSink(server.dsn, table="orders"), out),
             },
-            lambda: server.execute("TRUNCATE orders; DROP TABLE IF EXISTS _beadline_ledger"),
+            lambda: asked(server, "TRUNCATE orders"),
             folder,
         )
-        assert server.fetch("SELECT count(*) FROM orders") == [(ROWS,)]
+        assert list(asked(server, "SELECT count(*) FROM orders")) == [(ROWS,)]
     return {
         "postgres_append_vs_jdbc": ratio(seconds, "jdbc", "beadline")["p50"],
         "postgres_append_vs_tuned_jdbc": ratio(seconds, "tuned_jdbc", "beadline")["p50"],
@@ -98,7 +110,7 @@ def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
     statement += f"UPDATE SET {changes}"
     with postgres() as server:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-        server.execute(f"CREATE TABLE orders ({columns}, PRIMARY KEY (id))")
+        asked(server, f"CREATE TABLE orders ({columns}, PRIMARY KEY (id))")
         dsn = server.dsn
 
         def many(rows: Iterator[Any]) -> None:
@@ -117,9 +129,10 @@ def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 "beadline": lambda out: ours(frame, sink, out),
             },
             # Half of the rows are there already, so that both kinds of upsert happen.
-            lambda: server.execute(
-                "TRUNCATE orders; DROP TABLE IF EXISTS _beadline_ledger; INSERT INTO orders (id) "
-                f"SELECT n FROM generate_series(0, {UPSERTS}, 2) AS n"
+            lambda: asked(
+                server,
+                "TRUNCATE orders",
+                f"INSERT INTO orders (id) SELECT n FROM generate_series(0, {UPSERTS}, 2) AS n",
             ),
             folder,
         )
@@ -133,9 +146,9 @@ def mysql_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Appends against JDBC with its batches rewritten."""
     write_rows(spark, folder / "in", ROWS)
     with mariadb() as server:
-        kinds = {name: kind.replace("timestamp", "datetime") for name, kind in COLUMNS.items()}
+        kinds = {name: kind.replace("timestamptz", "datetime(6)") for name, kind in COLUMNS.items()}
         columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-        server.execute(f"CREATE TABLE orders ({columns})")
+        asked(server, f"CREATE TABLE orders ({columns})")
         url = f"jdbc:mysql://{server.host}:{server.port}/{server.database}"
         url += "?rewriteBatchedStatements=true&connectionTimeZone=UTC"
         tuned = jdbc(url, "orders", "com.mysql.cj.jdbc.Driver", server.user, server.password)
@@ -146,13 +159,10 @@ def mysql_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 "tuned_jdbc": lambda out: theirs(frame, tuned, out),
                 "beadline": lambda out: ours(frame, sink, out),
             },
-            lambda: [
-                server.execute(text)
-                for text in ("TRUNCATE orders", "DROP TABLE IF EXISTS _beadline_ledger")
-            ],
+            lambda: asked(server, "TRUNCATE orders"),
             folder,
         )
-        assert server.fetch("SELECT count(*) FROM orders") == [(ROWS,)]
+        assert list(asked(server, "SELECT count(*) FROM orders")) == [(ROWS,)]
     return {
         "mysql_vs_tuned_jdbc": ratio(seconds, "tuned_jdbc", "beadline")["p50"],
         "mysql_append_s": {name: spread(found) for name, found in seconds.items()},

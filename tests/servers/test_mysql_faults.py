@@ -185,3 +185,18 @@ def test_a_paused_driver_does_not_hold_up_its_successor_for_long(table: Table) -
     assert outcome == {Outcome.COMMITTED}
     assert told == [{Outcome.UNKNOWN}]
     assert table.rows() == shown()
+
+
+def test_rows_that_come_slowly_outlast_the_idle_connection(table: Table) -> None:
+    sink = table.opened(some_rows().schema)
+    impatient = table.sink(timeout_s=2)
+
+    def slowly() -> Iterator[Any]:
+        for number, batch in enumerate(some_rows().to_batches(max_chunksize=250)):
+            if number == 2:
+                time.sleep(3)
+            yield batch
+
+    part = table.prepare(impatient, slowly())
+    table.commit(sink, [part])
+    assert table.rows() == shown()

@@ -97,7 +97,11 @@ def test_a_connection_that_is_still_open_is_no_proof(
     sink = table.opened(ROWS.schema)
     held: list[Connection] = []
     close = Connection.close
-    monkeypatch.setattr(Connection, "close", lambda one: held.append(one) or None)
+
+    def keep(connection: Connection) -> None:
+        held.append(connection)
+
+    monkeypatch.setattr(Connection, "close", keep)
     part = table.prepare(sink, ROWS)
     monkeypatch.undo()
     monkeypatch.setattr(xa, "_DETACH_S", 0.1)

@@ -185,6 +185,20 @@ def test_a_lost_part_is_proven(server: PostgresServer, way: str) -> None:
     orders.sweep()
 
 
+def test_a_paused_driver_is_not_told_that_its_part_is_lost(server: PostgresServer) -> None:
+    """While it slept, others committed its epoch and the next, and the marker is gone by now."""
+    orders = started(server, "prepared")
+    first, second = ([orders.prepare(ROWS, part_id(number))] for number in range(2))
+
+    def others() -> None:
+        assert orders.commit(0, first) == {Outcome.COMMITTED}
+        assert orders.commit(1, second) == {Outcome.COMMITTED}
+
+    with hooked(once("ledger.before", others)):
+        assert orders.commit(0, first) == {Outcome.ALREADY_COMMITTED}
+    assert len(orders.rows()) == 20
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_two_attempts_of_one_id_are_two_parts(server: PostgresServer, way: str) -> None:
     """A retried stage numbers its attempts from 0 again; only what was acknowledged shows."""

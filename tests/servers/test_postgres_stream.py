@@ -63,6 +63,8 @@ def test_a_driver_that_keeps_dying(
     assert sorted(ids) == [row["id"] for row in sent if len(row["word"]) > 5]
     assert {reason for _, reason in refused} == {"column 'word': longer than character varying(5)"}
     assert log.leftovers() == []
+    name = log.schema.replace(" ", "-")
+    assert log.run(f"SELECT gid FROM pg_prepared_xacts WHERE gid ~ '~{name}~'") == []
     # The checkpoint is deleted: the database remembers.
     with pytest.raises(WrongCheckpoint, match="DELETE FROM"):
         run_epochs(

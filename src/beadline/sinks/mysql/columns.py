@@ -51,6 +51,7 @@ class Column:
     fraction_digits: int = 0
     character_set: str | None = None
     collation: str | None = None
+    json: bool = False
 
     @property
     def unsigned(self) -> bool:
@@ -66,7 +67,8 @@ class Column:
         text = f"{quoted(self.name)} {self.declared}"
         if self.character_set:
             text += f" CHARACTER SET {self.character_set} COLLATE {self.collation}"
-        return f"{text} NULL DEFAULT NULL"
+        text += " NULL DEFAULT NULL"
+        return f"{text} CHECK (json_valid({quoted(self.name)}))" if self.json else text
 
 
 def quoted(name: str) -> str:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from beadline.sinks.mysql.columns import Column, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.plan import ROW
-from beadline.sinks.mysql.problems import BAD_VALUE, DUPLICATE_KEY, code_of, library_errors
+from beadline.sinks.mysql.problems import (
+    BAD_VALUE,
+    CONSTRAINT,
+    DUPLICATE_KEY,
+    code_of,
+    library_errors,
+)
 from beadline.sinks.mysql.text import LINES, TUPLES, bytes_of, rows_text
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ class Loader:
                     self._local = False
             return self._insert(batch, first_row)
         except library_errors() as error:
-            wrong = BAD_VALUE if self._numbered else BAD_VALUE | DUPLICATE_KEY
+            wrong = BAD_VALUE if self._numbered else BAD_VALUE | CONSTRAINT
             if code_of(error) in wrong:
                 raise Misfit(str(error.args[1])) from None
             raise
@@ -69,7 +75,7 @@ class Loader:
         known = DUPLICATE_KEY if self._numbered else frozenset()
         bent = [warned.text for warned in self._connection.warnings() if warned.code not in known]
         if bent:
-            raise Misfit(bent[0])
+            raise Misfit("; ".join(dict.fromkeys(bent)))
         return taken
 
     def _insert(self, batch: pa.RecordBatch, first_row: int) -> int:

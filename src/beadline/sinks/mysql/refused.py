@@ -7,6 +7,7 @@ at prepare, by the server (``staging``); only more slowly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ _DAY_S = 86_400
 _FIRST_S, _LAST_S = 1, 2**31 - 1  # of a TIMESTAMP
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UTF8 = ("utf8mb4", "utf8mb3", "utf8")
+_WORDS = re.compile(r"'((?:[^']|'')*)'")
 _BEYOND_UTF8MB3 = "[\U00010000-\U0010ffff]"
 
 
@@ -143,6 +145,7 @@ def _decimals(array: Any, column: Column) -> Findings:
 
 
 def _texts(array: Any, column: Column) -> Findings:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     found: Findings = []
@@ -152,6 +155,11 @@ def _texts(array: Any, column: Column) -> Findings:
     elif column.type in TEXT_BYTES and (column.character_set or _UTF8[0]) in _UTF8:
         most = TEXT_BYTES[column.type]
         found.append((pc.greater(pc.binary_length(array), most), f"is longer than {most} bytes"))
+    if column.type == "enum":
+        # The server would take '1' for the first of them.
+        words = [word.replace("''", "'") for word in _WORDS.findall(column.declared)]
+        other = pc.invert(pc.is_in(array, value_set=pa.array(words, array.type), skip_nulls=True))
+        found.append((pc.and_(other, pc.is_valid(array)), f"is not one of {column.declared}"))
     if column.type == "char":
         found.append((pc.ends_with(array, " "), "ends with a space, which CHAR forgets"))
     if column.character_set in _UTF8[1:]:

@@ -56,19 +56,21 @@ class Facts:
         )
 
     def check(self, where: str) -> None:
-        """Raise if the server is older than what this was written for."""
+        """Raise if the server is older than what this was written for, or one of many equals."""
         oldest = _OLDEST[self.brand]
-        if self.version < oldest:
-            raise BadSink(f"{where}: {self._is_older(oldest)}. Nothing was written.")
+        why = self._is_older(oldest) if self.version < oldest else ""
+        if self.wsrep:
+            why = "it is a Galera cluster, where one node may not yet show what another has taken"
+        if why:
+            raise BadSink(f"{where}: {why}. Nothing was written.")
 
     def check_xa(self, where: str) -> None:
         """Raise unless a prepared XA transaction outlives its connection."""
         oldest = _OLDEST_XA[self.brand]
-        why = self._is_older(oldest) if self.version < oldest else ""
-        if self.wsrep:
-            why = "a Galera cluster does not replicate XA transactions"
-        if why:
-            raise BadSink(f"{where}: {why}. Use how='staged'. Nothing was written.")
+        if self.version < oldest:
+            raise BadSink(
+                f"{where}: {self._is_older(oldest)}. Use how='staged'. Nothing was written."
+            )
 
     def _is_older(self, oldest: tuple[int, ...]) -> str:
         return (

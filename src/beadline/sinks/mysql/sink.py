@@ -242,9 +242,15 @@ class MySqlSink(Sink[MySqlPart]):
         """Drop staging tables, roll back XA transactions."""
         staged = [part.committable.name for part in parts if part.committable.how == "staged"]
         prepared = [part.id for part in parts if part.committable.how == "xa"]
-        with self._sweeping() as connection:
-            drop(connection, staged)
-            abort_xa(connection, prepared)
+
+        def sweep() -> None:
+            with closing(self._server.connect()) as connection:
+                drop(connection, staged)
+                abort_xa(connection, prepared)
+
+        # A task that was cancelled may be in mid-statement: its table is locked until that ends.
+        with self._telling():
+            patiently(sweep, self.timeout_s)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged or prepared, half-written tables too."""
@@ -261,10 +267,14 @@ class MySqlSink(Sink[MySqlPart]):
 
     @contextmanager
     def _sweeping(self) -> Iterator[Connection]:
-        """A connection whose errors say where, and nothing that is secret."""
+        with self._telling(), closing(self._server.connect()) as connection:
+            yield connection
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Errors that say where, and nothing that is secret."""
         try:
-            with closing(self._server.connect()) as connection:
-                yield connection
+            yield
         except library_errors() as error:
             raise CommitFailed(
                 f"{self._where}: {self._said(error)}. Nothing decided is touched by this."

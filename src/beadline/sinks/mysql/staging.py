@@ -89,9 +89,7 @@ class StagedWriter:
             self._patiently(lambda: self._load(chunk, first))
         except Misfit as misfit:
             if chunk.num_rows == 1:
-                # Without the name of this attempt's table: a replay must give the same reason.
-                stage = f"{quoted(self._server.address.database)}.{quoted(self._name)}."
-                why = str(misfit).replace(stage, "").replace(self._name, "")
+                why = self._without_stage(str(misfit))
                 self._part.refuse(chunk, f"{self._where} does not take it: {why}")
                 return
             half = chunk.num_rows // 2
@@ -133,6 +131,13 @@ class StagedWriter:
             keys = self._patiently(lambda: self._open().ask(query))
             if keys:
                 raise PrepareFailed(f"{self._about}: {twice_said(keys[0])}, or make keys unique")
+
+    def _without_stage(self, text: str) -> str:
+        """A reason without the name of this attempt's table: a replay must give the same one."""
+        whole = f"{quoted(self._server.address.database)}.{quoted(self._name)}"
+        for name in (f"{whole}.", f" for {whole}", f"{self._name}.", self._name):
+            text = text.replace(name, "")
+        return text
 
     @property
     def _about(self) -> str:

@@ -10,8 +10,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.sinks.mysql.columns import Column, folded
+from beadline.sinks.mysql.columns import Column, folded, quoted
 from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.problems import code_of, library_errors
 
 _TABLE = """SELECT TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"""
@@ -22,6 +23,10 @@ _COLUMNS = """SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_DE
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
 _UNIQUE = """SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s AND NON_UNIQUE = 0"""
+# MariaDB's JSON is text with this check. MySQL has a type for it, and no such column here.
+_JSON = """SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
+    WHERE CONSTRAINT_SCHEMA = DATABASE() AND TABLE_NAME = %s"""
+_NO_SUCH_COLUMN = 1054
 # A part of a column is no key, nor is an expression: such an index has a member of no name.
 _NO_COLUMN = ""
 
@@ -43,7 +48,8 @@ def read_table(connection: Connection, name: str) -> Table | None:
     if not found:
         return None
     exact, kind, engine = found[0]
-    columns = [_column(row) for row in connection.ask(_COLUMNS, (name,))]
+    checks = _checks(connection, name)
+    columns = [_column(row, checks) for row in connection.ask(_COLUMNS, (name,))]
     unique: dict[str, set[str]] = defaultdict(set)
     for index, column, length in connection.ask(_UNIQUE, (name,)):
         member = _NO_COLUMN if column is None or length is not None else folded(str(column))
@@ -57,7 +63,16 @@ def read_table(connection: Connection, name: str) -> Table | None:
     )
 
 
-def _column(row: tuple[Any, ...]) -> Column:
+def _checks(connection: Connection, name: str) -> set[str]:
+    try:
+        return {_text(clause).lower() for (clause,) in connection.ask(_JSON, (name,))}
+    except library_errors() as error:
+        if code_of(error) == _NO_SUCH_COLUMN:
+            return set()
+        raise
+
+
+def _column(row: tuple[Any, ...], checks: set[str]) -> Column:
     name, type_, declared, nullable, default, extra, *numbers, character_set, collation = row
     characters, octets, precision, scale, fraction = (
         None if number is None else int(number) for number in numbers
@@ -79,6 +94,7 @@ def _column(row: tuple[Any, ...]) -> Column:
         fraction_digits=fraction or 0,
         character_set=character_set,
         collation=collation,
+        json=f"json_valid({quoted(str(name))})".lower() in checks,
     )
 
 
