@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -91,7 +92,7 @@ def family_of(type_: pa.DataType) -> Family | None:
 
     if types.is_decimal(type_):
         return "decimal" if type_.precision <= 65 and type_.scale >= 0 else None
-    tests = (
+    tests: tuple[tuple[Callable[[pa.DataType], bool], Family], ...] = (
         (types.is_integer, "integer"),
         (types.is_float32, "float"),
         (types.is_float64, "float"),
@@ -105,8 +106,7 @@ def family_of(type_: pa.DataType) -> Family | None:
         (types.is_timestamp, "timestamp"),
         (types.is_null, "null"),
     )
-    found: Family | None = next((family for test, family in tests if test(type_)), None)  # type: ignore[misc]
-    return found
+    return next((family for test, family in tests if test(type_)), None)
 
 
 def can_be_key(family: Family) -> bool:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
@@ -51,6 +51,7 @@ Mode = Literal["append", "upsert", "add"]
 How = Literal["auto", "staged", "xa"]
 Parts = Sequence[Prepared[MySqlPart]]
 _OURS = (LEDGER, MARKS)
+_TIMEOUT_MAX_S = 86_400
 
 
 @dataclass(frozen=True)
@@ -86,31 +87,28 @@ class MySqlSink(Sink[MySqlPart]):
         """Refuse what cannot be right, whatever the server says."""
         key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
         object.__setattr__(self, "key", key)
-        address = self._server.address
+        Address.parse(self.dsn)
         bad = not self.table or "\0" in self.table or len(self.table) > 64
         if bad or folded(self.table).startswith(STAGE) or folded(self.table) in _OURS:
             raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
-        problems = {
-            f"mode {self.mode!r} is not append, upsert or add": self.mode
-            not in ("append", "upsert", "add"),
-            f"how {self.how!r} is not auto, staged or xa": self.how not in ("auto", "staged", "xa"),
-            "mode 'append' takes no key": self.mode == "append" and bool(key),
-            f"mode {self.mode!r} needs the columns of a key, key=('id',) for example": self.mode
-            != "append"
-            and not key,
-            "order_by= and deleted= are for mode='upsert'": self.mode != "upsert"
-            and bool(self.order_by or self.deleted),
-            "the key, order_by= and deleted= must be different columns": len(
-                {*key, self.order_by or 0, self.deleted or 1}
-            )
-            != len(key) + 2,
-            "how='xa' is for mode='append': what must be compared with the table can only be "
-            "written when the epoch is decided": self.how == "xa" and self.mode != "append",
-            "timeout_s must be above 0": not self.timeout_s > 0,
-        }
-        for problem, found in problems.items():
+        for found, problem in self._problems():
             if found:
-                raise BadSink(f"{self._where}: {address.redacted(problem)}. {NOTHING}")
+                raise BadSink(f"{self._where}: {problem}. {NOTHING}")
+
+    def _problems(self) -> Iterator[tuple[bool, str]]:
+        key, mode = self.key, self.mode
+        names = [name for name in (*key, self.order_by, self.deleted) if name]
+        only_upsert = bool(self.order_by or self.deleted)
+        yield mode not in get_args(Mode), f"mode {mode!r} is not append, upsert or add"
+        yield self.how not in get_args(How), f"how {self.how!r} is not auto, staged or xa"
+        yield mode == "append" and bool(key), "mode 'append' takes no key"
+        yield mode != "append" and not key, f"mode {mode!r} needs a key, key=('id',) for example"
+        yield mode != "upsert" and only_upsert, "order_by= and deleted= are for mode='upsert'"
+        twice = len(set(map(folded, names))) < len(names)
+        yield twice, "the key, order_by= and deleted= must be different columns"
+        late = "what must be compared with the table is written when the epoch is decided"
+        yield self.how == "xa" and mode != "append", f"how='xa' is for mode='append': {late}"
+        yield not 0 < self.timeout_s <= _TIMEOUT_MAX_S, "timeout_s must be above 0, up to a day"
 
     @property
     def default_name(self) -> str:
