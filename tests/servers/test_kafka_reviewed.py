@@ -42,10 +42,14 @@ def test_a_record_that_fails_after_it_was_queued_fails_the_part(
     job.sink.open(query)
     part = Part(PartId(job.name, "a" * 32, "out", 1, 0, 0, 0))
     writer = pool().begin(job.sink, part)
-    # Refused at once if librdkafka happens to know the topic's partitions by then, else later.
-    with pytest.raises((OSError, KafkaException)):
+
+    def send_and_prepare() -> None:
+        """Refused at once if librdkafka happens to know the topic's partitions, else later."""
         writer.producer.client.produce(f"{job.name}-out", b"lost", partition=99)
         writer.prepared()
+
+    with pytest.raises((OSError, KafkaException)):
+        send_and_prepare()
     pool().discard(part)
     job.sink.close(query)
     pool().close()

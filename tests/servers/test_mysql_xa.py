@@ -137,6 +137,24 @@ def test_the_way_may_change_between_two_starts(table: Table) -> None:
     assert table.rows() == [(1,), (2,), (3,)]
 
 
+def test_a_lost_part_may_be_replaced_by_a_staged_one(table: Table) -> None:
+    before = table.opened(ROWS.schema)
+    kept, gone = table.prepare(before, ROWS, 0, 0), table.prepare(before, MORE, 0, 1)
+    assert kept is not None
+    assert gone is not None
+    table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
+    table.commit(before, [kept])  # asked of the rest alone, it calls the epoch whole
+    now = table.sink(how="staged")
+    id_ = table.part_id(0, 1, attempt=1)
+    committable = now.prepare(iter(MORE.to_batches()), Part(id_))
+    assert committable is not None
+    again = [kept, Prepared(id_, 1, committable)]
+    outcomes = now.commit(table.epoch(), again).outcomes
+    assert outcomes == {kept.id: Outcome.ALREADY_COMMITTED, id_: Outcome.COMMITTED}
+    assert table.commit(now, again) == {Outcome.ALREADY_COMMITTED}
+    assert table.rows() == [(1,), (2,), (3,)]
+
+
 def test_ids_survive_their_text() -> None:
     query = QueryId("q" * 60, "a" * 32, "file:/x")
     id_ = PartId(query.name, query.incarnation, "s" * 60, 35, 10**9, 4096, 1234567)

@@ -54,6 +54,7 @@ _IDLE_S = 28_800  # rows may come slowly, and with the connection all of them wo
 _DETACH_S = 10.0  # a connection that is closed is noticed by the server a moment later
 _POLL_S = 0.01
 _SAVED = "beadline"
+_APART = "~xa"
 _DENIED = frozenset((1044, 1045, 1142, 1227, 1401))
 
 
@@ -123,13 +124,16 @@ def commit_xa(
     where: str,
 ) -> dict[PartId, Outcome]:
     """Commit every transaction; write the ledger when all of them are there."""
-    ledger = Ledger(connection, epoch.query, wish.table, parts[0].id.sink)
+    sink = parts[0].id.sink
+    # A row of its own: parts that are staged because this one is lost ask another one.
+    ledger = Ledger(connection, epoch.query, wish.table, f"{sink}{_APART}")
     if _is_past(ledger, epoch, where):
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}
     outcomes = {part.id: _commit(connection, ledger, epoch, part.id, where) for part in parts}
     if set(outcomes.values()) <= {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}:
         reach("ledger.before")
-        _write_ledger(connection, ledger, epoch, sum(part.rows for part in parts), where)
+        rows = sum(part.committable.rows for part in parts)
+        _write_ledger(connection, ledger, epoch, rows, sink, where)
         reach("ledger.after")
     return outcomes
 
@@ -162,7 +166,7 @@ def _commit(
 
 
 def _write_ledger(
-    connection: Connection, ledger: Ledger, epoch: EpochId, rows: int, where: str
+    connection: Connection, ledger: Ledger, epoch: EpochId, rows: int, sink: str, where: str
 ) -> None:
     """Forward only, and with it forget the marks of older epochs."""
     connection.run("START TRANSACTION")
@@ -171,7 +175,7 @@ def _write_ledger(
         connection.run("ROLLBACK")
         return
     ledger.write(epoch, rows)
-    owner = (epoch.query.name, epoch.query.incarnation, ledger.sink, epoch.number)
+    owner = (epoch.query.name, epoch.query.incarnation, sink, epoch.number)
     for mark in connection.ask(_OLD, owner):
         connection.run(_FORGET, mark)
     connection.commit()

@@ -84,7 +84,7 @@ def redis_cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One PostgreSQL with prepared transactions: use a schema of your own, `restart` after kills."""
+    """One PostgreSQL with prepared transactions: use a schema of your own."""
     yield from serve(postgres())
 
 
