@@ -148,9 +148,11 @@ def _pause(nth: int, target: Target, first: Parts, second: Parts) -> bool:
             reached.set()
             others.wait(PAUSE_S)  # not for ever: it may hold the lock that the others want
 
+    told: set[Outcome] = set()
+
     def zombie() -> None:
         try:
-            target.copy().commit(0, first)
+            told.update(target.copy().commit(0, first))
         except (BeadlineError, AssertionError, OSError) as error:
             print(f"the zombie was told: {error}")  # which is its right, if it changes nothing
 
@@ -163,4 +165,5 @@ def _pause(nth: int, target: Target, first: Parts, second: Parts) -> bool:
             assert target.commit(epoch, parts) <= FINE
         others.set()
         thread.join()
+    assert Outcome.LOST not in told, "the zombie was told that what shows is lost"
     return reached.is_set()
