@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
+from beadline.sinks._refused import far_dates, refuse
 from beadline.sinks._sqlite_columns import folded
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 ROW_BYTES_MAX = 1_000_000_000  # SQLite's own limit, unless it was built with another
 _VALUE_BYTES = 10  # of a value, beside its text or bytes
-# What ISO text says with four digits of the year, and all that SQLite's date functions know.
-_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 def without_refused(
@@ -32,20 +30,11 @@ def without_refused(
     for name in batch.schema.names:
         if folded(name) in never_null:
             reason = f"null in column {name!r}, which is part of the key or NOT NULL"
-            batch = _refuse(batch, _nulls(batch.column(name)), reason, part)
+            batch = refuse(batch, _nulls(batch.column(name)), reason, part)
         reason = f"column {name!r} is outside the years 0 to 9999, which is what ISO text can say"
-        batch = _refuse(batch, _far_dates(batch.column(name)), reason, part)
+        batch = refuse(batch, far_dates(batch.column(name)), reason, part)
     reason = f"it is larger than SQLite's limit for a row, {ROW_BYTES_MAX:,} bytes"
-    return _refuse(batch, _large(batch), reason, part)
-
-
-def _refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
-    import pyarrow.compute as pc
-
-    if bad is None or not pc.any(bad, min_count=0).as_py():
-        return batch
-    part.refuse(batch.filter(bad), reason)
-    return batch.filter(pc.invert(bad))
+    return refuse(batch, _large(batch), reason, part)
 
 
 def _nulls(column: pa.Array) -> Any:
@@ -55,25 +44,6 @@ def _nulls(column: pa.Array) -> Any:
 
     floating = pa.types.is_floating(column.type)
     return pc.is_null(column, nan_is_null=floating) if column.null_count or floating else None
-
-
-def _far_dates(column: pa.Array) -> Any:
-    """Where a date or timestamp has no ISO text; nanoseconds do not reach that far."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_date32(kind):
-        per_day, numbers = 1, column.cast(pa.int32()).cast(pa.int64())
-    elif pa.types.is_date64(kind):
-        per_day, numbers = _PER_DAY["ms"], column.cast(pa.int64())
-    elif pa.types.is_timestamp(kind) and kind.unit in _PER_DAY:
-        per_day, numbers = _PER_DAY[kind.unit], column.cast(pa.int64())
-    else:
-        return None
-    early = pc.less(numbers, _FIRST_DAY * per_day)
-    late = pc.greater_equal(numbers, (_LAST_DAY + 1) * per_day)
-    return pc.fill_null(pc.or_(early, late), False)
 
 
 def _large(batch: pa.RecordBatch) -> Any:

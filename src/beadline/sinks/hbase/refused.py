@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
+from beadline.sinks._refused import far_dates, refuse
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.encode import encode
 
@@ -20,9 +21,6 @@ _KEY_BYTES_MAX = 32_767
 _KEY_AROUND = 16
 # What HBase adds to key, column and value of a cell, measured, and some more.
 _CELL_AROUND = 64
-# What ISO text says with four digits of the year.
-_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ def without_refused(
 
     if cells.deleted is not None:
         reason = f"null in column {cells.deleted!r}, which says whether the row is deleted"
-        batch = _refuse(batch, pc.is_null(batch.column(cells.deleted)), reason, part)
+        batch = refuse(batch, pc.is_null(batch.column(cells.deleted)), reason, part)
     reason = f"null in column {cells.row_key!r}, which is the row key"
-    batch = _refuse(batch, pc.is_null(batch.column(cells.row_key)), reason, part)
+    batch = refuse(batch, pc.is_null(batch.column(cells.row_key)), reason, part)
     batch = _without_far_dates(batch, cells, part)
     sizes = pc.binary_length(encode(batch.column(cells.row_key), cells.encoding))
     reason = f"column {cells.row_key!r} is empty, and HBase has no row without a key"
@@ -69,22 +67,13 @@ def without_refused(
     return batch
 
 
-def _refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
-    import pyarrow.compute as pc
-
-    if not pc.any(bad, min_count=0).as_py():
-        return batch
-    part.refuse(batch.filter(bad), reason)
-    return batch.filter(pc.invert(bad))
-
-
 def _refuse_by(
     batch: pa.RecordBatch, sizes: Any, bad: Any, reason: str, part: Part
 ) -> tuple[pa.RecordBatch, Any]:
     """Refuse rows, and forget the sizes of their keys too."""
     import pyarrow.compute as pc
 
-    kept = _refuse(batch, bad, reason, part)
+    kept = refuse(batch, bad, reason, part)
     return kept, sizes if kept is batch else sizes.filter(pc.invert(bad))
 
 
@@ -112,27 +101,6 @@ def _without_far_dates(batch: pa.RecordBatch, cells: Cells, part: Part) -> pa.Re
     if cells.encoding != "text":
         return batch
     for name in dict.fromkeys((cells.row_key, *cells.targets)):
-        far = _far_dates(batch.column(name))
-        if far is not None:
-            reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
-            batch = _refuse(batch, far, reason, part)
+        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
+        batch = refuse(batch, far_dates(batch.column(name)), reason, part)
     return batch
-
-
-def _far_dates(column: pa.Array) -> Any:
-    """Where a date or timestamp has no ISO text; nanoseconds do not reach that far."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_date32(kind):
-        per_day, numbers = 1, column.cast(pa.int32()).cast(pa.int64())
-    elif pa.types.is_date64(kind):
-        per_day, numbers = _PER_DAY["ms"], column.cast(pa.int64())
-    elif pa.types.is_timestamp(kind) and kind.unit in _PER_DAY:
-        per_day, numbers = _PER_DAY[kind.unit], column.cast(pa.int64())
-    else:
-        return None
-    early = pc.less(numbers, _FIRST_DAY * per_day)
-    late = pc.greater_equal(numbers, (_LAST_DAY + 1) * per_day)
-    return pc.fill_null(pc.or_(early, late), False)

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
+from beadline.sinks._refused import refuse
 from beadline.sinks.kafka import native, rows
 from beadline.sinks.kafka.messages import Messages
 from beadline.sinks.kafka.producer import Producer
@@ -71,12 +72,7 @@ class Sending:
         return self._refuse(batch, large, why)
 
     def _refuse(self, batch: pa.RecordBatch, bad: Any, reason: str) -> pa.RecordBatch:
-        import pyarrow.compute as pc
-
-        if not pc.any(bad, min_count=0).as_py():
-            return batch
-        self._part.refuse(batch.filter(bad), reason)
-        return batch.filter(pc.invert(bad))
+        return refuse(batch, bad, reason, self._part)
 
     def _without_unknown(self, records: rows.Records) -> rows.Records:
         """Refuse rows for partitions that the topic does not have.

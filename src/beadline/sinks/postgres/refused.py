@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part
+from beadline.sinks._refused import PER_DAY
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 # From 4714 BC on, as PostgreSQL counts; its last day is after the last that Arrow's dates reach.
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 _UUID = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
 
 
@@ -27,19 +26,6 @@ class Check:
 
     reason: str
     find: Callable[[Any], Any]
-
-
-def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
-    """Refuse the rows for which ``bad`` is true, and return the others."""
-    import pyarrow.compute as pc
-
-    if bad is None:
-        return batch
-    bad = pc.fill_null(bad, False)
-    if not pc.any(bad, min_count=0).as_py():
-        return batch
-    part.refuse(batch.filter(bad), reason)
-    return batch.filter(pc.invert(bad))
 
 
 def outside(low: int, high: int, declared: str) -> Check:
@@ -144,7 +130,7 @@ def far_date() -> Check:
         import pyarrow.compute as pc
 
         if pa.types.is_date64(array.type):
-            days = pc.divide(array.cast(pa.int64()), _PER_DAY["ms"])
+            days = pc.divide(array.cast(pa.int64()), PER_DAY["ms"])
         else:
             days = array.cast(pa.int32()).cast(pa.int64())
         return pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
@@ -159,8 +145,8 @@ def far_timestamp() -> Check:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        per_day = _PER_DAY[array.type.unit]
-        most = (2**63 - 1) // (_PER_DAY["us"] // per_day)
+        per_day = PER_DAY[array.type.unit]
+        most = (2**63 - 1) // (PER_DAY["us"] // per_day)
         numbers = array.cast(pa.int64())
         bounds = pc.min_max(numbers)
         smallest, largest = bounds["min"].as_py(), bounds["max"].as_py()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
+from beadline.sinks._refused import refuse
 from beadline.sinks.redis.columns import ONE_VALUE, Layout, binary
 from beadline.sinks.redis.ledger import MARK
 
@@ -24,26 +25,26 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
     """Refuse what Redis cannot take, each row once, and return the others."""
     if layout.key:
         reason = f"null in column {layout.key!r}, which holds the key"
-        batch = _refuse(batch, _nulls(batch.column(layout.key)), reason, part)
+        batch = refuse(batch, _nulls(batch.column(layout.key)), reason, part)
         reason = f"the key in column {layout.key!r} contains {MARK!r}, which is Beadline's own"
-        batch = _refuse(batch, _marked(batch.column(layout.key)), reason, part)
+        batch = refuse(batch, _marked(batch.column(layout.key)), reason, part)
     if layout.deleted:
         reason = f"null in column {layout.deleted!r}: is the row deleted or not?"
-        batch = _refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
+        batch = refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
     if layout.command in ONE_VALUE:
         batch = _without_bad_values(batch, layout, part)
     if isinstance(layout.expire, str):
         reason = f"column {layout.expire!r} must be 1 to {EXPIRE_MAX_S:,} seconds, or null"
         bad = _kept(batch, layout, _outside(batch.column(layout.expire), 1, EXPIRE_MAX_S))
-        batch = _refuse(batch, bad, reason, part)
+        batch = refuse(batch, bad, reason, part)
     fields = layout.fields(batch.schema.names)
     if layout.command == "XADD":
         reason = "every field is null, and an entry of a stream needs one"
-        batch = _refuse(batch, _all_null(batch, fields), reason, part)
+        batch = refuse(batch, _all_null(batch, fields), reason, part)
     if batch.nbytes > VALUE_BYTES_MAX:
         for name in (*layout.special, *fields):
             reason = f"column {name!r} is larger than Redis's limit, {VALUE_BYTES_MAX:,} bytes"
-            batch = _refuse(batch, _large(batch.column(name)), reason, part)
+            batch = refuse(batch, _large(batch.column(name)), reason, part)
     return batch
 
 
@@ -53,24 +54,15 @@ def _without_bad_values(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa
 
     reason = f"null in column {layout.value!r}, which {layout.command} needs"
     bad = _kept(batch, layout, _nulls(batch.column(layout.value)))
-    batch = _refuse(batch, bad, reason, part)
+    batch = refuse(batch, bad, reason, part)
     column = batch.column(layout.value)
     if layout.command == "INCRBY" and pa.types.is_uint64(column.type):
         reason = f"column {layout.value!r} is above {_INT64_MAX}, the most that INCRBY can add"
-        batch = _refuse(batch, pc.greater(column, pa.scalar(_INT64_MAX, pa.uint64())), reason, part)
+        batch = refuse(batch, pc.greater(column, pa.scalar(_INT64_MAX, pa.uint64())), reason, part)
     if layout.command == "INCRBYFLOAT" and pa.types.is_floating(column.type):
         reason = f"column {layout.value!r} is not a finite number, and cannot be added"
-        batch = _refuse(batch, pc.invert(pc.is_finite(column)), reason, part)
+        batch = refuse(batch, pc.invert(pc.is_finite(column)), reason, part)
     return batch
-
-
-def _refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
-    import pyarrow.compute as pc
-
-    if bad is None or not pc.any(bad, min_count=0).as_py():
-        return batch
-    part.refuse(batch.filter(bad), reason)
-    return batch.filter(pc.invert(bad))
 
 
 def _kept(batch: pa.RecordBatch, layout: Layout, bad: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
+from beadline.sinks._refused import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,22 +29,15 @@ _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_00
 def without_refused(batch: pa.RecordBatch, accepts: Accepts | None, part: Part) -> pa.RecordBatch:
     """Refuse what cannot be delivered, each row once, and return the others."""
     import pyarrow as pa
-
-    if not _all_readable(batch):
-        good = [_can_be_read(batch.slice(row, 1)) for row in range(batch.num_rows)]
-        batch = _refuse(batch, pa.array(good, pa.bool_()), UNREADABLE, part)
-    if accepts is None or not batch.num_rows:
-        return batch
-    return _refuse(batch, *_asked(accepts, batch), part)
-
-
-def _refuse(batch: pa.RecordBatch, good: Any, reason: str, part: Part) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
-    if pc.all(good, min_count=0).as_py():
+    if not _all_readable(batch):
+        bad = [not _can_be_read(batch.slice(row, 1)) for row in range(batch.num_rows)]
+        batch = refuse(batch, pa.array(bad, pa.bool_()), UNREADABLE, part)
+    if accepts is None or not batch.num_rows:
         return batch
-    part.refuse(batch.filter(pc.invert(good)), reason)
-    return batch.filter(good)
+    good, reason = _asked(accepts, batch)
+    return refuse(batch, pc.invert(good), reason, part)
 
 
 def _asked(accepts: Accepts, batch: pa.RecordBatch) -> tuple[Any, str]:

@@ -1,0 +1,49 @@
+"""What the sinks share in refusing rows, while nothing is decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from beadline.sink import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What ISO text says with four digits of the year, in days from 1970.
+_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
+PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+
+def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
+    """Refuse the rows where ``bad`` is true, if there are any; return the others.
+
+    None in its place says that there is nothing to look for.
+    """
+    import pyarrow.compute as pc
+
+    if bad is None:
+        return batch
+    bad = pc.fill_null(bad, False)
+    if not pc.any(bad, min_count=0).as_py():
+        return batch
+    part.refuse(batch.filter(bad), reason)
+    return batch.filter(pc.invert(bad))
+
+
+def far_dates(column: pa.Array) -> Any:
+    """Where a date or timestamp has no ISO text; nanoseconds do not reach that far."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_date32(kind):
+        per_day, numbers = 1, column.cast(pa.int32()).cast(pa.int64())
+    elif pa.types.is_date64(kind):
+        per_day, numbers = PER_DAY["ms"], column.cast(pa.int64())
+    elif pa.types.is_timestamp(kind) and kind.unit in PER_DAY:
+        per_day, numbers = PER_DAY[kind.unit], column.cast(pa.int64())
+    else:
+        return None
+    early = pc.less(numbers, _FIRST_DAY * per_day)
+    late = pc.greater_equal(numbers, (_LAST_DAY + 1) * per_day)
+    return pc.fill_null(pc.or_(early, late), False)
