@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
@@ -148,11 +148,16 @@ class CommitResult:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a sink remembers of a query: the newest epoch that it holds."""
+    """What a sink remembers of a query: the newest epoch that it holds.
+
+    ``version_ms`` is that epoch's ``decided_at_ms``, from a sink that uses it as a version: no
+    later epoch gets an earlier one, even if the clock was set back in between.
+    """
 
     incarnation: str
     epoch: int
     nonce: str = ""
+    version_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

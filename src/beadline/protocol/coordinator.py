@@ -65,6 +65,7 @@ class Coordinator:
         self.listener = listener
         self.generation = 0
         self.finished_at_ms: int | None = None
+        self.version_ms = 0  # the newest that a sink has seen, by an earlier start's clock
         self.lost: Lost = {}
         self.finished: list[Decision] = []  # the last two of this generation
         self.running = threading.Lock()
@@ -96,7 +97,7 @@ class Coordinator:
             try:
                 self.query = identity.identify(state, self.progress, self.name, self.checkpoint)
                 identity.check_progress(state, self.progress)
-                identity.check_seen(self.query, state, self.progress, self.sinks)
+                self.version_ms = identity.check_seen(self.query, state, self.progress, self.sinks)
                 pending = identity.unfinished(state, self.progress)
                 dropped = identity.check_targets(state, pending, self.sinks, drop)
             except CheckpointProblem:
@@ -199,7 +200,8 @@ class Coordinator:
         """The one durable append of the epoch."""
         parts = {name: stored(ack) for name, ack in acks.items()}
         count = max((ack.parts for ack in acks.values()), default=0)
-        times = Times(started_at_ms, now_ms(), now_ms(), self.finished_at_ms)
+        at_ms = max(now_ms(), self.version_ms + 1)
+        times = Times(started_at_ms, now_ms(), at_ms, self.finished_at_ms)
         decision = decide(self.log, batch, self.generation, parts, count, times)
         self.tell("decided", decision.epoch, nonce=decision.nonce)
         return decision

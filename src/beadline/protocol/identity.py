@@ -118,8 +118,12 @@ def check_offsets(decision: Decision, digest: str | None) -> None:
 
 def check_seen(
     query: QueryId, state: LogState, progress: Progress, sinks: Sequence[BoundSink]
-) -> None:
-    """No sink may remember another incarnation, or an epoch that the log does not know."""
+) -> int:
+    """No sink may remember another incarnation, or an epoch that the log does not know.
+
+    Returns the newest version that one remembers.
+    """
+    version_ms = 0
     committed = progress.last_committed()
     newest = max(settled_epoch(state), committed, published(state, committed))
     for sink in sinks:
@@ -152,6 +156,8 @@ def check_seen(
                 f"newest checkpoint, or empty the target and what Beadline keeps beside it. "
                 f"{_NOTHING}"
             )
+        version_ms = max(version_ms, seen.version_ms)
+    return version_ms
 
 
 def decision_was_replayed(decision: Decision | None) -> bool:

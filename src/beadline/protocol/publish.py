@@ -49,7 +49,7 @@ class Publisher(Coordinator):
             acks = prepare_sink(batch, sink, ticket, refused)
         self.losers = self.losers or acks.extra_attempts
         # No nonce: a later start must not take it for that of another decision.
-        epoch = EpochId(self.query, batch.number, "", self.version_ms())
+        epoch = EpochId(self.query, batch.number, "", self.next_version_ms())
         if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):
             self.log.check_newest()  # a newer start has swept it
             raise PartLost(
@@ -58,7 +58,9 @@ class Publisher(Coordinator):
             )
         return acks
 
-    def version_ms(self) -> int:
-        """Later than every decision, so that a sink can use it as a version."""
+    def next_version_ms(self) -> int:
+        """Later than every decision and everything published, so that a sink can use it."""
         decision = self.log.state.decision
-        return max(now_ms(), decision.at_ms + 1 if decision else 0)
+        decided_ms = decision.at_ms if decision else 0
+        self.version_ms = max(now_ms(), decided_ms + 1, self.version_ms + 1)
+        return self.version_ms

@@ -75,7 +75,8 @@ class ModelServer:
         query = epoch.query
         old = self.seen.get(query.name)
         if old is None or old.incarnation != query.incarnation or old.epoch <= epoch.number:
-            self.seen[query.name] = Seen(query.incarnation, epoch.number, epoch.nonce)
+            version_ms = epoch.decided_at_ms
+            self.seen[query.name] = Seen(query.incarnation, epoch.number, epoch.nonce, version_ms)
 
     def abort(self, part: PartId) -> None:
         """Throw a prepared part away; what is left of a visible one is only cleared up."""
