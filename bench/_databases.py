@@ -1,8 +1,9 @@
-"""What the database benchmarks share: rows, drivers for Spark's own writer, and one timed epoch."""
+"""What the database benchmarks share: rows, drivers for Spark's own writer, and timed epochs."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,12 @@ DRIVERS = Bundle(
     transitive=False,
 )
 
+EVERY = "250 milliseconds"
+TIMEOUT_S = 300.0
+
 Write = Callable[[DataFrame, int], None]
+Start = Callable[[DataFrame, str, str], Any]
+Columns = tuple[str, ...]
 
 
 def database_session() -> SparkSession:
@@ -65,32 +71,64 @@ def write_rows(spark: SparkSession, folder: Path, rows: int) -> None:
         os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
-def read(spark: SparkSession, folder: Path, columns: tuple[str, ...] = ()) -> DataFrame:
-    """The rows as a stream of one epoch."""
-    schema = spark.read.parquet(str(folder)).schema
-    frame = spark.readStream.schema(schema).parquet(str(folder))
-    return frame.select(*columns) if columns else frame
+def ours(sink: AnySink) -> Start:
+    """Beadline, exactly once."""
+
+    def start(frame: DataFrame, name: str, checkpoint: str) -> Any:
+        return exactly_once(frame, name).to(sink).start(checkpoint, every=EVERY)
+
+    return start
 
 
-def ours(frame: DataFrame, sink: AnySink, checkpoint: Path) -> float:
-    """Seconds of the epoch with Beadline."""
-    # A query of its own each time: the target remembers the last one.
-    name = checkpoint.name.replace("--", "-warm-")
-    query = exactly_once(frame, name).to(sink).start(str(checkpoint), available_now=True)
-    query.awaitTermination()
-    return _seconds(query)
+def theirs(write: Write) -> Start:
+    """A plain ``foreachBatch``, at least once."""
+
+    def start(frame: DataFrame, name: str, checkpoint: str) -> Any:
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        return writer.queryName(name).trigger(processingTime=EVERY).start()
+
+    return start
 
 
-def theirs(frame: DataFrame, write: Write, checkpoint: Path) -> float:
-    """Seconds of the same epoch with a plain ``foreachBatch``."""
-    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return _seconds(query)
+class Side:
+    """A running query that is given an epoch's rows when its turn comes."""
 
+    def __init__(self, name: str, start: Start, rows: Path, folder: Path, columns: Columns) -> None:
+        self.name = name
+        self._rows = rows
+        self._folder = folder / name
+        self._inbox = self._folder / "in"
+        self._inbox.mkdir(parents=True)
+        self._epochs = 0
+        spark = SparkSession.active()
+        schema = spark.read.parquet(str(rows)).schema
+        frame = spark.readStream.schema(schema).parquet(f"{self._inbox}/*")
+        frame = frame.selectExpr(*columns) if columns else frame
+        self._query = start(frame, name, str(self._folder / "checkpoint"))
 
-def _seconds(query: Any) -> float:
-    """The time of the one epoch, from its trigger to its end: starting a query is not counted."""
-    done = [one for one in query.recentProgress if one["numInputRows"] > 0]
-    assert len(done) == 1, f"{len(done)} epochs"
-    return float(done[0]["durationMs"]["triggerExecution"]) / 1000
+    def epoch(self) -> float:
+        """Let all rows come in at once; return the seconds of their epoch, by Spark's own watch."""
+        ready = self._folder / "ready"
+        ready.mkdir()
+        for path in self._rows.glob("*.parquet"):
+            os.link(path, ready / path.name)
+        ready.rename(self._inbox / str(self._epochs))
+        self._epochs += 1
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while len(done := self._done()) < self._epochs:
+            failure = self._query.exception()
+            if failure is not None:
+                raise failure
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.name}: no epoch in {TIMEOUT_S} s")
+            time.sleep(0.05)
+        assert len(done) == self._epochs, f"{len(done)} epochs"
+        return float(done[-1]["durationMs"]["triggerExecution"]) / 1000
+
+    def stop(self) -> None:
+        """End the query."""
+        self._query.stop()
+
+    def _done(self) -> list[Any]:
+        # Idle triggers make progress too, without rows.
+        return [one for one in self._query.recentProgress if one["numInputRows"] > 0]

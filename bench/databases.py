@@ -1,9 +1,10 @@
 """Databases beside what people write today: ``make bench-databases``.
 
 Real servers on the same machine. Each figure compares epochs of the same rows in one run, in
-interleaved pairs after a warm-up: ours, exactly once, against Spark's JDBC writer in a plain
-``foreachBatch`` as it comes and with its driver's batches rewritten, against psycopg's
-``executemany``, and against a bare pipeline of redis-py. Tables are emptied between rounds.
+interleaved pairs after a warm-up, of queries that run all the while: ours, exactly once, against
+Spark's JDBC writer in a plain ``foreachBatch`` as it comes and with its driver's batches rewritten,
+against psycopg's ``executemany``, and against a bare pipeline of redis-py. Tables are emptied
+between epochs.
 """
 
 from __future__ import annotations
@@ -21,33 +22,52 @@ from beadline.sinks import MySqlSink, PostgresSink, RedisSink
 from beadline.testing.servers import mariadb, postgres, redis
 from beadline.testing.servers.ports import LOOPBACK
 from bench._common import report, spread
-from bench._databases import COLUMNS, Write, database_session, ours, read, theirs, write_rows
+from bench._databases import (
+    COLUMNS,
+    Columns,
+    Side,
+    Start,
+    Write,
+    database_session,
+    ours,
+    theirs,
+    write_rows,
+)
 
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 UPSERTS = ROWS // 5
 SETS = ROWS // 4
 PAIRS = int(os.environ.get("BENCH_PAIRS", "7"))
+WARM_UP = 2
 ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
 
-Side = Callable[[Path], float]
+Seconds = dict[str, list[float]]
 
 
-def rounds(sides: Mapping[str, Side], empty: Callable[[], object], folder: Path) -> dict[str, Any]:
-    """Let the sides take turns; return each one's seconds."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    names = list(sides)
-    for pair in range(-1, PAIRS):  # one round to warm up
-        for place in range(len(names)):
-            name = names[(pair + place) % len(names)]
+def rounds(
+    starts: Mapping[str, Start],
+    folder: Path,
+    empty: Callable[[], object] = lambda: None,
+    columns: Columns = (),
+) -> Seconds:
+    """Let running queries take turns with an epoch each; return the seconds of their epochs."""
+    sides = [Side(name, start, folder / "in", folder, columns) for name, start in starts.items()]
+    seconds: Seconds = {side.name: [] for side in sides}
+    for number in range(-WARM_UP, PAIRS):
+        for place in range(len(sides)):
+            side = sides[(number + place) % len(sides)]
             empty()
-            took = sides[name](folder / f"{name}-{pair}")
-            if pair >= 0:
-                seconds[name].append(took)
-        print(f"round {pair}: " + ", ".join(f"{n} {s[-1]:.2f} s" for n, s in seconds.items() if s))
+            took = side.epoch()
+            if number >= 0:
+                seconds[side.name].append(took)
+        found = (f"{name} {of_one[-1]:.2f} s" for name, of_one in seconds.items() if of_one)
+        print(f"round {number}:", ", ".join(found), flush=True)
+    for side in sides:
+        side.stop()
     return seconds
 
 
-def ratio(seconds: Mapping[str, list[float]], them: str, us: str) -> dict[str, float]:
+def ratio(seconds: Seconds, them: str, us: str) -> dict[str, float]:
     """How many times faster we are, pair by pair."""
     return spread([t / u for t, u in zip(seconds[them], seconds[us], strict=True)])
 
@@ -82,15 +102,11 @@ def postgres_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
         login = ("org.postgresql.Driver", "postgres", server.password)
         plain = jdbc(url, "orders", *login)
         tuned = jdbc(f"{url}?reWriteBatchedInserts=true", "orders", *login)
-        frame = read(spark, folder / "in")
+        sink = PostgresSink(server.dsn, table="orders")
         seconds = rounds(
-            {
-                "jdbc": lambda out: theirs(frame, plain, out),
-                "tuned_jdbc": lambda out: theirs(frame, tuned, out),
-                "beadline": lambda out: ours(frame, PostgresSink(server.dsn, table="orders"), out),
-            },
-            lambda: asked(server, "TRUNCATE orders"),
+            {"jdbc": theirs(plain), "tuned_jdbc": theirs(tuned), "beadline": ours(sink)},
             folder,
+            lambda: asked(server, "TRUNCATE orders"),
         )
         assert list(asked(server, "SELECT count(*) FROM orders")) == [(ROWS,)]
     return {
@@ -120,21 +136,18 @@ def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 cursor.executemany(statement, [tuple(row) for row in rows])
 
         sink = PostgresSink(dsn, table="orders", mode="upsert", key="id")
-        frame = read(spark, folder / "in")
         seconds = rounds(
             {
-                "executemany": lambda out: theirs(
-                    frame, lambda f, _: f.foreachPartition(many), out
-                ),
-                "beadline": lambda out: ours(frame, sink, out),
+                "executemany": theirs(lambda frame, _: frame.foreachPartition(many)),
+                "beadline": ours(sink),
             },
+            folder,
             # Half of the rows are there already, so that both kinds of upsert happen.
             lambda: asked(
                 server,
                 "TRUNCATE orders",
                 f"INSERT INTO orders (id) SELECT n FROM generate_series(0, {UPSERTS}, 2) AS n",
             ),
-            folder,
         )
     return {
         "postgres_upsert_vs_executemany": ratio(seconds, "executemany", "beadline")["p50"],
@@ -153,14 +166,10 @@ def mysql_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
         url += "?rewriteBatchedStatements=true&connectionTimeZone=UTC"
         tuned = jdbc(url, "orders", "com.mysql.cj.jdbc.Driver", server.user, server.password)
         sink = MySqlSink(server.dsn, table="orders")
-        frame = read(spark, folder / "in")
         seconds = rounds(
-            {
-                "tuned_jdbc": lambda out: theirs(frame, tuned, out),
-                "beadline": lambda out: ours(frame, sink, out),
-            },
-            lambda: asked(server, "TRUNCATE orders"),
+            {"tuned_jdbc": theirs(tuned), "beadline": ours(sink)},
             folder,
+            lambda: asked(server, "TRUNCATE orders"),
         )
         assert list(asked(server, "SELECT count(*) FROM orders")) == [(ROWS,)]
     return {
@@ -186,17 +195,14 @@ def redis_set(spark: SparkSession, folder: Path) -> dict[str, Any]:
                         batch.execute()
                 batch.execute()
 
-        frame = read(spark, folder / "in").selectExpr("'k' || id AS key", "note AS value")
         sink = RedisSink(url, staging=str(folder / "staging"))
         seconds = rounds(
             {
-                "pipeline": lambda out: theirs(
-                    frame, lambda f, _: f.foreachPartition(pipeline), out
-                ),
-                "beadline": lambda out: ours(frame, sink, out),
+                "pipeline": theirs(lambda frame, _: frame.foreachPartition(pipeline)),
+                "beadline": ours(sink),
             },
-            server.empty,
             folder,
+            columns=("'k' || id AS key", "note AS value"),
         )
     return {
         "redis_vs_pipeline": ratio(seconds, "pipeline", "beadline")["p50"],

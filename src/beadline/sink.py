@@ -66,6 +66,8 @@ class Capabilities:
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
     a content checksum, so that they can be replayed; ``timeout_setting`` names what to raise.
+    ``holds_up`` says that a prepared part keeps others waiting (by locks, or readers behind an open
+    transaction) until it is ended.
     ``publishes`` says that ``publish`` is there.
     ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
     that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
@@ -77,6 +79,7 @@ class Capabilities:
     target: str
     atomic: bool = False
     expires: bool = False
+    holds_up: bool = False
     timeout_setting: str = "the outside system's transaction timeout"
     publishes: bool = False
     shared_disk: bool = False

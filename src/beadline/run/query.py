@@ -172,7 +172,7 @@ class Query:
             return
         self._settled = True
         # A task that was cancelled may still be about to begin something: look again for it.
-        pauses_s = STRAGGLER_PAUSES_S if self._interrupted and self._expires else ()
+        pauses_s = STRAGGLER_PAUSES_S if self._interrupted and self._holds_up else ()
         try:
             self._coordinator.close()
             for pause_s in pauses_s:
@@ -182,9 +182,9 @@ class Query:
             self._coordinator.tell("sweep failed", error=str(error))
 
     @property
-    def _expires(self) -> bool:
-        """Whether what a sink has prepared holds others up."""
-        return any(sink.capabilities.expires for sink in self._coordinator.sinks)
+    def _holds_up(self) -> bool:
+        """Whether what a sink has prepared keeps others waiting."""
+        return any(sink.capabilities.holds_up for sink in self._coordinator.sinks)
 
     def _close(self) -> None:
         self._later.cancel()
