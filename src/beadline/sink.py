@@ -65,7 +65,8 @@ class Capabilities:
     ``target`` says where the rows go, in a form that stays the same as long as it is the same
     place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
     the outside system may throw a prepared part away (a transaction timeout): such parts carry
-    a content checksum, so that they can be replayed; ``timeout_setting`` names what to raise.
+    a content checksum, so that they can be replayed; ``expires_after_s`` says how soon, if it is
+    known, and ``timeout_setting`` names what to raise.
     ``holds_up`` says that a prepared part keeps others waiting (by locks, or readers behind an open
     transaction) until it is ended.
     ``publishes`` says that ``publish`` is there.
@@ -79,6 +80,7 @@ class Capabilities:
     target: str
     atomic: bool = False
     expires: bool = False
+    expires_after_s: float | None = None
     holds_up: bool = False
     timeout_setting: str = "the outside system's transaction timeout"
     publishes: bool = False

@@ -18,6 +18,7 @@ from beadline.sinks._names import name_from
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from beadline.guarantee import Report
     from beadline.observe import Listener
     from beadline.run.engine import Rows
     from beadline.run.query import Query
@@ -43,6 +44,7 @@ class Stream:
     name: str
     mode: Guarantee
     outputs: tuple[Output, ...] = field(default=())
+    allow: Guarantee | None = None  # what its sources may be, below the mode
 
     def to(
         self,
@@ -87,6 +89,16 @@ class Stream:
             )
         return replace(self, outputs=(*self.outputs, output))
 
+    def guarantee(self, *, restart_s: float | None = None) -> Report:
+        """Say what the query promises, which part limits it, why, and what would raise it.
+
+        Asks every sink's server what it can keep, and writes nothing. ``restart_s`` is the longest
+        restart to plan for (600 seconds unless given). ``print(stream.guarantee())`` is for people.
+        """
+        from beadline.run.analyze import analyze
+
+        return analyze(self, restart_s)
+
     def start(
         self,
         checkpoint: str,
@@ -118,14 +130,23 @@ class Stream:
         return start(self, settings, listener)
 
 
-def exactly_once(frame: DataFrame, name: str) -> Stream:
-    """Each row that the source delivered shows once in each sink, whatever dies."""
-    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE)
+def exactly_once(frame: DataFrame, name: str, *, allow: str | None = None) -> Stream:
+    """Each row that the source delivered shows once in each sink, whatever dies.
+
+    A source that cannot be read again is refused, unless ``allow="at-most-once"`` says that what it
+    had delivered and was not committed may be lost.
+    """
+    weaker = None if allow is None else _allowed(allow)
+    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE, allow=weaker)
 
 
-def at_least_once(frame: DataFrame, name: str) -> Stream:
-    """No row is lost; rows may show again after a crash. No transactions, lower latency."""
-    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE)
+def at_least_once(frame: DataFrame, name: str, *, allow: str | None = None) -> Stream:
+    """No row is lost; rows may show again after a crash. No transactions, lower latency.
+
+    ``allow`` as with ``exactly_once``.
+    """
+    weaker = None if allow is None else _allowed(allow)
+    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE, allow=weaker)
 
 
 def _allowed(text: str) -> Guarantee:

@@ -52,8 +52,8 @@ def run(
     monkeypatch.setenv("COLUMNS", "200")
     level = logging.getLogger("py4j").level
 
-    def invoke(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["beadline", "run", *map(str, arguments)])
+    def invoke(*arguments: str | Path, command: str = "run") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["beadline", command, *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from beadline.cli.analyze import analyze
 from beadline.cli.demo import demo
 from beadline.cli.doctor import doctor
 from beadline.cli.epochs import epochs
@@ -20,6 +21,7 @@ from beadline.cli.transactions import transactions
 COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("run", run),
+    ("analyze", analyze),
     ("epochs", epochs),
     ("doctor", doctor),
 )

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, told
 from beadline.cli.output import JsonOption, Output, output
-from beadline.errors import BeadlineError, EpochFailed, UsageError
+from beadline.errors import UsageError
 from beadline.observe import Event
-from beadline.run.jobs import Job, JobFile, build_stream, load_job, open_job, reason
+from beadline.run.jobs import Job, build_stream, load_job, open_job
 from beadline.run.quiet import quiet
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from beadline.run.query import Query
     from beadline.stream import Stream
 
@@ -122,12 +121,8 @@ def run(
         list[str] | None,
         typer.Option(help="Give up the decided rows of a sink that is gone, by its name."),
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(help="A Spark setting, KEY=VALUE; may be repeated.")
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show Spark's own log, and traces of errors.")
-    ] = False,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a job file until it ends or is stopped; Ctrl-C stops it cleanly."""
@@ -135,13 +130,13 @@ def run(
     file = open_job(job)
     if every is not None and available_now:
         raise UsageError("take --every or --available-now, not both. Nothing was written.")
-    settings = {**file.conf, **_settings(conf or [])}
+    settings = {**file.conf, **settings_of(conf)}
     if not verbose:
         quiet()
     out.say("[dim]starting Spark …[/]")
     stop = Stop()
     try:
-        with stop.on_signals(), _spark(file, settings) as spark:
+        with stop.on_signals(), job_session(file, settings, "run") as spark:
             stop.listen()
             loaded = load_job(file)
             start = {
@@ -154,7 +149,7 @@ def run(
     except Exception as error:
         if verbose:
             traceback.print_exception(error, file=sys.stderr)
-        raise _told(file, error) from error
+        raise told(file, error) from error
 
 
 def _run(stream: Stream, start: dict[str, Any], out: Output, stop: Stop) -> None:
@@ -184,22 +179,6 @@ def _wait(query: Query, stop: Stop) -> bool:
     return False
 
 
-@contextmanager
-def _spark(file: JobFile, settings: dict[str, Any]) -> Iterator[SparkSession]:
-    """Yield a session, ended afterwards if it was begun here."""
-    from pyspark.sql import SparkSession
-
-    from beadline.run.session import session
-
-    ours = SparkSession.getActiveSession() is None
-    spark = session(f"beadline run {file.path.name}", **settings)
-    try:
-        yield spark
-    finally:
-        if ours:
-            spark.stop()
-
-
 def _checkpoint(job: Job, option: str | None) -> str:
     folder = option or job.checkpoint
     if not folder:
@@ -215,28 +194,6 @@ def _trigger(job: Job, every: str | None, available_now: bool) -> dict[str, Any]
     if every is not None or available_now:
         return {"every": every, "available_now": available_now}
     return {"every": job.every, "available_now": job.available_now}
-
-
-def _settings(conf: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in conf]
-    for key, equals, _ in pairs:
-        if not key or not equals:
-            raise UsageError(f"--conf {key!r} is not KEY=VALUE. Nothing was written.")
-    return {key: value for key, _, value in pairs}
-
-
-def _told(job: JobFile, error: Exception) -> BeadlineError:
-    """Beadline's errors are what they are; Spark's are told without their Java stack."""
-    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
-
-    if isinstance(error, BeadlineError):
-        return error
-    if isinstance(error, AnalysisException | IllegalArgumentException | PySparkValueError):
-        return UsageError(f"{job.path}: Spark refuses the query: {reason(error)}")
-    return EpochFailed(
-        f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "
-        "start goes on from there. --verbose shows the whole trace."
-    )
 
 
 def _as_object(event: Event) -> dict[str, Any]:

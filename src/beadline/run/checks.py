@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from beadline.guarantee import Report
     from beadline.run.settings import Settings
 
 _NOTHING = "Nothing was written."
@@ -115,8 +116,11 @@ def to_arrow(rows: DataFrame) -> pa.Schema:
     return schema
 
 
-def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
-    """Ask every sink whether it can take its rows, and what it can promise."""
+def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSink]:
+    """Ask every sink whether it can take its rows, and what it can promise.
+
+    One that promises too little is refused, unless it is only asked for a report.
+    """
     bound = []
     letters = {output.refused_by: output.name for output in stream.outputs}
     for output in stream.outputs:
@@ -129,7 +133,7 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
                 f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. {_NOTHING}"
             ) from error
         needed = output.allow if output.allow is not None else stream.mode
-        if found.guarantee < min(needed, stream.mode):
+        if refuse and found.guarantee < min(needed, stream.mode):
             hint = f" {found.raised_by}" if found.raised_by else ""
             raise GuaranteeRefused(
                 f"query {query.name!r} is to be {stream.mode}, but sink {output.name!r} is "
@@ -140,6 +144,21 @@ def bind(stream: Stream, query: QueryId) -> list[BoundSink]:
         sink = output.sink.named(output.name)
         bound.append(BoundSink(output.name, sink, found, letters.get(output.name, "")))
     return bound
+
+
+def refuse_weak(report: Report) -> None:
+    """Raise if a part keeps the query below its function's name, and nobody has allowed it."""
+    if not report.refusals:
+        return
+    reasons = " ".join(
+        f"{found.part} is {found.level}: {found.why}."
+        + (f" What would help: {found.cure}." if found.cure else "")
+        for found in report.refusals
+    )
+    raise GuaranteeRefused(
+        f"query {report.query!r} is to be {report.asked}, but {reasons} A source is accepted as it "
+        f'is with exactly_once(…, allow="{report.level}"), or at_least_once(…). {_NOTHING}'
+    )
 
 
 def writer(stream: Stream, settings: Settings, checkpoint: str) -> DataStreamWriter:

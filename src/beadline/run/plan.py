@@ -46,21 +46,26 @@ SHUFFLES = frozenset({"Repartition", "RepartitionByExpression"})
 
 def is_narrow(frame: DataFrame) -> bool:
     """Whether the plan, run again on the same input, gives the same rows in the same order."""
-    return _nodes(frame._jdf.queryExecution().analyzed()) <= STATELESS_NODES - SHUFFLES
+    return _names(frame) <= STATELESS_NODES - SHUFFLES
 
 
 def is_stateful(frame: DataFrame) -> bool:
     """Whether the streaming plan keeps state that must move on with every epoch."""
-    return not _nodes(frame._jdf.queryExecution().analyzed()) <= STATELESS_NODES
+    return not _names(frame) <= STATELESS_NODES
 
 
-def _nodes(plan: Any) -> set[str]:
+def _names(frame: DataFrame) -> set[str]:
     """Return the names of all nodes of a logical plan."""
-    names = {plan.getClass().getSimpleName()}
+    plan = frame._jdf.queryExecution().analyzed()
+    return {node.getClass().getSimpleName() for node in nodes(plan)}
+
+
+def nodes(plan: Any) -> Iterator[Any]:
+    """Yield all nodes of a logical plan."""
+    yield plan
     children = plan.children()
     for index in range(children.size()):
-        names |= _nodes(children.apply(index))
-    return names
+        yield from nodes(children.apply(index))
 
 
 def source_options(frame: DataFrame) -> list[dict[str, str]]:
@@ -70,16 +75,14 @@ def source_options(frame: DataFrame) -> list[dict[str, str]]:
     two lines. Sources of the old kind, such as files, have no options to show.
     """
     found = []
-    for leaf in _sources(frame._jdf.queryExecution().analyzed()):
+    for leaf in streaming_leaves(frame._jdf.queryExecution().analyzed()):
         new = leaf.getClass().getSimpleName() == "StreamingRelationV2"
         found.append(dict(leaf.extraOptions()) if new else {})
     return found
 
 
-def _sources(plan: Any) -> Iterator[Any]:
-    """Yield the streaming sources at the leaves of a logical plan."""
-    children = plan.children()
-    if children.size() == 0 and plan.isStreaming():
-        yield plan
-    for index in range(children.size()):
-        yield from _sources(children.apply(index))
+def streaming_leaves(plan: Any) -> Iterator[Any]:
+    """Yield the streaming sources at the leaves of a logical plan, from left to right."""
+    for node in nodes(plan):
+        if node.children().size() == 0 and node.isStreaming():
+            yield node

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from beadline.decisions import DecisionLog, FileStore
 from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, EpochFailed, PrepareFailed
 from beadline.files import join, open_files, qualify
+from beadline.guarantee.judge import judge
 from beadline.ids import QueryId
 from beadline.observe import Listener, ignore
 from beadline.protocol.commit import Threads
@@ -25,6 +26,7 @@ from beadline.protocol.publish import Publisher
 from beadline.run import checks
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
+from beadline.run.facts import facts
 from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
@@ -202,6 +204,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     checks.check_files(checkpoint, stream.mode)
     provisional = QueryId(stream.name, uuid.uuid4().hex, checkpoint)
     sinks = checks.bind(stream, provisional)
+    checks.refuse_weak(judge(facts(stream, sinks)))
     writer = checks.writer(stream, settings, checkpoint)
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()

@@ -90,6 +90,7 @@ class KafkaSink(Sink[KafkaPart]):
             "key within a part.",
             target=f"kafka:{cluster.id}/{self.topic if self.topic is not None else '*'}",
             expires=True,
+            expires_after_s=float(self.transaction_timeout_s),
             holds_up=True,
             timeout_setting="transaction_timeout_s of KafkaSink (and the broker's "
             "transaction.max.timeout.ms)",

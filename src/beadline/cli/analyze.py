@@ -1,0 +1,81 @@
+"""`beadline analyze`: what a job promises, before it is deployed."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, told
+from beadline.cli.output import JsonOption, output
+from beadline.errors import GuaranteeRefused
+from beadline.run.jobs import build_stream, load_job, open_job
+from beadline.run.quiet import quiet
+from beadline.sink import Guarantee
+
+if TYPE_CHECKING:
+    from beadline.guarantee import Report
+
+_COLORS = {
+    Guarantee.EXACTLY_ONCE: "green",
+    Guarantee.AT_LEAST_ONCE: "yellow",
+    Guarantee.AT_MOST_ONCE: "red",
+}
+
+
+def analyze(
+    job: Annotated[str, typer.Argument(help="A Python file with: def job(spark) -> Stream.")],
+    restart: Annotated[
+        float, typer.Option(help="The longest restart to plan for, in seconds.", min=0)
+    ] = 600.0,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Say what a job promises and what limits it; exits with 3 if `run` would refuse it.
+
+    Reads the job's plan and settings, and asks the servers of its sinks. Nothing is written.
+    """
+    out = output(json)
+    file = open_job(job)
+    if not verbose:
+        quiet()
+    out.say("[dim]starting Spark …[/]")
+    try:
+        settings = {**file.conf, **settings_of(conf)}
+        with job_session(file, settings, "analyze") as spark:
+            report = build_stream(load_job(file), spark).guarantee(restart_s=restart)
+    except Exception as error:
+        if verbose:
+            traceback.print_exception(error, file=sys.stderr)
+        raise told(file, error) from error
+    out.show(report.to_dict(), *views(report))
+    if report.refusals:
+        raise typer.Exit(GuaranteeRefused.exit_code)
+
+
+def views(report: Report) -> list[RenderableType]:
+    """The report as a sentence and a table."""
+    verdict = Text.assemble(
+        "query ", (report.query, "bold"), " is ", (str(report.level), _COLORS[report.level])
+    )
+    if report.level < report.asked:
+        verdict.append(f", and was to be {report.asked}")
+        verdict.append("; run would refuse it" if report.refusals else ", which was allowed")
+    table = Table(expand=False)
+    for title in ("part", "keeps", "why, and what would help"):
+        table.add_column(title, overflow="fold")
+    for found in (*report.limits, *(f for f in report.findings if f not in report.limits)):
+        why = Text(found.why)
+        if found.cure:
+            why.append(f"\n→ {found.cure}", style="cyan")
+        level = Text(str(found.level), style=_COLORS[found.level])
+        if found.warning and found not in report.limits:
+            level.append("\nbut know:", style="yellow")
+        table.add_row(Text(found.part), level, why)
+    return [verdict, table]

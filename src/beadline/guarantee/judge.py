@@ -1,0 +1,122 @@
+"""The whole judgement: a query is as good as its weakest part. Pure; ``run/facts.py`` looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from beadline.guarantee.plan import Circumstances, PlanSeen, judge_plan
+from beadline.guarantee.report import Finding, Kind, Report
+from beadline.guarantee.settings import judge_settings
+from beadline.guarantee.sources import SourceSeen, judge_source
+from beadline.sink import Capabilities, Guarantee
+
+_EXACTLY = Guarantee.EXACTLY_ONCE
+_FUNCTIONS = {
+    Guarantee.EXACTLY_ONCE: "each epoch is prepared, decided once, and then committed everywhere",
+    Guarantee.AT_LEAST_ONCE: "parts are published as they finish: after a crash the epoch is given "
+    "again, and what was published of it shows a second time",
+}
+
+
+@dataclass(frozen=True)
+class SinkSeen:
+    """A sink, what it says of itself on its server, and what it was allowed."""
+
+    name: str
+    capabilities: Capabilities
+    allow: Guarantee | None = None
+    rows: PlanSeen | None = None  # the plan of its ``rows=``, if it has one
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a query's guarantee is made of."""
+
+    query: str
+    asked: Guarantee
+    sources: Sequence[SourceSeen]
+    plan: PlanSeen
+    sinks: Sequence[SinkSeen]
+    stateful: bool = False
+    allow: Guarantee | None = None  # what the sources may be, below the function's name
+    conf: Mapping[str, str] = field(default_factory=dict)
+    restart_s: float = 600.0  # how long a restart may take, in the worst case that is planned for
+
+
+def judge(facts: Facts) -> Report:
+    """Return what the query promises, part by part."""
+    found = [*_function(facts), *_sources(facts), *_plans(facts), *_state(facts)]
+    found += [*judge_settings(facts.conf, facts.stateful), *_sinks(facts)]
+    return Report(facts.query, facts.asked, tuple(found))
+
+
+def _function(facts: Facts) -> Iterator[Finding]:
+    name = str(facts.asked).replace("-", "_") + "()"
+    cure = "" if facts.asked is _EXACTLY else "use exactly_once()"
+    yield Finding(Kind.FUNCTION, name, facts.asked, _FUNCTIONS[facts.asked], cure)
+
+
+def _sources(facts: Facts) -> Iterator[Finding]:
+    told: list[Finding] = []
+    for seen in facts.sources:
+        for found in judge_source(seen):
+            if found not in told:  # a source may be there twice, in a union with itself
+                told.append(found)
+                allowed = facts.allow is not None and found.level >= facts.allow
+                yield replace(found, allowed=allowed)
+
+
+def _plans(facts: Facts) -> Iterator[Finding]:
+    expiring = tuple(sink.name for sink in facts.sinks if sink.capabilities.expires)
+    yield from judge_plan(facts.plan, Circumstances(facts.asked, facts.stateful, expiring))
+    for sink in facts.sinks:
+        if sink.rows is None:
+            continue
+        own = (sink.name,) if sink.capabilities.expires else ()
+        yield from judge_plan(sink.rows, Circumstances(facts.asked, facts.stateful, own))
+        yield Finding(
+            Kind.ROWS,
+            sink.rows.part,
+            _EXACTLY,
+            "it runs once or more for every epoch. What it does beside returning rows (calls, "
+            "files, counters) cannot be seen, and would be done again after a crash",
+            "let it do nothing but return rows",
+            warning=True,
+        )
+
+
+def _state(facts: Facts) -> Iterator[Finding]:
+    if facts.stateful:
+        yield Finding(
+            Kind.STATE,
+            "state",
+            _EXACTLY,
+            "Spark keeps a version of the state for each epoch in the checkpoint, and goes back to "
+            "the one before an epoch that is given again",
+        )
+
+
+def _sinks(facts: Facts) -> Iterator[Finding]:
+    for sink in facts.sinks:
+        can, part = sink.capabilities, f"sink {sink.name}"
+        allowed = sink.allow is not None and can.guarantee >= sink.allow
+        level = min(can.guarantee, facts.asked) if can.guarantee < facts.asked else can.guarantee
+        yield Finding(Kind.SINK, part, level, can.sentence, can.raised_by, allowed=allowed)
+        yield from _expiry(facts, sink)
+
+
+def _expiry(facts: Facts, sink: SinkSeen) -> Iterator[Finding]:
+    """A restart that takes longer than the server's patience."""
+    after_s = sink.capabilities.expires_after_s
+    if facts.asked is _EXACTLY and after_s is not None and after_s < facts.restart_s:
+        yield Finding(
+            Kind.SINK,
+            f"sink {sink.name}",
+            _EXACTLY,
+            f"what is prepared there is thrown away after {after_s:g} s, and a restart may take "
+            f"{facts.restart_s:g} s: decided parts are then lost, proven so, and replayed from the "
+            "source, which takes time and must still have them",
+            f"raise {sink.capabilities.timeout_setting} above the longest restart",
+            warning=True,
+        )

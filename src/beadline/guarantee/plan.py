@@ -1,0 +1,106 @@
+"""Expressions that a replay would change, and what that means for the query.
+
+Exactly-once itself does not ask for a deterministic plan: an epoch that was not decided is thrown
+away as a whole and made again. It matters where rows that were *decided* have to be made again: a
+part that the outside system lost, and the state of an epoch that a dead driver had decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from beadline.guarantee.report import Finding, Kind
+from beadline.sink import Guarantee
+
+# By the class names of Spark's expressions. Where rows lie, not chance: the same as long as an
+# epoch falls into the same parts, which is checked when it is given again.
+POSITIONAL = frozenset(
+    {
+        "InputFileBlockLength",
+        "InputFileBlockStart",
+        "InputFileName",
+        "MonotonicallyIncreasingID",
+        "SparkPartitionID",
+    }
+)
+# In the stream's own plan Spark puts the epoch's time from the checkpoint in their place; in the
+# batch code of ``rows=`` it is the time at which that runs.
+CLOCKS = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
+
+
+@dataclass(frozen=True)
+class ExpressionSeen:
+    """An expression of a plan: what it is, whether it says that it is deterministic itself.
+
+    ``chance`` names what a Python function calls that gives another answer each time;
+    ``unreadable`` says that its code could not be looked into.
+    """
+
+    name: str
+    text: str
+    deterministic: bool = True
+    chance: tuple[str, ...] = ()
+    unreadable: bool = False
+
+
+@dataclass(frozen=True)
+class PlanSeen:
+    """The expressions of one plan: the stream's own, or that of a sink's ``rows=``."""
+
+    part: str
+    kind: Kind
+    expressions: tuple[ExpressionSeen, ...] = ()
+
+    def by_chance(self) -> Iterator[str]:
+        """Yield, in words, what would be different in a replay."""
+        for seen in self.expressions:
+            if seen.chance:
+                calls = ", ".join(f"{name}()" for name in seen.chance)
+                yield f"{seen.text}, which calls {calls}"
+            elif not seen.deterministic and seen.name not in POSITIONAL:
+                yield seen.text
+            elif seen.name in CLOCKS and self.kind is Kind.ROWS:
+                yield f"{seen.text}, which in rows= is the time of each run"
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What of the rest of the query decides whether chance does harm."""
+
+    asked: Guarantee
+    stateful: bool
+    expiring: tuple[str, ...]  # sinks whose prepared parts may be thrown away by the server
+
+
+def judge_plan(plan: PlanSeen, about: Circumstances) -> Iterator[Finding]:
+    """Yield a warning if chance is in the plan, and say where it would show."""
+    found = list(dict.fromkeys(plan.by_chance()))
+    if found:
+        why = f"a replay gives other values for {'; '.join(found)}. {_harm(plan, about)}"
+        cure = "write the value into the rows before they come here, or make it from the rows' data"
+        yield Finding(plan.kind, plan.part, Guarantee.EXACTLY_ONCE, why, cure, warning=True)
+    for seen in plan.expressions:
+        if seen.unreadable:
+            yield Finding(
+                plan.kind,
+                plan.part,
+                Guarantee.EXACTLY_ONCE,
+                f"the code of {seen.text} could not be looked into: whether it gives the same "
+                "answer twice cannot be seen",
+                warning=True,
+            )
+
+
+def _harm(plan: PlanSeen, about: Circumstances) -> str:
+    if about.asked is not Guarantee.EXACTLY_ONCE:
+        return "Rows that show again after a crash may then show with another value"
+    harms = []
+    if about.expiring:
+        names = ", ".join(about.expiring)
+        harms.append(f"if {names} loses a decided part, the query stops instead of replaying it")
+    if about.stateful and plan.kind is Kind.PLAN:
+        harms.append("the state after a crash may differ from the rows that were committed")
+    if not harms:
+        return "Here that does no harm: rows are decided once, and nothing decided is made again"
+    return "So " + "; and ".join(harms)

@@ -1,0 +1,117 @@
+"""The report on a query: its level, what limits it, why, and what would raise it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from beadline.sink import Guarantee
+
+
+class Kind(Enum):
+    """What a finding speaks of."""
+
+    FUNCTION = "function"
+    SOURCE = "source"
+    STATE = "state"
+    PLAN = "plan"
+    SETTING = "setting"
+    ROWS = "rows="
+    SINK = "sink"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of a query, what it can keep, and why.
+
+    ``level`` is the most that a query with it can promise. ``cure`` is what would raise it, or,
+    where the level is not lowered, what would avert the trouble that ``why`` speaks of.
+    ``allowed`` says that the user knows of it: ``.to(sink, allow=…)``.
+    """
+
+    kind: Kind
+    part: str
+    level: Guarantee
+    why: str
+    cure: str = ""
+    warning: bool = False
+    allowed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding for programs."""
+        return {
+            "kind": self.kind.value,
+            "part": self.part,
+            "level": str(self.level),
+            "why": self.why,
+            "cure": self.cure,
+            "warning": self.warning,
+            "allowed": self.allowed,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one query promises, from its source to its sinks."""
+
+    query: str
+    asked: Guarantee
+    findings: tuple[Finding, ...]
+
+    @property
+    def level(self) -> Guarantee:
+        """The weakest part's."""
+        return min(found.level for found in self.findings)
+
+    @property
+    def limits(self) -> tuple[Finding, ...]:
+        """The parts that keep the level down; none if it is the highest there is."""
+        level = self.level
+        if level is max(Guarantee):
+            return ()
+        return tuple(found for found in self.findings if found.level is level)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What to know although it does not lower the level, and what cannot be seen."""
+        return tuple(found for found in self.findings if found.warning)
+
+    @property
+    def refusals(self) -> tuple[Finding, ...]:
+        """The parts for which ``start()`` refuses: below the function's name, and not allowed."""
+        return tuple(f for f in self.findings if f.level < self.asked and not f.allowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "query": self.query,
+            "asked": str(self.asked),
+            "level": str(self.level),
+            "refused": bool(self.refusals),
+            "limits": [found.to_dict() for found in self.limits],
+            "warnings": [found.to_dict() for found in self.warnings],
+            "findings": [found.to_dict() for found in self.findings],
+        }
+
+    def __str__(self) -> str:
+        """The report for people, in plain text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Sequence[str]:
+        lines = [f"query {self.query!r} is {self.level}"]
+        if self.level < self.asked:
+            lines[0] += f", and was to be {self.asked}"
+        for title, findings in (
+            ("limited by", self.limits),
+            ("know that", [found for found in self.warnings if found not in self.limits]),
+            ("because", [f for f in self.findings if f not in self.limits and not f.warning]),
+        ):
+            if findings:
+                lines.append(f"{title}:")
+            for found in findings:
+                lines.append(f"  {found.part} ({found.level}): {found.why}")
+                if found.cure:
+                    lines.append(f"    → {found.cure}")
+        return lines

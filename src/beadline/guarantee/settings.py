@@ -1,0 +1,88 @@
+"""Spark settings that change what a query can keep. A table: each line says when it bites.
+
+Those that would break a rule of the protocol are refused by ``run/checks.py`` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from beadline.guarantee.report import Finding, Kind
+from beadline.sink import Guarantee
+
+Conf = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Trap:
+    """One setting: with which values it matters, for which plans, and what it does."""
+
+    key: str
+    bites: Callable[[str], bool]
+    level: Guarantee
+    why: str
+    cure: str
+    stateful_only: bool = False
+
+
+def _is(word: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().lower() == word
+
+
+def _below(least: int) -> Callable[[str], bool]:
+    return lambda value: value.strip().isdecimal() and int(value) < least
+
+
+TRAPS = (
+    Trap(
+        "spark.speculation",
+        _is("true"),
+        Guarantee.EXACTLY_ONCE,
+        "speculation runs slow tasks twice: exactly-once decides on one attempt and sweeps the "
+        "other; at-least-once may show the rows of both",
+        "with at_least_once(), set spark.speculation to false",
+    ),
+    Trap(
+        "spark.sql.streaming.minBatchesToRetain",
+        _below(2),
+        Guarantee.AT_MOST_ONCE,
+        "the newest epoch can only be given again if the offsets and the state before it are kept",
+        "leave it at Spark's default of 100; 2 is the least",
+    ),
+    Trap(
+        "spark.sql.streaming.statefulOperator.checkCorrectness.enabled",
+        _is("false"),
+        Guarantee.AT_MOST_ONCE,
+        "Spark's check is off that refuses chains of stateful operators which drop rows as late "
+        "that are not",
+        "leave it at true",
+        stateful_only=True,
+    ),
+    Trap(
+        "spark.sql.streaming.stateStore.stateSchemaCheck",
+        _is("false"),
+        Guarantee.AT_MOST_ONCE,
+        "a changed query may read the state of the old one under another layout, and count wrong",
+        "leave it at true",
+        stateful_only=True,
+    ),
+    Trap(
+        "spark.sql.streaming.unsupportedOperationCheck",
+        _is("false"),
+        Guarantee.AT_MOST_ONCE,
+        "Spark's check of the plan is off, so plans run that lose rows",
+        "leave it at true",
+    ),
+)
+KEYS = tuple(trap.key for trap in TRAPS)
+
+
+def judge_settings(conf: Conf, stateful: bool) -> Iterator[Finding]:
+    """Yield a finding for each setting that bites."""
+    for trap in TRAPS:
+        value = conf.get(trap.key)
+        if value is None or not trap.bites(value) or (trap.stateful_only and not stateful):
+            continue
+        part = f"{trap.key}={value}"
+        yield Finding(Kind.SETTING, part, trap.level, trap.why, trap.cure, warning=True)

@@ -1,0 +1,165 @@
+"""What each source can keep. A table, not a chain of ifs: `declare` adds to it.
+
+A source is exactly-once if Spark can have the same rows of it again: the offsets of an epoch are in
+the checkpoint, and reading them twice gives the same. It is at-most-once if what was read is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from beadline.guarantee.report import Finding, Kind
+from beadline.sink import Guarantee
+
+EXACTLY, AT_LEAST, AT_MOST = (
+    Guarantee.EXACTLY_ONCE,
+    Guarantee.AT_LEAST_ONCE,
+    Guarantee.AT_MOST_ONCE,
+)
+
+
+@dataclass(frozen=True)
+class SourceSeen:
+    """A source as Spark's plan shows it; the names of ``options`` are in small letters."""
+
+    name: str
+    where: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def part(self) -> str:
+        """How the report calls it."""
+        return f"source {self.name}" + (f" {self.where}" if self.where else "")
+
+    def option(self, name: str, default: str) -> str:
+        """An option's value in small letters."""
+        return str(self.options.get(name.lower(), default)).strip().lower()
+
+
+Judge = Callable[[SourceSeen], Iterator[Finding]]
+_JUDGES: dict[str, Judge] = {}
+
+
+def judge_source(seen: SourceSeen) -> list[Finding]:
+    """Return what is to be said of a source; never nothing."""
+    return list(_JUDGES.get(seen.name.lower(), _unknown)(seen))
+
+
+def declare(name: str, guarantee: str, why: str, cure: str = "") -> None:
+    """Say what a source of your own can keep, by its name in ``readStream.format(name)``.
+
+    >>> declare("turnstile", "at-most-once", "a turnstile does not turn back")
+    >>> judge_source(SourceSeen("turnstile"))[0].level
+    <Guarantee.AT_MOST_ONCE: 0>
+    """
+    level = Guarantee.parse(guarantee)
+    _judged(name)(lambda seen: iter([_found(seen, level, why, cure)]))
+
+
+def _found(
+    seen: SourceSeen, level: Guarantee, why: str, cure: str = "", *, warning: bool = False
+) -> Finding:
+    return Finding(Kind.SOURCE, seen.part, level, why, cure, warning)
+
+
+def _judged(*names: str) -> Callable[[Judge], Judge]:
+    def add(judge: Judge) -> Judge:
+        _JUDGES.update(dict.fromkeys((name.lower() for name in names), judge))
+        return judge
+
+    return add
+
+
+def _unknown(seen: SourceSeen) -> Iterator[Finding]:
+    yield _found(
+        seen,
+        EXACTLY,
+        "Beadline does not know this source. It is taken to keep Spark's contract: that the rows "
+        "between two offsets are the same whenever they are read, for as long as the query is down",
+        "if it does not, say so: beadline.guarantee.declare(name, level, why)",
+        warning=True,
+    )
+
+
+@_judged("kafka")
+def _kafka(seen: SourceSeen) -> Iterator[Finding]:
+    level = EXACTLY
+    if seen.option("failOnDataLoss", "true") == "false":
+        level = AT_MOST
+        yield _found(
+            seen,
+            AT_MOST,
+            "failOnDataLoss is false: records that Kafka deleted before they were read are passed "
+            "over without a word",
+            "leave failOnDataLoss at true, as sources.kafka does, and keep records for longer",
+        )
+    if seen.option("kafka.isolation.level", "read_uncommitted") != "read_committed":
+        level = min(level, AT_LEAST)
+        yield _found(
+            seen,
+            AT_LEAST,
+            "it reads uncommitted: records of transactions that are aborted later are taken as "
+            "good, and an epoch that is given again may have other rows",
+            'read with sources.kafka, or set kafka.isolation.level to "read_committed"',
+        )
+    if level is EXACTLY:
+        yield _found(
+            seen,
+            EXACTLY,
+            "positions are in the checkpoint, records are read again from there, and only "
+            "committed ones; for as long as the topic keeps them",
+        )
+
+
+@_judged("parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile")
+def _files(seen: SourceSeen) -> Iterator[Finding]:
+    for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        if seen.option(name, "false") == "true":
+            yield _found(
+                seen,
+                AT_MOST,
+                f"{name} is true: a file that is gone or broken when its epoch is read is left out "
+                "without a word",
+                f"leave {name} at false: the query then stops, and the file can be put back",
+            )
+            return
+    yield _found(
+        seen,
+        EXACTLY,
+        "the checkpoint names the files of each epoch; a file that is gone stops the query, and "
+        "one that is changed in place after it was listed, or that comes in with an old "
+        "modification time, is not noticed",
+        "move files in whole, by a rename, and leave them alone until their epoch is committed",
+    )
+
+
+@_judged("rate", "rate-micro-batch")
+def _rate(seen: SourceSeen) -> Iterator[Finding]:
+    yield _found(seen, EXACTLY, "a row is a function of its number; it can always be made again")
+
+
+@_judged("delta", "iceberg", "hudi")
+def _table(seen: SourceSeen) -> Iterator[Finding]:
+    yield _found(
+        seen,
+        EXACTLY,
+        "versions of the table are in the checkpoint, and are read again from there; for as long "
+        "as its history is kept (VACUUM, expiry of snapshots)",
+    )
+
+
+@_judged("socket")
+def _socket(seen: SourceSeen) -> Iterator[Finding]:
+    yield _found(
+        seen,
+        AT_MOST,
+        "a socket cannot be asked again: what had arrived and was not committed when the query "
+        "died is lost",
+        "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
+    )
+
+
+@_judged("memory")
+def _memory(seen: SourceSeen) -> Iterator[Finding]:
+    yield _found(seen, AT_MOST, "rows in memory die with the driver", "it is meant for tests")

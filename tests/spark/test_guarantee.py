@@ -1,0 +1,142 @@
+"""What a stream promises, read from real plans and real sinks, and refused at start."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import udf
+
+from beadline import Stream, at_least_once, exactly_once, sources
+from beadline.errors import GuaranteeRefused
+from beadline.guarantee import Kind
+from beadline.run.facts import expressions
+from beadline.run.facts import sources as seen_in
+from beadline.sink import Guarantee
+from beadline.sinks import ConsoleSink, SqliteSink
+from tests.spark.jobs import read, rows_sink, sqlite_job, write_input
+from tests.spark.test_cli_run import GOOD, HEAD, Run, job_file, run
+
+__all__ = ["run"]  # the fixture
+
+
+def socket(spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 9)
+    return reader.load()
+
+
+def chance(frame: DataFrame) -> list[str]:
+    found = [each for each in expressions(frame) if not each.deterministic or each.chance]
+    return [each.name for each in found]
+
+
+def test_sources_are_read_from_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    files = read(spark, tmp_path)
+    rate = sources.rate(spark, rows_per_second=5)
+    frame = files.select("id").union(rate.select(F.col("value").alias("id")))
+    assert [(seen.name, seen.where) for seen in seen_in(frame)] == [
+        ("json", str(tmp_path)),
+        ("rate", ""),
+    ]
+    (only,) = seen_in(socket(spark))
+    assert (only.name, only.where) == ("socket", "127.0.0.1")
+
+
+def diced(value: int) -> float:
+    return value + random.random()
+
+
+def same(value: int) -> int:
+    return value + 1
+
+
+def test_chance_is_read_from_the_plan(spark: SparkSession) -> None:
+    rate = sources.rate(spark)
+    assert chance(rate.select(F.rand(), F.expr("uuid()"))) == ["Rand", "Uuid"]
+    assert chance(rate.filter(F.rand() > 0.5).select(F.col("value") + 1)) == ["Rand"]
+    assert chance(rate.select(udf(diced, "double")("value"))) == ["PythonUDF"]
+    assert chance(rate.select(udf(same, "long")("value"), F.current_timestamp())) == []
+    assert chance(rate.select(udf(lambda v: v, "long").asNondeterministic()("value"))) != []
+
+    def shuffled(batches):  # type: ignore[no-untyped-def]
+        yield from sorted(batches, key=lambda _: random.random())
+
+    assert chance(rate.select("value").mapInArrow(shuffled, "value long")) == ["PythonUDF"]
+
+
+def test_a_good_query(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    report = sqlite_job(spark, tmp_path).guarantee()
+    assert report.level is Guarantee.EXACTLY_ONCE
+    assert [found.kind for found in report.findings] == [Kind.FUNCTION, Kind.SOURCE, Kind.SINK]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_stateful_query_with_rows_and_a_weaker_sink(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    counts = read(spark, tmp_path / "in").groupBy("k").count()
+    stream = exactly_once(counts, "job").to(
+        SqliteSink(tmp_path / "o.db", "t", mode="upsert", key="k"),
+        rows=lambda frame: frame.withColumn("at", F.current_timestamp()),
+    )
+    report = stream.to(ConsoleSink()).guarantee()
+    assert report.level is Guarantee.AT_LEAST_ONCE
+    assert [found.kind for found in report.limits] == [Kind.SINK]
+    assert Kind.STATE in {found.kind for found in report.findings}
+    assert [found.kind for found in report.warnings] == [Kind.ROWS, Kind.ROWS]
+
+
+@pytest.mark.parametrize("function", [exactly_once, at_least_once])
+def test_a_socket_is_refused_at_start(
+    function: Callable[..., Stream], spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = function(socket(spark), "job").to(SqliteSink(tmp_path / "o.db", "t"))
+    with pytest.raises(GuaranteeRefused, match=r"source socket 127\.0\.0\.1 is at-most-once"):
+        stream.start(str(tmp_path / "checkpoint"), available_now=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_setting_that_loses_rows_is_refused_at_start(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    key = "spark.sql.streaming.minBatchesToRetain"
+    spark.conf.set(key, "1")
+    try:
+        with pytest.raises(GuaranteeRefused, match=f"{key}=1"):
+            exactly_once(read(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path)).start(
+                str(tmp_path / "checkpoint"), available_now=True
+            )
+    finally:
+        spark.conf.unset(key)
+
+
+def test_analyze_for_people_and_programs(run: Run, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    job = job_file(tmp_path, GOOD)
+    code, out, _ = run(job, command="analyze")
+    assert code == 0
+    assert "query job is exactly-once" in out
+    code, out, _ = run(job, "--json", command="analyze")
+    found = json.loads(out.splitlines()[-1])
+    assert (code, found["level"], found["refused"]) == (0, "exactly-once", False)
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "job.py", "__pycache__"}
+
+
+def test_analyze_exits_with_3_if_run_would_refuse(run: Run, tmp_path: Path) -> None:
+    job = job_file(
+        tmp_path,
+        """
+        def job(spark):
+            reader = spark.readStream.format("socket").option("host", "127.0.0.1")
+            return exactly_once(reader.option("port", 9).load(), "job").to(
+                SqliteSink(HERE / "o.db", "t"))
+        """,
+        HEAD,
+    )
+    code, out, _ = run(job, command="analyze")
+    assert code == 3
+    assert "at-most-once, and was to be exactly-once; run would refuse it" in out
