@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
 from beadline.sources.kafka import kafka
+from beadline.sources.receivers import Receiver, SocketReceiver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["files", "kafka", "rate"]
+__all__ = ["Receiver", "SocketReceiver", "files", "journaled", "kafka", "rate", "socket"]
 
 FORMATS = ("parquet", "orc", "json", "csv", "text")
 # Options with which Spark passes over a file without a word.
@@ -81,3 +82,34 @@ def rate(
             raise BadSetting(f"rate(): partitions is at least 1, not {partitions}")
         reader = reader.option("numPartitions", partitions)
     return reader.load()
+
+
+def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = False) -> DataFrame:
+    """Read lines of text from a TCP server, as Spark's own socket source does: ``value``.
+
+    Guarantee: at-most-once. A socket cannot be asked again: what had arrived and was not committed
+    when the query died is lost. So both functions refuse it, unless they are told
+    ``allow="at-most-once"``. ``journaled`` with a ``SocketReceiver`` keeps the lines instead.
+    ``timestamps`` adds the time at which each line arrived.
+    """
+    address = SocketReceiver(host, port)
+    reader = spark.readStream.format("socket").option("includeTimestamp", timestamps)
+    return reader.option("host", address.host).option("port", address.port).load()
+
+
+def journaled(
+    spark: SparkSession, receiver: Receiver, journal: str, *, keep_bytes: int = 0
+) -> DataFrame:
+    """Read what a receiver takes in: ``value``, ``received_at``, and ``position``, which is unique.
+
+    ``journal`` is a folder on a local disk that driver and executors share; it belongs to one
+    query. Values that are committed are deleted from it, but for the last ``keep_bytes``.
+
+    Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
+    it. What the sender had handed over and was not on the disk yet when this process died is lost,
+    unless the sender is told: a ``Receiver`` of your own may acknowledge after ``journal.sync()``.
+    It only takes in while the query runs.
+    """
+    from beadline.sources._journaled import read_journaled
+
+    return read_journaled(spark, receiver, journal, keep_bytes)

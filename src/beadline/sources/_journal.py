@@ -1,0 +1,224 @@
+"""The journal: what arrived, in files, durable before anybody is told of it.
+
+Records follow each other in segments, files that are named by the position at which they begin, the
+bytes that were written before, and by that at which the segment before ended. A position is durable
+when everything before it is on the disk; only such positions are offered to Spark. After a crash
+the last segment may end in torn records, which nobody was told of: they are cut off when the
+journal is opened again, and their positions are left out for good, so that none ever stands for
+two values.
+
+    record = length of the value, CRC-32 of the rest, microseconds since 1970, value
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from beadline.errors import BeadlineError
+
+logger = logging.getLogger("beadline")
+
+SEGMENT_BYTES = 64 << 20
+VALUE_BYTES_MAX = 512 << 20
+LOCK_TIMEOUT_S = 30.0
+_HEAD = struct.Struct(">IIq")
+_SUFFIX = ".journal"
+_LOCK = "lock"
+
+
+class JournalProblem(BeadlineError):
+    """The journal cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One value, where it stands, and when it arrived."""
+
+    position: int
+    received_us: int
+    value: bytes
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """A file of records: its first position, and where the one before it ended."""
+
+    first: int
+    after: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        """The position behind its last byte."""
+        return self.first + self.path.stat().st_size
+
+
+def segments(folder: Path) -> list[Segment]:
+    """The segments that are there, oldest first."""
+    named = [(path.stem.split("-"), path) for path in folder.glob(f"*-*{_SUFFIX}")]
+    return sorted(Segment(int(first), int(after), path) for (first, after), path in named)
+
+
+def read(folder: Path, start: int, end: int) -> Iterator[Record]:
+    """Yield the records between two positions; raises where one is missing or damaged."""
+    at = start
+    for segment in segments(folder):
+        if at == segment.after and at < end:
+            at = segment.first  # what is left out in between was torn off by a crash
+        if not segment.first <= at < end:
+            continue
+        stop = min(end, segment.end)
+        with segment.path.open("rb") as file:
+            file.seek(at - segment.first)
+            while at < stop:
+                record = _next(file, at, segment.path)
+                yield record
+                at += _HEAD.size + len(record.value)
+    if at != end:
+        raise JournalProblem(
+            f"journal {folder}: records from position {at} to {end} are gone. The checkpoint needs "
+            "them: put the files back, or start over with a new checkpoint."
+        )
+
+
+def _next(file: BinaryIO, at: int, path: Path) -> Record:
+    head = file.read(_HEAD.size)
+    if len(head) == _HEAD.size:
+        length, checksum, received_us = _HEAD.unpack(head)
+        value = file.read(length) if length <= VALUE_BYTES_MAX else b""
+        if len(value) == length and zlib.crc32(value, zlib.crc32(head[8:])) == checksum:
+            return Record(at, received_us, value)
+    raise JournalProblem(f"{path}: the record at position {at} is damaged. Nothing was skipped.")
+
+
+class Journal:
+    """A journal that is written: by one process at a time, which a lock on its folder ensures."""
+
+    _file: BinaryIO
+    _first: int
+    _written: int
+    _durable: int
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Take the folder, wait for whoever has it, and cut off what a crash left torn."""
+        self.folder = folder
+        self.stopping = threading.Event()
+        self._segment_bytes = segment_bytes
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        self._writing = threading.Lock()
+        self._begin_segment(*self._next_position())
+
+    @property
+    def durable(self) -> int:
+        """The position up to which everything is on the disk."""
+        return self._durable
+
+    def append(self, value: bytes) -> None:
+        """Write one value. It counts from the next ``sync`` on."""
+        if len(value) > VALUE_BYTES_MAX:
+            raise JournalProblem(f"a value of {len(value)} bytes is too large for the journal")
+        when = struct.pack(">q", time.time_ns() // 1000)
+        checksum = zlib.crc32(value, zlib.crc32(when))
+        with self._writing:
+            self._file.write(struct.pack(">II", len(value), checksum) + when + value)
+            self._written += _HEAD.size + len(value)
+
+    def sync(self) -> int:
+        """Make everything durable that was appended; return the position. Then acknowledge."""
+        with self._writing:
+            if self._written > self._durable:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._durable = self._written
+            if self._durable - self._first >= self._segment_bytes:
+                self._file.close()
+                self._begin_segment(self._durable, self._durable)
+            return self._durable
+
+    def forget(self, before: int) -> None:
+        """Delete the segments that end at or before a position."""
+        found = segments(self.folder)
+        for segment, following in itertools.pairwise(found):
+            if following.first <= before:
+                segment.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Make what is there durable, and let the folder go."""
+        self.stopping.set()
+        self.sync()
+        with self._writing:
+            self._file.close()
+        os.close(self._lock)
+
+    def _next_position(self) -> tuple[int, int]:
+        """Where the next segment begins, after all that was written, and where what is whole ends."""
+        found = segments(self.folder)
+        if not found:
+            return 0, 0
+        last, end = found[-1], found[-1].end
+        if last.first == end:
+            last.path.unlink()
+            return last.first, last.after
+        whole = last.first + _cut(last.path)
+        if whole < end:
+            logger.warning("%s: %s torn bytes of a crash were cut off", last.path, end - whole)
+        return end, whole
+
+    def _begin_segment(self, first: int, after: int) -> None:
+        self._first = self._written = self._durable = first
+        self._file = (self.folder / f"{first:020d}-{after:020d}{_SUFFIX}").open("xb")
+        _sync_folder(self.folder)
+
+
+def _cut(path: Path) -> int:
+    """Cut off the torn end of a segment; return the size of what is whole."""
+    whole = 0
+    with path.open("rb+") as file:
+        size = os.fstat(file.fileno()).st_size
+        while whole < size:
+            try:
+                record = _next(file, whole, path)
+            except JournalProblem:
+                break
+            whole += _HEAD.size + len(record.value)
+        file.truncate(whole)
+        os.fsync(file.fileno())
+    return whole
+
+
+def _locked(folder: Path) -> int:
+    """A second writer would offer other records under the same positions."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                os.close(descriptor)
+                raise JournalProblem(
+                    f"journal {folder} is being written by another process. Each query needs a "
+                    "journal of its own; an older start of this one must be stopped first."
+                ) from None
+            time.sleep(0.1)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
