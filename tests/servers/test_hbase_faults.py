@@ -287,7 +287,7 @@ def test_a_table_that_is_dropped_after_the_decision(
     parts = orders.prepare(0, [("x", "1", "1")])
     with closing(hbase_server.connect()) as connection:
         connection.delete_table(orders.table, disable=True)
-    with pytest.raises(CommitFailed, match=rf"epoch 0: HBase table '{orders.table}'.*NotFound"):
+    with pytest.raises(CommitFailed, match=rf"epoch 0, sink .*'{orders.table}'.*NotFound"):
         orders.try_commit(0, parts)
     hbase_server.create_table(orders.table, "f", "g")
     assert outcomes(orders, 0, parts) == {Outcome.COMMITTED}

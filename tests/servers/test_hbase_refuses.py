@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import datetime
 import re
+import uuid
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed, RowsRefused
+from beadline.errors import BadSink, RowsRefused
 from beadline.sink import Guarantee, Part
 from beadline.sinks import HBaseSink
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.testing.servers import HBaseServer
 from beadline.testing.servers.ports import free_ports
 from beadline.testing.suite.target import QUERY, part_id
-from tests.servers.test_hbase_server import SCHEMA, Orders, Refused, decided
+from tests.servers.test_hbase_server import SCHEMA, Orders, Refused
 
 GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging": "/tmp"}
 
@@ -114,6 +114,22 @@ def test_a_ledger_of_somebody_else(
     assert f"'{theirs}' has no column family 'f'" in refusal(Orders(hbase_server, tmp_path))
 
 
+def test_a_ledger_that_is_disabled(
+    hbase_server: HBaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, and where it was disabled just after the look."""
+    ledger = f"ledger_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setattr(Ledger, "table", ledger)
+    orders = Orders(hbase_server, tmp_path).opened()
+    with closing(hbase_server.connect()) as connection:
+        connection.disable_table(ledger)
+    message = refusal(orders)
+    assert f"enable '{ledger}'" in message
+    assert "Nothing was written" in message
+    with pytest.raises(BadSink, match=rf"the ledger table '{ledger}' cannot be read.*NotEnabled"):
+        orders.sink.last_seen(QUERY)
+
+
 def test_what_is_promised(hbase_server: HBaseServer, tmp_path: Path) -> None:
     """Where nothing is ever deleted, nothing can come back."""
     orders = Orders(hbase_server, tmp_path)
@@ -122,21 +138,14 @@ def test_what_is_promised(hbase_server: HBaseServer, tmp_path: Path) -> None:
     assert found.shared_disk
     assert not found.atomic
     assert "_beadline_ledger" in found.start_over
+    assert str(tmp_path / "staging") in found.start_over
+    assert "hbase.wal.hsync" in found.sentence
     assert "purge.deletes" in found.sentence
+    assert "new cells beside old ones" in found.sentence
     whole = pa.schema([field.with_nullable(False) for field in SCHEMA])
-    assert "purge.deletes" not in orders.sink.check(whole, QUERY).sentence
-
-
-def test_settings_that_change_under_a_decided_epoch(
-    hbase_server: HBaseServer, tmp_path: Path
-) -> None:
-    orders = Orders(hbase_server, tmp_path, family=None, columns={"a": "f:a"}).opened()
-    parts = orders.prepare(0, [("x", "1", "1")])
-    changed = replace(orders.sink, columns={"a": "f:a", "b": "f:b"})
-    with pytest.raises(CommitFailed, match=r"epoch 0.*decided without column 'b'"):
-        changed.commit(decided(0), parts)
-    orders.try_commit(0, parts)
-    assert orders.shows() == {"x": {"a": "1"}}
+    without = orders.sink.check(whole, QUERY).sentence
+    assert "purge.deletes" not in without
+    assert "beside old ones" not in without
 
 
 def test_rows_that_hbase_cannot_take(hbase_server: HBaseServer, tmp_path: Path) -> None:

@@ -119,6 +119,22 @@ def test_damage_is_noticed(staging: Staging) -> None:
     assert "is gone" in staging.damage([part])[ID]
 
 
+def test_a_file_that_goes_while_it_is_looked_at_is_gone(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver may finish the epoch, and throw its files away, at any moment."""
+    prepared = stage(staging, batch(1))
+    real = os.path.getsize
+
+    def deleted_just_after(path: str) -> int:
+        size = real(path)
+        os.unlink(path)
+        return size
+
+    monkeypatch.setattr(os.path, "getsize", deleted_just_after)
+    assert "is gone" in staging.damage([prepared])[prepared.id]
+
+
 def test_a_crash_leaves_a_file_that_is_in_doubt(staging: Staging) -> None:
     def crash(name: str) -> None:
         raise Crash(name)

@@ -194,7 +194,7 @@ def test_other_settings_of_http() -> None:
         HttpReceiver("http://shop/", form="xml")  # type: ignore[arg-type]
     with pytest.raises(BadSink, match="timeout_s"):
         HttpReceiver("http://shop/", timeout_s=0)
-    assert HttpReceiver("http://[::1]/x", {"a": "b"}).target == "http://[::1]/x"
+    assert HttpReceiver("http://[::1]:80/", {"a": "b"}).target == "http://[::1]:80"
     assert hash(HttpReceiver("http://shop/", {"a": "b"}))
 
 

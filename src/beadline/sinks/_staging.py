@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import BadSink
 from beadline.files import join, open_files, split_uri
+from beadline.files.base import TEMPORARY
 from beadline.files.local import local_path
 from beadline.ids import PartId, QueryId
 from beadline.sink import Part, Prepared
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = ".tmp-"
 _BUFFER_BYTES = 1 << 20
+_OLD_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,23 @@ class Staging:
             if _id_of(name) in ids:
                 files.delete(join(self.folder, name))
 
+    def pattern(self, query: QueryId) -> str:
+        """Say which files are this query's, those of its earlier checkpoints too, for people."""
+        return f"{local_path(self.folder)}/beadline~{query.name}~*"
+
+
+def tidy(folder: str) -> None:
+    """Delete what crashes left of small files there, an hour ago or more.
+
+    A younger one may be another driver's that lives. Who sleeps for so long while it writes one
+    finds it gone and fails: a new start, which is what calls this, has fenced it anyway.
+    """
+    for name in open_files(folder).names(folder):
+        path = local_path(join(folder, name))
+        with suppress(OSError):  # somebody else's, or deleted already: neither is worth a failure
+            if name.startswith(TEMPORARY) and time.time() - os.path.getmtime(path) > _OLD_S:
+                os.unlink(path)
+
 
 def _id_of(name: str) -> PartId | None:
     """Return the part that a file belongs to, whole or half-written; None for a stranger's."""
@@ -165,10 +186,10 @@ def _damage(part: StagedPart) -> str:
 
     try:
         size_bytes = os.path.getsize(local_path(part.file))
-    except FileNotFoundError:
+        if size_bytes != part.size_bytes:
+            return f"staged file {part.file} has {size_bytes} bytes, not {part.size_bytes}"
+        with pa.memory_map(local_path(part.file)) as source:
+            digest = hashlib.sha256(source.read_buffer()).hexdigest()
+    except FileNotFoundError:  # another, who has finished the epoch, may delete it at any moment
         return f"staged file {part.file} is gone"
-    if size_bytes != part.size_bytes:
-        return f"staged file {part.file} has {size_bytes} bytes, not {part.size_bytes}"
-    with pa.memory_map(local_path(part.file)) as source:
-        digest = hashlib.sha256(source.read_buffer()).hexdigest()
     return "" if digest == part.sha256 else f"staged file {part.file} has other content than staged"

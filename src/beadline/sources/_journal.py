@@ -163,7 +163,7 @@ class Journal:
         os.close(self._lock)
 
     def _next_position(self) -> tuple[int, int]:
-        """Where the next segment begins, after all that was written, and where what is whole ends."""
+        """Where the next segment begins, after all that was written, and where the whole ends."""
         found = segments(self.folder)
         if not found:
             return 0, 0

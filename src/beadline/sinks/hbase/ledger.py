@@ -57,6 +57,11 @@ class Ledger:
                 f"{where}: the ledger table {self.table!r} has no column family {FAMILY!r}. If it "
                 "is not Beadline's, it is in the way: rename it. Nothing was written."
             )
+        if not client.is_enabled(self.table):
+            raise BadSink(
+                f"{where}: the ledger table {self.table!r} is disabled. In the HBase shell: enable "
+                f"'{self.table}'. Nothing was written."
+            )
 
     def seen(self, client: Client, query: QueryId, sink: str | None = None) -> Seen | None:
         """Return what the table holds of ``query.name``; another incarnation's row first.
@@ -82,9 +87,10 @@ class Ledger:
 
     def write(self, client: Client, epoch: EpochId, sink: str, rows: int) -> None:
         """Say that the epoch is there; a newer one stays in force."""
-        value = json.dumps({"epoch": epoch.number, "nonce": epoch.nonce, "rows": rows}).encode()
-        row = row_of(self._key(epoch.query, sink), [put(_CELL, value)])
-        client.mutate(self.table, [row], epoch.decided_at_ms)
+        version_ms = epoch.decided_at_ms
+        stored = {"epoch": epoch.number, "nonce": epoch.nonce, "rows": rows, "at_ms": version_ms}
+        row = row_of(self._key(epoch.query, sink), [put(_CELL, json.dumps(stored).encode())])
+        client.mutate(self.table, [row], version_ms)
 
     def start_over(self, query: QueryId) -> str:
         """Say how to forget a query."""
@@ -104,4 +110,5 @@ class Ledger:
 
 def _read(incarnation: str, cell: bytes) -> Seen:
     stored = json.loads(cell)
-    return Seen(incarnation, int(stored["epoch"]), str(stored["nonce"]))
+    version_ms = int(stored.get("at_ms", 0))
+    return Seen(incarnation, int(stored["epoch"]), str(stored["nonce"]), version_ms)

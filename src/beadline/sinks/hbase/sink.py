@@ -14,23 +14,22 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from beadline.chaos.points import reach
 from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks._ledger import LEDGER, holds
+from beadline.sinks._ledger import LEDGER
 from beadline.sinks._names import name_from
 from beadline.sinks._staging import StagedPart, Staging
-from beadline.sinks.hbase.changes import last_words
 from beadline.sinks.hbase.check import check_server, check_staging, unreachable
-from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
+from beadline.sinks.hbase.client import Address, Refused, Unreachable, connected
 from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
+from beadline.sinks.hbase.commit import Commit
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import limits_of, without_refused
-from beadline.sinks.hbase.write import Writer
+from beadline.sinks.hbase.settings import noted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +37,15 @@ if TYPE_CHECKING:
 _ONCE = (
     "Each row takes effect once: its cells carry the time of its epoch's decision, so a repeated "
     "write is the same version and a late one is hidden by newer ones; readers may see an epoch "
-    "that is half written."
+    "that is half written. HBase counts a write as safe when its data nodes have it in memory; "
+    "against a power cut that takes all of them, set hbase.wal.hsync to true."
 )
-_COMPACTED = (
-    " Deletes hold against late writes until a compaction drops their markers: what they hid would "
-    "show again if an old write, looked up in the ledger before and on its way all that time, came "
-    "then; with hbase.hstore.time.to.purge.deletes at an hour it cannot."
+_DELETES = (
+    " A row with a null, or one that is deleted and put again, may for a moment show new cells "
+    "beside old ones, as puts and deletes are two writes. Deletes hold against late writes until a "
+    "compaction drops their markers: what they hid would show again if an old write, looked up in "
+    "the ledger before and on its way all that time, came then; with "
+    "hbase.hstore.time.to.purge.deletes at an hour it cannot."
 )
 
 
@@ -152,11 +154,12 @@ class HBaseSink(Sink[StagedPart]):
         )
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
-            sentence=_ONCE + (_COMPACTED if deletes else ""),
+            sentence=_ONCE + (_DELETES if deletes else ""),
             target=f"hbase:{cluster}#{self.table}",
             shared_disk=True,
             columns=None if self.columns is None else cells.columns,
-            start_over=f"empty the table, then {Ledger(self.table).start_over(query)}",
+            start_over=f"empty the table, then {Ledger(self.table).start_over(query)}, and delete "
+            f"{self._staging.pattern(query)}",
         )
 
     def open(self, query: QueryId) -> None:
@@ -180,80 +183,27 @@ class HBaseSink(Sink[StagedPart]):
     def _taken(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
         cells = self._cells(batch.schema.names)
         limits = limits_of(self.table, self.cell_bytes_max)
-        return without_refused(batch, cells, limits, part).select(list(cells.columns))
+        taken = without_refused(batch, cells, limits, part).select(list(cells.columns))
+        return noted(taken, cells)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Write the last word of the epoch on each key, and then its ledger row."""
         if not parts:
             return CommitResult({})
-        try:
-            with connected(self._address) as client:
-                result = self._commit(client, epoch, parts)
-        except Unreachable as problem:
-            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._where} does not answer: {problem}")
-        except Refused as refused:
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where} refuses rows: "
-                f"{refused}. The epoch is decided, and may be visible in part. Repair the table; "
-                "the next start finishes the epoch."
-            ) from refused
-        if Outcome.LOST not in result.outcomes.values():
+        commit = Commit(
+            epoch,
+            parts,
+            self._staging,
+            self._address,
+            self.table,
+            self._cells,
+            self.connections,
+            self._where,
+        )
+        result = commit.run()
+        if not {Outcome.LOST, Outcome.UNKNOWN} & set(result.outcomes.values()):
             self._staging.discard(parts)
         return result
-
-    def _commit(
-        self, client: Client, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]
-    ) -> CommitResult:
-        ledger, sink = Ledger(self.table), parts[0].id.sink
-
-        def is_there() -> bool:
-            return holds(ledger.seen(client, epoch.query, sink), epoch, self._where)
-
-        if is_there():
-            return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
-        batches, damage = self._staged(parts)
-        if damage:
-            # Another may have finished the epoch, and thrown the files away, since the look.
-            if is_there():
-                return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
-            # One part's last word may be in another, so none is written without all.
-            return CommitResult(CommitResult.all(parts, Outcome.LOST).outcomes, damage)
-        cells = self._staged_cells(batches[0].schema.names, epoch)
-        families = list(client.families(self.table))
-        writer = Writer(
-            self._address, ledger, cells, families, epoch, sink, connections=self.connections
-        )
-        if not writer.write(client, last_words(batches, cells)):
-            return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
-        reach("ledger.before")
-        ledger.write(client, epoch, sink, sum(part.rows for part in parts))
-        reach("ledger.after")
-        return CommitResult.all(parts, Outcome.COMMITTED)
-
-    def _staged(self, parts: Sequence[Prepared[StagedPart]]) -> tuple[list[pa.RecordBatch], str]:
-        """Return all rows in their order, mapped from the files; or what is wrong with those."""
-        damage = self._staging.damage(parts)
-        if damage:
-            return [], "; ".join(damage.values())
-        ordered = sorted(parts, key=lambda part: part.id.partition)
-        try:
-            return [batch for p in ordered for batch in self._staging.read(p.committable)], ""
-        except FileNotFoundError as error:
-            return [], f"staged file {error.filename} is gone"
-
-    def _staged_cells(self, names: list[str], epoch: EpochId) -> Cells:
-        """Return where the staged columns go; raise if they were staged for other settings."""
-        cells = self._cells(names)
-        missing = [repr(name) for name in cells.columns if name not in names]
-        if missing:
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where}: the epoch was "
-                f"decided without column {', '.join(missing)}, which row_key=, columns= or "
-                "deleted= now name. Nothing was written. Start once with the settings of before; "
-                "that finishes the epoch."
-            )
-        return cells
 
     def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
         """Delete what was staged."""
@@ -265,8 +215,15 @@ class HBaseSink(Sink[StagedPart]):
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
+        ledger = Ledger(self.table)
         try:
             with connected(self._address) as client:
-                return Ledger(self.table).seen(client, query)
+                return ledger.seen(client, query)
         except Unreachable as problem:
             raise unreachable(self._address, self._where, problem) from problem
+        except Refused as refused:
+            raise BadSink(
+                f"{self._where}: the ledger table {ledger.table!r} cannot be read, so it is not "
+                f"known what the table holds: {refused}. Repair it in the HBase shell: enable it, "
+                f"or give this user the right to read and write it. {NOTHING}"
+            ) from refused

@@ -16,12 +16,20 @@ from typing import Any
 
 from beadline.ids import EpochId
 from beadline.sinks._ledger import holds
-from beadline.sinks.hbase.changes import Changes, mutations, pieces
-from beadline.sinks.hbase.client import Address, Client, connected
+from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
+from beadline.sinks.hbase.client import Address, Client, Refused, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import Ledger
 
 PIECE_ROWS = 1000
+
+
+class RowRefused(Refused):
+    """HBase will not take the row of this key."""
+
+    def __init__(self, key: bytes, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -65,11 +73,23 @@ class Writer:
     def _run(self, client: Client, work: _Shared) -> None:
         for piece in work:
             for call in mutations(piece, self.cells, self.families, self.epoch.decided_at_ms):
-                seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
-                if holds(seen, self.epoch, self.ledger.target):
+                if not self._send(client, call):
                     work.superseded = True
                     return
-                client.mutate(self.ledger.target, call.rows, call.at_ms)
+
+    def _send(self, client: Client, call: Mutations) -> bool:
+        """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
+        seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
+        if holds(seen, self.epoch, self.ledger.target):
+            return False
+        try:
+            client.mutate(self.ledger.target, call.rows, call.at_ms)
+        except Refused as refused:
+            if len(call.rows) == 1:
+                raise RowRefused(call.rows[0].row, str(refused)) from refused
+            # HBase does not say which: one by one it does, and writing a row twice is nothing.
+            return all(self._send(client, Mutations([row], call.at_ms)) for row in call.rows)
+        return True
 
 
 class _Shared:

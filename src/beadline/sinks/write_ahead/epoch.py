@@ -25,7 +25,7 @@ from beadline.sinks.write_ahead.rounds import Rounds, Ways, refusal, try_again
 
 Parts = Sequence[Prepared[StagedPart]]
 _BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_RETRY_AFTER_MAX_S = 60.0
+_RETRY_AFTER_MAX_S = 3600.0
 _MARK_DIGITS = 12
 
 
@@ -53,7 +53,7 @@ class Run:
             with self.lock.held(self.ways.timeout_s) as mine:
                 if not mine:
                     return self._unknown(f"{self.lock.holder} holds {self.lock.path}")
-                found = self._look() or self._round()
+                found = self._look() or self._waiting() or self._round()
             if isinstance(found, CommitResult):
                 return found
             if found is None:
@@ -63,7 +63,7 @@ class Run:
             if left_s <= 0:
                 return self._unknown(f"{found}, for {self.ways.timeout_s:g} s")
             back_off_s = _BACK_OFF_S[min(tries, len(_BACK_OFF_S) - 1)]
-            time.sleep(min(left_s, max(back_off_s, min(found.after_s, _RETRY_AFTER_MAX_S))))
+            time.sleep(min(left_s, max(back_off_s, found.after_s)))
             tries += 1
 
     def close(self) -> None:
@@ -170,6 +170,14 @@ class Run:
         self.staging.discard(self.parts)
         return CommitResult.all(self.parts, outcome)
 
+    def _waiting(self) -> TryAgain | None:
+        """Has the receiver asked, in this call or the one before, to wait, and how long still?"""
+        wait = self.ways.wait
+        left_s = wait.until_s - time.monotonic()
+        if left_s <= 0:
+            return None
+        return TryAgain(f"{wait.said}, and asks to wait; {left_s:.0f} s of that are left", left_s)
+
     def _round(self) -> TryAgain | None:
         """Deliver one batch of each of the first parts; None if all were taken."""
         progress = self.progress
@@ -181,6 +189,9 @@ class Run:
                 batch = answer.batch
                 progress.advance(batch.part, batch.first_row + len(batch))
         again, refused = try_again(answers), refusal(answers, self.ways.where)
+        if again is not None:
+            self.ways.wait.until_s = time.monotonic() + min(again.after_s, _RETRY_AFTER_MAX_S)
+            self.ways.wait.said = str(again)
         if refused is not None:
             if again is None:
                 progress.recut(ANY_CUT)  # nothing is on its way: batch_rows may be changed now

@@ -3,20 +3,26 @@
 The body holds every row with its id, the header ``Idempotency-Key`` the id of the batch, so that a
 receiver can drop repeats by either. Answers are read as follows::
 
-    2xx                       taken
-    409                       taken before, if the sink says honours_ids; else an error
-    408, 429, 5xx, no answer  nobody knows, or not now: tried again
-    anything else             refused: the query stops, and says which rows
+    2xx                            taken
+    already_taken_status, if given taken before, if the sink says honours_ids; else an error
+    408, 409, 429, 5xx, no answer  nobody knows, or not now: tried again
+    anything else                  refused: the query stops, and says which rows
+
+To 409 there are two opinions: "I have these already", and "a request with this key is under way",
+which may still fail. Taken for the first, the second would lose rows, so it is tried again unless
+``already_taken_status=409`` says which is meant.
 """
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 
 from beadline.errors import BadSink
 from beadline.sinks._names import name_from
@@ -26,12 +32,23 @@ from beadline.sinks.write_ahead.receiver import AlreadyTaken, Delivery, Receiver
 Form = Literal["lines", "array"]
 _TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application/json"}
 _OURS = {"idempotency-key", "content-type", "content-length", "transfer-encoding", "host"}
-_TRY_AGAIN = {408, 429}
+_TRY_AGAIN = {408, 409, 429}
+_NEVER_TAKEN = {408, 429}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _ANSWER_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 200
 _SECRET_LENGTH_MIN = 4
+_SEGMENT_LENGTH_MIN = 8  # of a path: shorter ones are words like "api", and no secrets
+_MARK_DIGITS = 8
+_CONFLICT = (
+    " (if that means that it has safely taken these rows before, and never that a first request is "
+    "still under way, say so with already_taken_status=409)"
+)
+_TRUST = (
+    " (if an authority of your own has signed its certificate, name a file with that authority's "
+    "in the environment variable SSL_CERT_FILE of the driver)"
+)
 _NOTHING = "Nothing was written."
 
 
@@ -42,15 +59,20 @@ class HttpReceiver(Receiver):
     Each row is ``{"id": "...", "row": {...}}``. ``headers`` go with every request, and may hold a
     secret: their values show nowhere. ``timeout_s`` is for one request; how long a batch is tried
     again is the sink's ``timeout_s``. The receiver must answer 2xx only when the rows are safe.
+    ``already_taken_status`` is what it answers, 409 say, to rows that it has safely taken before;
+    it must not answer that to a repeat whose first request is still under way.
+
+    The path of a webhook is its password, so only a digest of it is shown.
 
     >>> HttpReceiver("https://shop.example/orders?key=s3cret").target
-    'https://shop.example/orders'
+    'https://shop.example/…fc7d0552'
     """
 
     url: str
     headers: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
     timeout_s: float = 10.0
     form: Form = "lines"
+    already_taken_status: int | None = None
     # Of this epoch, and not in use just now; a batch that is sent takes one of them, or a new one.
     _idle: list[http.client.HTTPConnection] = field(default_factory=list, init=False, compare=False)
 
@@ -71,6 +93,12 @@ class HttpReceiver(Receiver):
             raise BadSink(f"{self!r}: form is 'lines' or 'array', not {self.form!r}. {_NOTHING}")
         if not self.timeout_s > 0:
             raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+        taken = self.already_taken_status
+        if taken is not None and (taken not in range(400, 500) or taken in _NEVER_TAKEN):
+            raise BadSink(
+                f"{self!r}: already_taken_status is a status from 400 to 499, not 408 or 429, and "
+                f"not {taken!r}. {_NOTHING}"
+            )
 
     def _check_url(self) -> None:
         try:
@@ -99,16 +127,21 @@ class HttpReceiver(Receiver):
 
     @property
     def name(self) -> str:
-        """Host and path."""
-        parts = self._parts
-        return name_from(f"{parts.hostname}{parts.path}".rstrip("/"))
+        """The host, and a mark of the path."""
+        return name_from(*filter(None, (self._parts.hostname, self._mark)))
 
     @property
     def target(self) -> str:
-        """The url without what may be secret in it: user, password, query."""
+        """Scheme and host, and a mark of the path; nothing that may be secret."""
         parts = self._parts
         host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path}"
+        return f"{parts.scheme}://{host}" + (f"/…{self._mark}" if self._mark else "")
+
+    @property
+    def _mark(self) -> str:
+        """By what one path is told from another without showing it."""
+        path = self._parts.path.rstrip("/")
+        return hashlib.sha256(path.encode()).hexdigest()[:_MARK_DIGITS] if path else ""
 
     @property
     def _pairs(self) -> tuple[tuple[str, str], ...]:
@@ -141,10 +174,11 @@ class HttpReceiver(Receiver):
         if 200 <= status < 300:
             return
         said = self._shown(f"{status} {reason}", body)
-        if status == 409:
+        if status == self.already_taken_status:
             raise AlreadyTaken(f"it answers {said}")
         if status in _TRY_AGAIN or status >= 500:
-            raise TryAgain(f"it answers {said}", retry_after)
+            hint = _CONFLICT if status == 409 else ""
+            raise TryAgain(f"it answers {said}{hint}", retry_after)
         raise Refused(f"it answers {said}")
 
     def close(self) -> None:
@@ -197,17 +231,24 @@ class HttpReceiver(Receiver):
         return "".join(f"{row}\n" for row in rows).encode()
 
     def _said(self, error: Exception) -> str:
-        return self._shown(f"{type(error).__name__}: {error}", b"")
+        hint = _TRUST if isinstance(error, ssl.SSLCertVerificationError) else ""
+        return self._shown(f"{type(error).__name__}: {error}", b"") + hint
 
     def _shown(self, text: str, body: bytes) -> str:
         """What the other side said, in one line, without our secrets: it may have echoed them."""
         answer = body.decode(errors="replace").strip()
         whole = f"{text}: {answer}" if answer else text
-        query = self._parts.query
-        values = [value for _, value in self._pairs] + [query, *re.split(r"[&=]", query)]
-        words = {word for value in values for word in (value, *value.split())}
-        for word in sorted(words, key=len, reverse=True):
-            if len(word) >= _SECRET_LENGTH_MIN:
-                whole = whole.replace(word, "…")
+        for word in self._secrets():
+            whole = whole.replace(word, "…")
         whole = " ".join(whole.split())
         return whole if len(whole) <= _SHOWN_CHARACTERS else whole[: _SHOWN_CHARACTERS - 1] + "…"
+
+    def _secrets(self) -> list[str]:
+        """What must not be shown, as written and decoded, the longest first."""
+        query, path = self._parts.query, self._parts.path.rstrip("/")
+        values = [query, *re.split(r"[&=]", query), path, *(value for _, value in self._pairs)]
+        words = {word for value in values for word in (value, *value.split())}
+        words = {word for word in words if len(word) >= _SECRET_LENGTH_MIN}
+        words |= {word for word in path.split("/") if len(word) >= _SEGMENT_LENGTH_MIN}
+        forms = {form(word) for word in words for form in (str, unquote, unquote_plus)}
+        return sorted(forms, key=len, reverse=True)

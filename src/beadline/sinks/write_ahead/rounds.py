@@ -18,6 +18,17 @@ from beadline.sinks.write_ahead.receiver import (
 )
 
 
+@dataclass
+class Wait:
+    """Until when the receiver asked to be left alone, by this process's clock, and what it said.
+
+    It belongs to the sink, not to a call of ``commit``: the next one comes at once.
+    """
+
+    until_s: float = 0.0
+    said: str = ""
+
+
 @dataclass(frozen=True)
 class Ways:
     """How the sink was told to deliver; ``where`` names the receiver for people."""
@@ -28,6 +39,7 @@ class Ways:
     parallel: int
     honours_ids: bool
     timeout_s: float
+    wait: Wait
 
 
 @dataclass(frozen=True)
@@ -95,12 +107,13 @@ class Rounds:
 
 
 def try_again(answers: Sequence[Answer]) -> TryAgain | None:
-    """Return why a batch must be tried again, if one must."""
-    for answer in answers:
-        if answer.unsure and answer.raised is not None:
-            raised = answer.raised
-            return raised if isinstance(raised, TryAgain) else TryAgain(_said(raised))
-    return None
+    """Return why a batch must be tried again, if one must: the one that asks to wait longest."""
+    found = [
+        raised if isinstance(raised, TryAgain) else TryAgain(_said(raised))
+        for raised in (answer.raised for answer in answers if answer.unsure)
+        if raised is not None
+    ]
+    return max(found, key=lambda again: again.after_s, default=None)
 
 
 def refusal(answers: Sequence[Answer], where: str) -> CommitFailed | None:

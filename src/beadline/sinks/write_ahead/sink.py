@@ -13,8 +13,8 @@ import inspect
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.committable import Committable
 from beadline.errors import BadSink
@@ -24,12 +24,12 @@ from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
 from beadline.sinks._names import name_from
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._staging import StagedPart, Staging, tidy
 from beadline.sinks.write_ahead.epoch import Run
 from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
 from beadline.sinks.write_ahead.readable import Accepts, without_refused
 from beadline.sinks.write_ahead.receiver import Deliver, FunctionReceiver, Receiver
-from beadline.sinks.write_ahead.rounds import Ways
+from beadline.sinks.write_ahead.rounds import Wait, Ways
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,8 @@ class WriteAheadSink(Sink[StagedPart]):
     timeout_s: float = 30.0
     parallel: int = 1
     accepts: Accepts | None = None
+    # The only thing here that is not a setting.
+    _wait: Wait = field(default_factory=Wait, init=False, compare=False)
 
     committable: ClassVar[type[Committable]] = StagedPart
 
@@ -87,6 +89,10 @@ class WriteAheadSink(Sink[StagedPart]):
                 raise BadSink(f"{self!r}: {setting} must be 1 or more, not {value!r}. {_NOTHING}")
         if not self.timeout_s > 0:
             raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A moment of this process's clock does not travel."""
+        return {**self.__dict__, "_wait": Wait()}
 
     @property
     def default_name(self) -> str:
@@ -137,8 +143,12 @@ class WriteAheadSink(Sink[StagedPart]):
             if self.honours_ids
             else "What raises it is a receiver that drops repeats by id: honours_ids=True.",
             start_over=f"let the receiver forget the query's rows, and delete "
-            f"{local_path(self._state)}/{query.name}~*",
+            f"{local_path(self._state)}/{query.name}~* and {self._staging.pattern(query)}",
         )
+
+    def open(self, query: QueryId) -> None:
+        """Throw away what crashes left half-written beside the ledger."""
+        tidy(self._state)
 
     def _sentence(self) -> str:
         order = "in order" if self.parallel == 1 else "in order within each part"
@@ -185,6 +195,7 @@ class WriteAheadSink(Sink[StagedPart]):
             parallel=self.parallel,
             honours_ids=self.honours_ids,
             timeout_s=self.timeout_s,
+            wait=self._wait,
         )
         run = Run(ways, files, self._staging, epoch, parts)
         try:

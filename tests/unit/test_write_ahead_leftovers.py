@@ -1,0 +1,49 @@
+"""What ``WriteAheadSink`` leaves on its disk when it dies, and how that goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+from beadline.sinks.write_ahead import WriteAheadSink
+from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME
+from tests.unit.write_ahead_receivers import SCHEMA, FileReceiver, commit, prepare, rows
+
+
+def sink_in(folder: Path) -> WriteAheadSink:
+    return WriteAheadSink(FileReceiver(str(folder / "received")), folder / "wal", "shop")
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path) for path in (folder / "wal").rglob("*") if path.is_file()}
+
+
+def test_what_a_crash_left_half_written_goes_at_a_start_an_hour_later(tmp_path: Path) -> None:
+    """A younger one may be a living driver's; and what is not ours stays."""
+    sink = sink_in(tmp_path)
+    sink.open(QUERY)
+    assert not (tmp_path / "wal").exists()
+    commit(sink, 0, prepare(sink, 0, rows(1)))
+    state = tmp_path / "wal" / "shop" / "state"
+    names = {".beadline-tmp-old": 4000, ".beadline-tmp-young": 60, "theirs": 4000}
+    for name, age_s in names.items():
+        (state / name).write_text("half")
+        os.utime(state / name, (time.time() - age_s,) * 2)
+    before = files_in(tmp_path)
+    sink.open(QUERY)
+    assert before - files_in(tmp_path) == {str(state / ".beadline-tmp-old")}
+
+
+def test_starting_over_names_every_file_of_the_query_and_no_other(tmp_path: Path) -> None:
+    sink = sink_in(tmp_path)
+    commit(sink, 0, prepare(sink, 0, rows(1)))
+    prepare(sink, 1, rows(2))
+    prepare(sink, 1, rows(2), query=SAME_NAME)  # of another checkpoint: nobody sweeps it
+    mine = files_in(tmp_path)
+    prepare(sink, 1, rows(3), query=OTHER)
+    words = sink.check(SCHEMA, QUERY).start_over.split()
+    patterns = [word for word in words if "*" in word]
+    named = {path for path in files_in(tmp_path) if any(fnmatch(path, p) for p in patterns)}
+    assert named == mine
