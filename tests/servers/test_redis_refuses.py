@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from beadline.errors import BadSink, CommitFailed
 from beadline.sink import Guarantee
 from beadline.sinks import RedisSink
-from beadline.testing.servers import RedisServer, redis
+from beadline.testing.servers import RedisServer, redis, redis_cluster
 from beadline.testing.suite.target import QUERY, epoch_id
 from tests.servers.test_redis_sink import Hands
 
@@ -34,6 +35,7 @@ URL = "redis://:dont-tell-me@127.0.0.1:1/0"
         ({"timeout_s": 0}, "timeout_s"),
         ({"on_loss": "panic"}, "on_loss"),
         ({"prefix": "beadline:ledger:"}, "Beadline's own"),
+        ({"command": "XADD", "prefix": "beadline:", "into": "ledger:x"}, "Beadline's own"),
         ({"url": "http://:dont-tell-me@h"}, "a URL of Redis"),
         ({"url": "redis://:dont-tell-me/x@h:port"}, "a URL of Redis"),
     ],
@@ -125,7 +127,20 @@ def test_what_the_server_can_lose_is_read_from_it(tmp_path: Path) -> None:
             assert cure in found.raised_by
             for name, value in before.items():
                 client.config_set(name, value)
+            until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
         assert sink.check(SCHEMA, QUERY).guarantee is Guarantee.EXACTLY_ONCE
+
+
+def test_a_log_that_is_not_whole_yet_keeps_nothing(tmp_path: Path) -> None:
+    """CONFIG GET says appendonly yes at once; the first log may take its time."""
+    slow = {"appendonly": "no", "rdb-key-save-delay": "100000"}
+    with redis(slow) as server, server.client() as client:
+        client.mset({f"k{number}": number for number in range(30)})
+        client.config_set("appendonly", "yes")
+        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+        assert found.guarantee is Guarantee.AT_MOST_ONCE
+        assert "for the first time" in found.sentence
+        assert "aof_rewrite_in_progress:0" in found.raised_by
         server.kill()  # it is busy with a new log, and would take its time
 
 
@@ -154,10 +169,7 @@ def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
     with redis(quick) as server, redis({"masterauth": server.password}) as other:
         with other.client() as client:
             client.replicaof("127.0.0.1", server.port)
-            deadline_s = time.monotonic() + 30
-            while client.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
+            until(lambda: client.info("replication")["master_link_status"] == "up")
         with pytest.raises(BadSink, match=f"replica.*{server.port}"):
             Hands(other.url, tmp_path).sink.check(SCHEMA, QUERY)
         found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
@@ -165,4 +177,55 @@ def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
         assert "takes over" in found.sentence
         known = Hands(server.url, tmp_path, durable=True).sink.check(SCHEMA, QUERY)
         assert known.guarantee is Guarantee.EXACTLY_ONCE
+        other.kill()
+        with server.client() as client:
+            until(lambda: not client.info("replication")["connected_slaves"])
+        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+        assert found.guarantee is Guarantee.AT_MOST_ONCE, "it is away, not gone"
         server.kill()  # it would wait for its replica
+
+
+def test_a_replica_that_only_the_cluster_remembers(tmp_path: Path) -> None:
+    """It is down, and its primary has started again since: only CLUSTER NODES tells of it."""
+    with redis_cluster(nodes=1, settings={"repl-diskless-sync-delay": "0"}) as cluster:
+        [primary] = cluster.nodes
+        replica = RedisServer(tmp_path, name="replica", password=cluster.password, cluster=True)
+        replica.start()
+        try:
+            with primary.client() as client, replica.client() as other:
+                bus = primary.bus_port
+                other.execute_command("CLUSTER MEET", "127.0.0.1", primary.port, bus)
+                until(lambda: len(other.cluster("NODES")) == 2)
+                name = client.execute_command("CLUSTER MYID").decode()
+                until(lambda: _replicates(other, name))
+                until(lambda: client.info("replication")["connected_slaves"])
+                until(lambda: "slave" in str(client.cluster("NODES")))
+                client.cluster("SAVECONFIG")
+        finally:
+            replica.kill()
+        primary.kill()
+        primary.restart()
+        with primary.client() as client:
+            until(lambda: client.cluster("INFO")["cluster_state"] == "ok")
+            assert not client.info("replication")["repl_backlog_active"]
+        found = Hands(cluster.url, tmp_path).sink.check(SCHEMA, QUERY)
+        assert found.guarantee is Guarantee.AT_MOST_ONCE
+        assert "it has replicas" in found.sentence
+
+
+def _replicates(replica: Any, name: str) -> bool:
+    """Tell a node whom to follow; it may not have heard of it yet."""
+    from redis.exceptions import ResponseError
+
+    try:
+        replica.execute_command("CLUSTER REPLICATE", name)
+    except ResponseError:
+        return False
+    return True
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)

@@ -16,6 +16,7 @@ import pytest
 from beadline.errors import RowsRefused
 from beadline.sink import Guarantee, Outcome, Part, Prepared
 from beadline.sinks import RedisSink
+from beadline.sinks.redis import refused
 from beadline.testing.servers import RedisServer
 from beadline.testing.suite.target import QUERY, epoch_id, part_id
 
@@ -175,6 +176,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "not a finite",
     ),
     ({"command": "XADD"}, {"key": ["b", "a"], "n": pa.array([None, 2], INT)}, "every field"),
+    ({}, {"key": ["b", "a"], "value": pa.array([2_932_897, 2_932_896], pa.date32())}, "years 0 to"),
+    (
+        {"command": "HSET"},
+        {"key": ["b", "a"], "at": pa.array([10**18, 0], pa.timestamp("us", "UTC"))},
+        "column 'at' is outside the years",
+    ),
 ]
 
 
@@ -191,8 +198,8 @@ def test_rows_are_refused_before_anything_is_decided(
     hands = Hands(redis_server.url, tmp_path, **settings)
     hands.sink.check(pa.table(rows).schema, QUERY)
     hands.write(0, rows)
-    [(refused, why)] = hands.refused
-    assert refused.num_rows == 1
+    [(found, why)] = hands.refused
+    assert found.num_rows == 1
     assert reason in why
     assert redis.exists(hands.key("a"))
     assert not redis.exists(hands.key("b"))
@@ -200,13 +207,49 @@ def test_rows_are_refused_before_anything_is_decided(
         hands.sink.prepare(iter(pa.table(rows).to_batches()), Part(part_id(1)))
 
 
-def test_publish_needs_no_ledger(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
+def test_half_of_the_ledgers_mark_may_be_in_the_prefix(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    prefix = f"{tmp_path.name}:beadline:"
+    hands = Hands(redis_server.url, tmp_path, prefix=prefix)
+    hands.write(0, {"key": ["ledger:q:head", "ledger", None, "a"], "value": list("1234")})
+    assert [rows.num_rows for rows, _ in hands.refused] == [1, 1]
+    assert "Beadline's own" in hands.refused[1][1]
+    assert redis.mget(f"{prefix}ledger", f"{prefix}a") == [b"2", b"4"]
+
+
+def test_a_row_that_is_too_large_as_a_whole(
+    redis_server: RedisServer, redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused, "ROW_BYTES_MAX", 100)
+    hands = Hands(redis_server.url, tmp_path, command="HSET")
+    rows = {"key": ["b", "a"], "x": ["x" * 60, "x" * 60], "y": ["y" * 60, None]}
+    hands.write(0, rows)
+    [(large, why)] = hands.refused
+    assert large.column("key").to_pylist() == ["b"]
+    assert "larger than 100 bytes" in why
+    assert redis.exists(hands.key("a"))
+
+
+def test_a_row_that_deletes_may_have_any_date(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
+    hands = Hands(redis_server.url, tmp_path, deleted="gone")
+    redis.set(hands.key("a"), "old")
+    value = pa.array([2_932_897], pa.date32())
+    hands.write(0, {"key": ["a"], "value": value, "gone": [True]})
+    assert hands.refused == []
+    assert not redis.exists(hands.key("a"))
+
+
+def test_publish_writes_again_what_is_given_again(
+    redis_server: RedisServer, redis: Any, tmp_path: Path
+) -> None:
     hands = Hands(redis_server.url, tmp_path, command="RPUSH")
     batches = pa.table({"key": ["a", "a"], "value": ["1", "2"]}).to_batches()
     for _ in range(2):
         hands.sink.publish(iter(batches), Part(part_id(0)))
     assert redis.lrange(hands.key("a"), 0, -1) == [b"1", b"2", b"1", b"2"]
-    assert hands.sink.last_seen(QUERY) is None
 
 
 def test_two_sinks_of_one_query_on_the_same_keys(

@@ -56,7 +56,7 @@ class SetHarness(SinkHarness):
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, RedisSink)
         folder = Path(sink._staging.folder.removeprefix("file:"))
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "notes.txt").write_text("mine")
         return "notes.txt"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from beadline.sinks.redis.chunks import Chunk
-from beadline.sinks.redis.client import Client, NotNow
+from beadline.sinks.redis.client import Client, Denied, NotNow
 from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
@@ -21,6 +21,8 @@ from beadline.sinks.redis.script import (
     Script,
     mark_script,
 )
+
+_ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER)
 
 
 class Overtaken(Exception):
@@ -45,10 +47,11 @@ def mark(client: Client, key: bytes, guard: Guard, first: int) -> None:
     """Move a ledger without rows of its own one step on; fine if somebody else has."""
     script = mark_script()
     answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
-    if answer[0] == ELSEWHERE and _done(answer[1], guard) > first:
+    status = _status(answer)
+    if status == ELSEWHERE and _done(answer[1], guard) > first:
         return
-    if answer[0] != APPLIED:
-        raise Overtaken(answer[0], Entry.parse(answer[1]))
+    if status != APPLIED:
+        raise Overtaken(status, Entry.parse(answer[1]))
 
 
 def apply(client: Client, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
@@ -71,14 +74,14 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
     again: list[Chunk] = []
     waiting: set[bytes] = set()
     for chunk, answer in zip(chunks, answers, strict=True):
-        status = answer[0]
+        status = _status(answer)
         if status == REFUSED:
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
             raise RowRefused(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
         if status in (NEWER, OTHER, ANOTHER):
             raise Overtaken(status, Entry.parse(answer[1]))
-        if status != ELSEWHERE:
+        if status == APPLIED:
             continue
         done = _done(answer[1], guard)
         if done < chunk.first and chunk.ledger not in waiting:
@@ -87,6 +90,13 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
             again.append(chunk.after(max(done, chunk.first)))
             waiting.add(chunk.ledger)
     return again
+
+
+def _status(answer: list[bytes]) -> bytes:
+    """Return the first word of an answer; one that is not ours says nothing about the rows."""
+    if isinstance(answer, list) and answer and answer[0] in _ANSWERS:
+        return answer[0]
+    raise Denied(f"the script answered {answer!r:.200}, which none of Beadline's does")
 
 
 def _done(entry: bytes, guard: Guard) -> int:

@@ -79,12 +79,25 @@ def _gathered(rows: Iterator[Rows]) -> Iterator[Rows]:
 
 
 def _cut(key: bytes, first: int, rows: Rows) -> Iterator[Chunk]:
-    if not len(rows):
+    count = max(1, min(ROWS_MAX, VALUES_MAX // (len(rows.columns) + 1)))
+    for begin in range(0, len(rows), count):
+        yield from _light(Chunk(key, first + begin, rows.cut(begin, begin + count)))
+
+
+def _light(chunk: Chunk) -> Iterator[Chunk]:
+    """Cut by the bytes of each row, once more: the mean does not tell of a large one."""
+    if _bytes(chunk.rows) <= BYTES_MAX:
+        yield chunk
         return
-    per_row = max(1, _bytes(rows) // len(rows))
-    count = min(ROWS_MAX, VALUES_MAX // (len(rows.columns) + 1), BYTES_MAX // per_row)
-    for begin in range(0, len(rows), max(1, count)):
-        yield Chunk(key, first + begin, rows.cut(begin, begin + max(1, count)))
+    columns = (chunk.rows.keys, *chunk.rows.columns)
+    begin, size = 0, 0
+    for row, values in enumerate(zip(*columns, strict=True)):
+        more = sum(map(len, values))
+        if row > begin and size + more > BYTES_MAX:
+            yield Chunk(chunk.ledger, chunk.first + begin, chunk.rows.cut(begin, row))
+            begin, size = row, 0
+        size += more
+    yield Chunk(chunk.ledger, chunk.first + begin, chunk.rows.cut(begin))
 
 
 def _bytes(rows: Rows) -> int:

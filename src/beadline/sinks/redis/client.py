@@ -7,23 +7,22 @@ by their kind and their text, without the password.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
 
-from beadline.errors import BadSink
 from beadline.run.extras import require
+from beadline.sinks.redis.address import redacted
 from beadline.sinks.redis.script import Script
 
 COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # on the way to one node at a time
-_SCHEMES = ("redis", "rediss", "unix")
-# The server says: not now, or not here. Whether it is so is asked again.
-_NOT_NOW = (
-    "LOADING", "BUSY", "READONLY", "OOM", "MISCONF", "NOREPLICAS", "MASTERDOWN",
-    "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "NOSCRIPT", "UNBLOCKED",
-)  # fmt: skip
+# The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
+# stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
+_NOT_NOW = re.compile(
+    r"(^|\s-)(LOADING|BUSY|READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|MOVED|ASK"
+    r"|TRYAGAIN|NOSCRIPT|UNBLOCKED)\b"
+)
 
 T = TypeVar("T")
 
@@ -34,46 +33,6 @@ class NotNow(Exception):
 
 class Denied(Exception):
     """The server answered, and will not do it."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """A URL without its secrets."""
-
-    where: str
-    database: int
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Read a URL, or raise without repeating it: it holds a password."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port or 6379
-            path = parts.path.strip("/") if parts.scheme != "unix" else ""
-            database = int(path or 0)
-        except (ValueError, TypeError, AttributeError):
-            parts = None
-        if parts is None or parts.scheme not in _SCHEMES:
-            raise BadSink(
-                "a URL of Redis is redis://[user][:password]@host[:port][/database], or rediss:// "
-                "for TLS, or unix://; the one given is not (special characters of a password are "
-                "written as %XX). Nothing was written."
-            )
-        if parts.scheme == "unix":
-            return cls(parts.path, 0)
-        return cls(f"{parts.hostname or 'localhost'}:{port}", database)
-
-
-def redacted(text: str, url: str) -> str:
-    """Return a text without the password of a URL."""
-    try:
-        parts = urlsplit(url)
-        given = [parts.password or "", *parse_qs(parts.query).get("password", ())]
-    except ValueError:
-        given = []
-    for secret in {*given, *map(unquote, given)} - {""}:
-        text = text.replace(secret, "***")
-    return text
 
 
 class Client:
@@ -253,7 +212,16 @@ def _explained(url: str) -> Iterator[None]:
         raise Denied(_text(error, url)) from None
     except found.RedisError as error:
         text = _text(error, url)
-        raise (NotNow(text) if str(error).startswith(_NOT_NOW) else Denied(text)) from None
+        raise (NotNow(text) if is_passing(str(error)) else Denied(text)) from None
+
+
+def is_passing(text: str) -> bool:
+    """Whether an error of the server is about this moment, not about what it was asked.
+
+    >>> is_passing("OOM command not allowed"), is_passing("WRONGTYPE Operation against a key")
+    (True, False)
+    """
+    return _NOT_NOW.search(text) is not None
 
 
 def _text(error: Exception, url: str) -> str:

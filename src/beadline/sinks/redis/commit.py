@@ -17,9 +17,11 @@ from beadline.sinks.redis import chunks, ledger, notes
 from beadline.sinks.redis.apply import Overtaken, RowRefused, apply, mark
 from beadline.sinks.redis.client import Client, NotNow
 from beadline.sinks.redis.columns import Layout
-from beadline.sinks.redis.ledger import BEGUN, ENDED, Entry, Guard
+from beadline.sinks.redis.ledger import BEGUN, ENDED, OPENED, Entry, Guard
+from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.rows import Rows, rows_of
 from beadline.sinks.redis.script import Script, script_for
+from beadline.sinks.redis.settings import changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +45,12 @@ class Commit:
         return self.parts[0].id.sink
 
     @property
+    def folders(self) -> frozenset[str]:
+        """Where the parts are; the setting may name another folder by now."""
+        parts = (part.committable.file.rpartition("/")[0] for part in self.parts)
+        return frozenset((self.staging.folder, *parts))
+
+    @property
     def _head(self) -> bytes:
         return ledger.head_key(self.layout.prefix, self.epoch.query.name)
 
@@ -52,11 +60,13 @@ class Commit:
 
     def run(self, client: Client) -> CommitResult:
         """Write what is not there; repeating it, late or at the same time, changes nothing."""
+        # The note before the ledger: between the two looks another driver may move both on.
+        newest = notes.noted(self.folders, self.epoch.query, self._sink)
         held = self._look(client)
         if self._there(held):
             return self._answer(Outcome.ALREADY_COMMITTED)
-        if self.stop_on_loss:
-            self._check_loss(held)
+        if self.stop_on_loss and lost(newest, held, held is None and self._opened(client)):
+            raise CommitFailed(f"{self._what}: {loss(self.where, newest, held)}")
         try:
             damage = self.staging.damage(self.parts)
             if damage:
@@ -108,10 +118,9 @@ class Commit:
             )
         return False
 
-    def _check_loss(self, held: Entry | None) -> None:
-        newest = notes.noted(self.staging.folder, self.epoch.query, self._sink)
-        if lost(newest, held):
-            raise CommitFailed(f"{self._what}: {loss(self.where, newest, held)}")
+    def _opened(self, client: Client) -> bool:
+        mark = client.ask(lambda redis: redis.hget(self._head, self._sink + OPENED))
+        return bool(mark == self.epoch.query.incarnation.encode())
 
     def _damaged(self, client: Client, what: str) -> CommitResult:
         """A part is gone: by somebody who finished the epoch, or for good."""
@@ -129,6 +138,7 @@ class Commit:
     def _write(self, client: Client, held: Entry | None) -> None:
         batches = self._batches()
         first = next(batches)
+        self._check_settings(first[0].schema)
         script = script_for(self.layout, self.layout.fields(first[0].schema.names))
         rows = (rows_of(batch, self.layout, number) for batch, number in chain((first,), batches))
         if client.cluster:
@@ -139,6 +149,15 @@ class Commit:
         for some in chunks.in_order(rows, self._head, done):
             reach("ledger.before")
             apply(client, script, guard, some)
+
+    def _check_settings(self, schema: pa.Schema) -> None:
+        differences = changed(schema, self.layout)
+        if differences:
+            raise CommitFailed(
+                f"{self._what}: {self.where}: the epoch was decided under other settings, by which "
+                f"its rows are other commands: {differences}. Nothing more was written. Start once "
+                "with the settings of before; that finishes the epoch."
+            )
 
     def _write_by_slot(self, client: Client, script: Script, rows: Iterator[Rows]) -> None:
         """The head says that the epoch has begun before a slot is written, and when all are."""
@@ -169,23 +188,3 @@ class Commit:
             f"{refused.problem}. The epoch is decided; the rows before this one took effect, each "
             "once, and are counted. Repair or delete the key; the next start goes on with this row."
         )
-
-
-def lost(newest: int, held: Entry | None) -> bool:
-    """Whether the server has less than the epoch that it once acknowledged as whole."""
-    if held is None:
-        return newest >= 0
-    return newest > held.epoch or (newest == held.epoch and not held.complete)
-
-
-def loss(where: str, newest: int, held: Entry | None) -> str:
-    """Say that the server has less than it once acknowledged."""
-    has = f"epoch {held.epoch}" if held else "nothing of this query"
-    if held is not None and not held.complete:
-        has += " in part"
-    return (
-        f"{where} has acknowledged epoch {newest} and now holds {has}: it lost what it had "
-        "acknowledged (restarted without its log, flushed, or restored from an old backup). "
-        "Restore it; or start over, with the target emptied and a new checkpoint; or take the loss "
-        "with on_loss='go on'. Nothing was written."
-    )

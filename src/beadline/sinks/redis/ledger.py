@@ -6,6 +6,10 @@ A ledger is a hash with one field per sink of the query, and the field's text is
                                              in a cluster: has the epoch begun, has it ended?
     <prefix>beadline:ledger:<query>:{<tag>}  in a cluster: the rows of one hash slot
 
+Two more fields per sink are not entries of commits: ``<sink>~opened`` in the head holds the
+incarnation that opened the sink here, so that this server can be told from another, and
+``<sink>~published`` the newest epoch that was written without a decision, for ``at_least_once``.
+
 An entry counts rows, not chunks, so that who goes on after a crash may cut them otherwise. It comes
 after the prefix, so that a user who may only touch ``<prefix>*`` can write it.
 """
@@ -13,13 +17,15 @@ after the prefix, so that a user who may only touch ``<prefix>*`` can write it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from beadline.sink import Seen
 from beadline.sinks.redis.slots import tags
 
 MARK = "beadline:ledger:"
 BEGUN, ENDED = 1, 2  # what a cluster's head counts instead of rows
+OPENED, PUBLISHED = "~opened", "~published"  # no sink's name has a ~
 
 _ENTRY = re.compile(r"([0-9a-f]{32}) (\d+) (\S+) (\d+) (\d+)\Z")
 _NO_NONCE = "-"
@@ -56,6 +62,29 @@ class Entry:
         incarnation, epoch, nonce, done, total = found.groups()
         nonce = "" if nonce == _NO_NONCE else nonce
         return cls(incarnation, int(epoch), nonce, int(done), int(total))
+
+
+@dataclass(frozen=True)
+class Head:
+    """All fields of the ledger that every commit begins with, by sink."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    published: dict[str, Entry] = field(default_factory=dict)
+    opened: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, texts: Mapping[bytes, bytes]) -> Head:
+        """Read the stored form; ``ValueError`` if somebody else wrote in it."""
+        head = cls()
+        for name, text in texts.items():
+            sink, tilde, kind = name.decode().partition("~")
+            if tilde + kind == OPENED:
+                head.opened[sink] = text.decode()
+                continue
+            entry = Entry.parse(text)
+            if entry is not None:
+                (head.published if tilde + kind == PUBLISHED else head.entries)[sink] = entry
+        return head
 
 
 @dataclass(frozen=True)

@@ -2,41 +2,45 @@
 
 A Redis that lost its newest writes, or all, or was restored from a backup, would take the next
 epoch without a word. So the number of the newest epoch that it acknowledged is kept in a small
-file, and compared with its ledger before each commit and at each start. The file is never ahead.
+file, and compared with its ledger before each commit and at each start. The file is never ahead;
+who compares reads it before the ledger, as another driver may move both on in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable
 
 from beadline.files import join, open_files
 from beadline.ids import QueryId
 
+OPENED = -1  # before the first epoch
 _END = ".acknowledged"
 _SEPARATOR = "~"
 
 
-def noted(folder: str, query: QueryId, sink: str) -> int:
-    """Return the newest epoch that was acknowledged; -1 if none is known."""
-    data = open_files(folder).read(join(folder, _name(query, sink)))
-    return int(data) if data and data.isdigit() else -1
+def noted(folders: Iterable[str], query: QueryId, sink: str) -> int | None:
+    """Return the newest epoch that was acknowledged, or ``OPENED``; None if nothing is known."""
+    read = (open_files(folder).read(join(folder, _name(query, sink))) for folder in folders)
+    found = [int(data) for data in read if data and re.fullmatch(rb"-1|\d+", data)]
+    return max(found, default=None)
 
 
 def note(folder: str, query: QueryId, sink: str, epoch: int) -> None:
     """Keep an epoch's number, unless a newer one is kept."""
-    if epoch > noted(folder, query, sink):
+    known = noted((folder,), query, sink)
+    if known is None or epoch > known:
         files = open_files(folder)
         files.make_folder(folder)
         files.write(join(folder, _name(query, sink)), b"%d" % epoch)
 
 
-def all_noted(folder: str, query: QueryId) -> Iterator[tuple[str, int]]:
-    """Yield every sink of which something is noted for this query, with its epoch."""
-    begin = _SEPARATOR.join((query.name, query.incarnation, ""))
-    for name in open_files(folder).names(folder):
-        if name.startswith(begin) and name.endswith(_END):
-            sink = name[len(begin) : -len(_END)]
-            yield sink, noted(folder, query, sink)
+def sinks(folder: str, query: QueryId) -> list[str]:
+    """Return the sinks of this query of which something is noted."""
+    begin = _name(query, "").removesuffix(_END)
+    names = open_files(folder).names(folder)
+    found = (name for name in names if name.startswith(begin) and name.endswith(_END))
+    return [name[len(begin) : -len(_END)] for name in found]
 
 
 def _name(query: QueryId, sink: str) -> str:

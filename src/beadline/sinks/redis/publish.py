@@ -1,4 +1,4 @@
-"""Rows written at once, for ``at_least_once``: the same script without its guard."""
+"""Rows written at once, for ``at_least_once``: the same script, guarded against late ones only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import PrepareFailed
 from beadline.ids import PartId
 from beadline.sinks.redis import chunks, ledger
-from beadline.sinks.redis.apply import RowRefused, apply
+from beadline.sinks.redis.apply import Overtaken, RowRefused, apply
 from beadline.sinks.redis.client import Client, Denied, NotNow
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
@@ -31,9 +31,10 @@ def publish(
     where: str,
     timeout_s: float,
 ) -> None:
-    """Write a batch, whatever the ledger says; while Redis is away, wait for it.
+    """Write a batch, unless a newer epoch is there; while Redis is away, wait for it.
 
-    After a lost connection the whole batch is written again: that is what at-least-once means.
+    After a lost connection the whole batch is written again: that is what at-least-once means. An
+    attempt that wakes up when a newer epoch is there would show the past for good, and fails.
     """
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
     rows = rows_of(batch, layout, part.partition)
@@ -49,6 +50,13 @@ def publish(
                 f"{what} refuses {layout.command} on key "
                 f"{refused.key.decode(errors='replace')!r}: {refused.problem}. Rows before it are "
                 "written, and will be again. Repair or delete the key."
+            ) from None
+        except Overtaken as late:
+            newest = "a newer epoch" if late.entry is None else f"epoch {late.entry.epoch}"
+            raise PrepareFailed(
+                f"{what} has {newest} of this query already, so these rows are late and were not "
+                "written: the attempt was given up long ago. If this is a new start, its "
+                "checkpoint is older than what Redis holds: restore the newest one, or start over."
             ) from None
         except Denied as error:
             raise PrepareFailed(f"{what} refuses: {error}. The epoch is given again.") from None

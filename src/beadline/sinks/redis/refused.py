@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
-from beadline.sinks._refused import refuse
+from beadline.sinks._refused import far_dates, refuse
 from beadline.sinks.redis.columns import ONE_VALUE, Layout, binary
 from beadline.sinks.redis.ledger import MARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VALUE_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit, unless it was set to another
+ROW_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit for a value; it takes twice that at once
 EXPIRE_MAX_S = 10**12
 _INT64_MAX = 2**63 - 1
 
@@ -27,24 +27,31 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
         reason = f"null in column {layout.key!r}, which holds the key"
         batch = refuse(batch, _nulls(batch.column(layout.key)), reason, part)
         reason = f"the key in column {layout.key!r} contains {MARK!r}, which is Beadline's own"
-        batch = refuse(batch, _marked(batch.column(layout.key)), reason, part)
+        if layout.prefix:
+            reason = f"with prefix={layout.prefix!r} {reason}"
+        batch = refuse(batch, _marked(batch.column(layout.key), layout.prefix), reason, part)
     if layout.deleted:
         reason = f"null in column {layout.deleted!r}: is the row deleted or not?"
         batch = refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
+    fields = layout.fields(batch.schema.names)
+    for name in (*layout.special, *fields):
+        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
+        far = far_dates(batch.column(name))
+        batch = refuse(
+            batch, far if name == layout.key else _kept(batch, layout, far), reason, part
+        )
     if layout.command in ONE_VALUE:
         batch = _without_bad_values(batch, layout, part)
     if isinstance(layout.expire, str):
         reason = f"column {layout.expire!r} must be 1 to {EXPIRE_MAX_S:,} seconds, or null"
         bad = _kept(batch, layout, _outside(batch.column(layout.expire), 1, EXPIRE_MAX_S))
         batch = refuse(batch, bad, reason, part)
-    fields = layout.fields(batch.schema.names)
     if layout.command == "XADD":
         reason = "every field is null, and an entry of a stream needs one"
         batch = refuse(batch, _all_null(batch, fields), reason, part)
-    if batch.nbytes > VALUE_BYTES_MAX:
-        for name in (*layout.special, *fields):
-            reason = f"column {name!r} is larger than Redis's limit, {VALUE_BYTES_MAX:,} bytes"
-            batch = refuse(batch, _large(batch.column(name)), reason, part)
+    if batch.nbytes > ROW_BYTES_MAX:
+        reason = f"the row is larger than {ROW_BYTES_MAX:,} bytes, Redis's limit"
+        batch = refuse(batch, _large(batch, (*layout.special, *fields)), reason, part)
     return batch
 
 
@@ -78,10 +85,15 @@ def _nulls(column: pa.Array) -> Any:
     return column.is_null() if column.null_count else None
 
 
-def _marked(column: pa.Array) -> Any:
+def _marked(column: pa.Array, prefix: str) -> Any:
     import pyarrow.compute as pc
 
-    return pc.fill_null(pc.match_substring(binary(column), MARK.encode()), False)
+    texts = binary(column)
+    bad = pc.match_substring(texts, MARK.encode())
+    for length in range(1, len(MARK)):
+        if prefix.endswith(MARK[:length]):  # its beginning is in the prefix already
+            bad = pc.or_(bad, pc.starts_with(texts, MARK[length:].encode()))
+    return pc.fill_null(bad, False)
 
 
 def _outside(column: pa.Array, least: int, most: int) -> Any:
@@ -104,8 +116,12 @@ def _all_null(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Any:
     return bad
 
 
-def _large(column: pa.Array) -> Any:
+def _large(batch: pa.RecordBatch, names: tuple[str, ...]) -> Any:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    sizes = pc.fill_null(pc.binary_length(binary(column)), 0)
-    return pc.greater(sizes, VALUE_BYTES_MAX)
+    total = pa.array([0] * batch.num_rows, pa.int64())
+    for name in names:
+        sizes = pc.binary_length(binary(batch.column(name)))
+        total = pc.add(total, pc.fill_null(sizes, 0).cast(pa.int64()))
+    return pc.greater(total, ROW_BYTES_MAX)

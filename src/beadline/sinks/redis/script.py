@@ -50,8 +50,16 @@ local function note(rows)
 end
 note(first + count)
 """
-_NO_GUARD = """
-local first = 0
+# What is published is published again after a crash, so only older epochs than the newest are late.
+_NEWEST = """
+local sink, incarnation, epoch = ARGV[1], ARGV[2], ARGV[3]
+local first, published = 0, sink .. '~published'
+for _, field in ipairs({sink, published}) do
+  local held = redis.call('HGET', KEYS[1], field)
+  local i, e = string.match(held or '', '^(%x+) (%d+) ')
+  if i == incarnation and tonumber(e) > tonumber(epoch) then return {'newer', held} end
+end
+redis.call('HSET', KEYS[1], published, incarnation .. ' ' .. epoch .. ' - 0 0')
 local function note(rows) end
 """
 _ROWS = """
@@ -136,10 +144,10 @@ def command(words: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=64)
 def script_for(layout: Layout, fields: tuple[str, ...], guarded: bool = True) -> Script:
-    """Return the script of a command; without a guard it writes whatever the ledger says."""
+    """Return the script of a command; without a guard it writes unless a newer epoch is there."""
     names = f"local names = {len(fields)}"
     body = _ROWS % "\n".join(f"  {line}" for line in _act(layout, fields).splitlines())
-    source = "\n".join((names, _GUARD if guarded else _NO_GUARD, body))
+    source = "\n".join((names, _GUARD if guarded else _NEWEST, body))
     return Script(source.encode(), tuple(name.encode() for name in fields))
 
 

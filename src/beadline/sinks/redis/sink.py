@@ -6,7 +6,6 @@ commit, by a script that compares a ledger and counts the rows in the same atomi
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,21 +20,18 @@ from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, S
 from beadline.sinks._names import name_from
 from beadline.sinks._staging import StagedPart, Staging
 from beadline.sinks.redis import ledger, notes
-from beadline.sinks.redis.check import check_folder, check_server, promise
-from beadline.sinks.redis.client import Address, Client, Denied, NotNow, connect
-from beadline.sinks.redis.columns import (
-    COMMANDS,
-    DELETES,
-    ONE_KEY,
-    WITH_FIELDS,
-    Layout,
-    check_columns,
-)
-from beadline.sinks.redis.commit import Commit, loss, lost
-from beadline.sinks.redis.ledger import Entry
+from beadline.sinks.redis.address import Address
+from beadline.sinks.redis.check import check_folder, check_layout, check_server
+from beadline.sinks.redis.client import Client, Denied, NotNow, connect
+from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns
+from beadline.sinks.redis.commit import Commit
+from beadline.sinks.redis.durability import promise
+from beadline.sinks.redis.ledger import Head
+from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.publish import publish
-from beadline.sinks.redis.refused import EXPIRE_MAX_S, without_refused
+from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
+from beadline.sinks.redis.settings import with_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,22 +82,11 @@ class RedisSink(Sink[StagedPart]):
         """Refuse what cannot be right; settle the folder, as executors work in other ones."""
         Address.parse(self.url)
         object.__setattr__(self, "command", str(self.command).upper())
-        if self.command not in COMMANDS:
-            raise BadSink(
-                f"command {self.command!r} is not one of {', '.join(COMMANDS)}. {_NOTHING}"
-            )
-        if self.into and self.command not in ONE_KEY:
-            raise BadSink(
-                f"into={self.into!r}: {self.command} on one key would leave the last row only. "
-                f"Name the column of the keys in key=. {_NOTHING}"
-            )
-        if self.deleted and self.command not in DELETES:
-            raise BadSink(f"deleted= is for SET and HSET, not for {self.command}. {_NOTHING}")
-        self._check_expire()
+        check_layout(self._layout)
+        if self.expire is not None and not isinstance(self.expire, str):
+            object.__setattr__(self, "expire", int(self.expire))
         if self.on_loss not in ("stop", "go on") or not self.timeout_s > 0:
             raise BadSink(f"on_loss is 'stop' or 'go on', timeout_s above 0. {_NOTHING}")
-        if ledger.MARK in self.prefix + self.into:
-            raise BadSink(f"{ledger.MARK!r} in a key is Beadline's own. {_NOTHING}")
         if not os.fspath(self.staging):
             raise BadSink(
                 "RedisSink needs staging='/some/folder', which driver and executors share: Redis "
@@ -111,20 +96,6 @@ class RedisSink(Sink[StagedPart]):
         if scheme not in (None, "file"):
             raise BadSink(f"staging={self.staging!r} is not a local folder. {_NOTHING}")
         object.__setattr__(self, "staging", os.path.abspath(path))
-
-    def _check_expire(self) -> None:
-        if self.expire is None:
-            return
-        if self.command == "DEL":
-            raise BadSink(f"expire= makes no sense with DEL. {_NOTHING}")
-        if isinstance(self.expire, str):
-            return
-        if isinstance(self.expire, bool) or not 1 <= self.expire <= EXPIRE_MAX_S:
-            raise BadSink(
-                f"expire={self.expire!r} is not a column, nor 1 to {EXPIRE_MAX_S:,} whole seconds. "
-                f"{_NOTHING}"
-            )
-        object.__setattr__(self, "expire", int(self.expire))
 
     @property
     def default_name(self) -> str:
@@ -156,14 +127,15 @@ class RedisSink(Sink[StagedPart]):
 
     @property
     def _target(self) -> str:
-        address = Address.parse(self.url)
+        # Not by the server's address: a replica that takes over has another. That it is the same
+        # data is told by what it holds, in ``last_seen`` and at commit.
         key = self.into or f"<{self.key}>"
-        return f"redis:{address.where}/{address.database}#{self.command} {self.prefix}{key}"
+        return f"redis:{Address.parse(self.url).database}#{self.command} {self.prefix}{key}"
 
     @property
     def _staging(self) -> Staging:
-        digest = hashlib.sha256(self._target.encode()).hexdigest()[:16]
-        return Staging(f"file:{self.staging}/redis-{digest}")
+        words = filter(None, ("redis", self.prefix))
+        return Staging(f"file:{self.staging}/{name_from(*words)}")
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Is it there, may we write, do the columns fit, and what can it lose?"""
@@ -212,10 +184,18 @@ class RedisSink(Sink[StagedPart]):
     def _connect(self) -> AbstractContextManager[Client]:
         return connect(self.url, self.cluster, self.timeout_s)
 
+    def open(self, query: QueryId) -> None:
+        """Mark the server, and note that it was: another in its place is noticed from then on."""
+        head = ledger.head_key(self.prefix, query.name)
+        mark = (head, self._name + ledger.OPENED, query.incarnation)
+        self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
+        notes.note(self._staging.folder, query, self._name, notes.OPENED)
+
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""
         layout = self._layout
-        return self._staging.write((without_refused(batch, layout, part) for batch in rows), part)
+        taken = (with_settings(without_refused(batch, layout, part), layout) for batch in rows)
+        return self._staging.write(taken, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Write what the ledger does not count yet."""
@@ -237,7 +217,8 @@ class RedisSink(Sink[StagedPart]):
             ) from None
         if Outcome.LOST not in result.outcomes.values():
             notes.note(staging.folder, epoch.query, parts[0].id.sink, epoch.number)
-            staging.discard(parts)
+            for folder in order.folders:
+                Staging(folder).discard(parts)
         return result
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
@@ -259,20 +240,26 @@ class RedisSink(Sink[StagedPart]):
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
-        head = ledger.head_key(self.prefix, query.name)
-        texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(head)), "asked")
+        key = ledger.head_key(self.prefix, query.name)
+        folder = self._staging.folder
+        # The notes before the ledger: between the two looks another driver may move both on.
+        sinks = [self._name] if self._name else notes.sinks(folder, query)
+        noted = {sink: notes.noted((folder,), query, sink) for sink in sinks}
+        texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(key)), "asked")
         try:
-            parsed = {name.decode(): Entry.parse(text) for name, text in texts.items()}
+            head = Head.parse(texts)
         except ValueError as error:
-            raise BadSink(f"{self._where}, key {head.decode()!r}: {error}. {_NOTHING}") from None
-        entries = {name: entry for name, entry in parsed.items() if entry is not None}
-        strange = [e for e in entries.values() if e.incarnation != query.incarnation]
-        if not strange and self.on_loss == "stop":
-            for sink, newest in notes.all_noted(self._staging.folder, query):
-                held = entries.get(sink)
-                if lost(newest, held):
+            raise BadSink(f"{self._where}, key {key.decode()!r}: {error}. {_NOTHING}") from None
+        strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
+        if strange:
+            return strange[0].seen
+        if self.on_loss == "stop":
+            for sink, newest in noted.items():
+                held = head.entries.get(sink)
+                if lost(newest, held, head.opened.get(sink) == query.incarnation):
                     raise WrongCheckpoint(
                         f"query {query.name!r}: {loss(self._where, newest, held)}"
                     )
-        found = strange or sorted(entries.values(), key=lambda entry: -entry.epoch)
+        published = [e for e in head.published.values() if e.incarnation == query.incarnation]
+        found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
         return found[0].seen if found else None
