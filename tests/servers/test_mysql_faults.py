@@ -113,7 +113,7 @@ def test_killed_between_decide_and_commit(table: Table) -> None:
     assert "table 't'" in result.detail
     assert table.server.password not in result.detail
     with pytest.raises(CommitFailed, match="Nothing decided is touched"):
-        list(sink.in_doubt(table.query))
+        list(table.sink(timeout_s=1).in_doubt(table.query))
     table.server.restart()
     assert table.commit(sink, [part]) == {Outcome.COMMITTED}
     assert table.rows() == shown()

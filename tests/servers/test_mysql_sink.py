@@ -42,10 +42,15 @@ def test_upsert_replaces_by_key(mariadb_server: MariaDbServer) -> None:
 
 def test_the_largest_order_counts_over_all_parts(mariadb_server: MariaDbServer) -> None:
     table = Table(mariadb_server, COLUMNS, **UPSERT, order_by="n")
-    first = rows_of((1, 5, "mid"), (1, 9, "last"), (2, 3, "tie"), (3, None, "null loses"))
-    second = rows_of((1, 7, "no"), (2, 3, "later part"), (3, 0, "zero"))
+    first = rows_of((1, 5, "mid"), (1, 9, "last"), (2, 3, "alone"), (3, None, "null loses"))
+    second = rows_of((1, 7, "no"), (3, 0, "zero"), (4, None, "null alone"))
     table.write(first, second)
-    assert table.rows() == [(1, 9, "last"), (2, 3, "later part"), (3, 0, "zero")]
+    assert table.rows() == [
+        (1, 9, "last"),
+        (2, 3, "alone"),
+        (3, 0, "zero"),
+        (4, None, "null alone"),
+    ]
 
 
 def test_an_order_need_not_be_in_the_table(mariadb_server: MariaDbServer) -> None:

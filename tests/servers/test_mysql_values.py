@@ -85,6 +85,20 @@ def test_every_type_arrives(mariadb_server: MariaDbServer, way: bool) -> None:
     assert table.rows(", ".join(values)) == sorted(plain, key=repr)
 
 
+def test_no_digit_of_a_decimal_is_lost(mariadb_server: MariaDbServer, way: bool) -> None:
+    """Arrow writes a small one as 1.2E-10, which is a float where it is not text."""
+    digits = "0.000000001234567890123456789012"
+    values = [
+        Decimal(sign + text)
+        for text in (digits, "0." + "0" * 29 + "1", "12345678.123456789012345678901234567891")
+        for sign in ("", "-")
+    ]
+    table = Table(mariadb_server, "id INT, d DECIMAL(38,30)")
+    ids = pa.array(range(len(values)), pa.int32())
+    table.write(pa.table({"id": ids, "d": pa.array(values, pa.decimal128(38, 30))}))
+    assert table.rows() == list(enumerate(values))
+
+
 MISFITS: list[tuple[str, Any, list[Any], str]] = [
     ("TINYINT", pa.int64(), [128, -129], "out of the range of tinyint"),
     ("INT UNSIGNED", pa.int64(), [-1, 2**32], "out of the range"),

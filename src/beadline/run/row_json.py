@@ -1,8 +1,9 @@
 """Rows as JSON, whatever is in them: the form in which a refused row reaches its dead letter sink.
 
 A row may have been refused because a value in it is odd, so nothing here may fail over one: dates
-beyond the year 9999, which Python does not have, go through Arrow's own text. The words are those
-of Spark's ``to_json`` where it has any: ``"NaN"`` and ``"Infinity"`` for what JSON has no number.
+beyond the year 9999, which Python does not have, go through Arrow's own text, and bytes that are no
+UTF-8 show as U+FFFD. The words are those of Spark's ``to_json`` where it has any: ``"NaN"`` and
+``"Infinity"`` for what JSON has no number.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ def row_texts(rows: pa.RecordBatch) -> list[str]:
 def _values(column: pa.Array) -> list[Any]:
     # Without its zone first, which leaves UTC: with one, Arrow wraps dates that are too far away.
     text = column.cast(_changed(column.type, _unzoned)).cast(_changed(column.type, _textual))
-    return [_plain(value, column.type) for value in text.to_pylist()]
+    try:
+        values = text.to_pylist()
+    except UnicodeDecodeError:  # Spark casts bytes to a string without looking at them
+        values = text.cast(_changed(text.type, _undecoded)).to_pylist()
+    return [_plain(value, column.type) for value in values]
 
 
 def _unzoned(kind: pa.DataType) -> pa.DataType:
@@ -43,6 +48,12 @@ def _unzoned(kind: pa.DataType) -> pa.DataType:
 def _textual(kind: pa.DataType) -> pa.DataType:
     dated = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
     return pa.string() if dated else kind
+
+
+def _undecoded(kind: pa.DataType) -> pa.DataType:
+    if types.is_large_string(kind):
+        return pa.large_binary()
+    return pa.binary() if types.is_string(kind) else kind
 
 
 def _changed(kind: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -66,9 +77,17 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     if types.is_list(kind):
         return [_plain(item, kind.value_type) for item in value]
+    if isinstance(value, bytes) and not _holds_bytes(kind):
+        value = value.decode(errors="replace")
     if types.is_timestamp(kind):
         return _moment(value, kind.tz is not None)
     return _scalar(value)
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    )
 
 
 def _scalar(value: Any) -> Any:

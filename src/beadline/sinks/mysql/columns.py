@@ -13,6 +13,8 @@ Family = Literal[
     "integer", "float", "decimal", "boolean", "text", "binary", "date", "timestamp", "null"
 ]
 
+ORDER, DELETED = "order", "deleted"  # the uses of columns that are only staged
+
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 # Characters for (VAR)CHAR come from the server; of these, bytes.
 TEXT_BYTES = {
@@ -53,6 +55,7 @@ class Column:
     character_set: str | None = None
     collation: str | None = None
     json: bool = False
+    use: str = ""  # of a column that the target does not get: what it is staged for
 
     @property
     def unsigned(self) -> bool:
@@ -68,7 +71,7 @@ class Column:
         text = f"{quoted(self.name)} {self.declared}"
         if self.character_set:
             text += f" CHARACTER SET {self.character_set} COLLATE {self.collation}"
-        text += " NULL DEFAULT NULL"
+        text += f" NULL DEFAULT NULL COMMENT '{self.use}'"
         return f"{text} CHECK (json_valid({quoted(self.name)}))" if self.json else text
 
 
@@ -143,8 +146,8 @@ def declaration(type_: pa.DataType, key: bool = False) -> str:
     }[family or "null"]
 
 
-def own_column(name: str, type_: pa.DataType) -> Column:
-    """A column that only the staging table has: an order, a mark."""
+def own_column(name: str, type_: pa.DataType, use: str) -> Column:
+    """A column that only the staging table has: an order, a mark. It says so in its comment."""
     fraction = 6 if family_of(type_) == "timestamp" else 0
     declared = declaration(type_)
     kind = declared.split("(")[0].split(" ")[0].lower()
@@ -158,6 +161,7 @@ def own_column(name: str, type_: pa.DataType) -> Column:
         precision=precision,
         scale=scale,
         fraction_digits=fraction,
+        use=use,
     )
 
 

@@ -8,6 +8,7 @@ that were given to ``load``.
 from __future__ import annotations
 
 import functools
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 from beadline.run.extras import require
 from beadline.sinks.mysql.address import Address
 
-_CONNECT_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 10.0  # and for each step of the greeting
 _STATEMENT_TIMEOUT_S = 1800.0  # of one statement; an epoch's INSERT ... SELECT may be long
+# A host that is gone is noticed within half a minute, while a statement may still be long.
+_PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 _LOCK_WAIT_S = 20  # less than a driver waits, so that a commit is not given up half-way
 _PACKET_BYTES = 1 << 18
 _SORT_BYTES = 1 << 13  # more than a key can have; the server's own limit would mix long keys up
@@ -55,12 +58,13 @@ def connect(address: Address, timeout_s: float) -> Connection:
         autocommit=None,
         local_infile=True,
         connect_timeout=min(_CONNECT_TIMEOUT_S, max(1.0, timeout_s)),
-        read_timeout=_STATEMENT_TIMEOUT_S,
-        write_timeout=_STATEMENT_TIMEOUT_S,
+        read_timeout=_CONNECT_TIMEOUT_S,
+        write_timeout=_CONNECT_TIMEOUT_S,
         **dict(address.options),
     )
     connection = Connection(raw)
     try:
+        _watch(raw)
         assignments = ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
         connection.run(f"SET {assignments}")
         # Rows read by INSERT ... SELECT are not locked then, and parts do not lock each other's.
@@ -69,6 +73,15 @@ def connect(address: Address, timeout_s: float) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def _watch(raw: Any) -> None:
+    """Let the system probe the connection, TLS or not, and statements take their time."""
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):  # not every system has them all
+            raw._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    raw._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raw._read_timeout = raw._write_timeout = _STATEMENT_TIMEOUT_S
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The statements that take staged rows to the target: append, upsert, add, delete."""
+"""The statements that take staged rows to the target: append, upsert, add, delete.
+
+The same key twice in an epoch is settled by ``order_by``, or is an error: never by chance. Within a
+part that is found while nothing is decided; across parts only when all are there, at commit.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +11,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from beadline.sinks.mysql.columns import folded, quoted
-from beadline.sinks.mysql.plan import PART, ROW, Wish
-
-_PLACE = "_beadline_place"
+from beadline.sinks.mysql.plan import PLACE, Wish
 
 
-def twice_said(found: Sequence[Any]) -> str:
-    """What to say of a key that is there twice, given with its count at the end."""
+def twice_said(found: Sequence[Any], wish: Wish) -> str:
+    """What to say of a key that nothing settles, given with its count at the end."""
     key = ", ".join(repr(value) for value in found[:-1])
+    times = f"key ({key}) is there {found[-1]} times in one epoch"
+    if wish.order_by is None:
+        return f"{times}, and nothing says which row counts: give order_by="
     return (
-        f"key ({key}) is there {found[-1]} times in one epoch, and nothing says which row counts: "
-        "give order_by="
+        f"{times} with the same {wish.order_by!r}, so nothing says which row counts: give an "
+        "order_by= in which no two rows of a key are the same"
     )
 
 
-def twice_query(stages: Sequence[str], key: Sequence[str]) -> str:
-    """A query that finds one key that these staging tables hold twice, with its count.
+def twice_query(stages: Sequence[str], wish: Wish) -> str:
+    """A query that finds one key of which these staging tables hold two rows that may both count.
 
     The server compares, as the key's collation does: 'a' and 'A' may be the same key.
     """
-    names = ", ".join(map(quoted, key))
-    union = " UNION ALL ".join(f"SELECT {names} FROM {quoted(stage)}" for stage in stages)
-    return (
-        f"SELECT {names}, COUNT(*) FROM ({union}) AS every_row GROUP BY {names} "
-        "HAVING COUNT(*) > 1 LIMIT 1"
+    names = ", ".join(map(quoted, wish.key))
+    rows = f"({_union(stages, wish.key)}) AS every_row"
+    if wish.order_by is not None:
+        first = _first("RANK", stages, wish.key, wish)
+        rows = f"{first} AS first_rows"
+    return f"SELECT {names}, COUNT(*) FROM {rows} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
+
+
+def _union(stages: Sequence[str], columns: Sequence[str]) -> str:
+    names = ", ".join(map(quoted, columns))
+    return " UNION ALL ".join(f"SELECT {names} FROM {quoted(stage)}" for stage in stages)
+
+
+def _first(place: str, stages: Sequence[str], columns: Sequence[str], wish: Wish) -> str:
+    """Of each key the row with the largest order; ``RANK`` leaves equals, ``ROW_NUMBER`` one."""
+    order = wish.order_by or ""
+    staged = [*columns] if folded(order) in map(folded, columns) else [*columns, order]
+    names, keys = ", ".join(map(quoted, columns)), ", ".join(map(quoted, wish.key))
+    window = f"PARTITION BY {keys} ORDER BY {quoted(order)} DESC"
+    ranked = (
+        f"SELECT {names}, {place}() OVER ({window}) AS {PLACE} "
+        f"FROM ({_union(stages, staged)}) AS every_row"
     )
+    return f"(SELECT {names} FROM ({ranked}) AS ranked WHERE {PLACE} = 1)"
 
 
 @dataclass(frozen=True)
 class Merge:
-    """The statements for one wish; ``written`` are the columns that the target gets."""
+    """The statements for one wish; ``written`` are the columns that the target gets.
+
+    ``never_null`` are, folded, those in which the target takes no null.
+    """
 
     wish: Wish
     written: tuple[str, ...]
+    never_null: frozenset[str] = frozenset()
 
     def statements(self, stages: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         """What to run, in this order, each with the staging tables that it reads."""
@@ -70,7 +97,7 @@ class Merge:
         if self.wish.mode == "add":
             keys = ", ".join(f"s.{quoted(name)}" for name in self.written if self._is_key(name))
             chosen = ", ".join(
-                f"s.{quoted(name)}" if self._is_key(name) else f"SUM(s.{quoted(name)})"
+                f"s.{quoted(name)}" if self._is_key(name) else self._sum(name)
                 for name in self.written
             )
             rows = f"SELECT {chosen} FROM {source} AS s GROUP BY {keys}"
@@ -78,6 +105,11 @@ class Merge:
             chosen = ", ".join(f"s.{quoted(name)}" for name in self.written)
             rows = f"SELECT {chosen} FROM {source} AS s{where}"
         return f"{insert} {rows}{self._on_duplicate()}"
+
+    def _sum(self, name: str) -> str:
+        total = f"SUM(s.{quoted(name)})"
+        # Nulls add nothing, also where the table takes none.
+        return f"COALESCE({total}, 0)" if folded(name) in self.never_null else total
 
     def _on_duplicate(self) -> str:
         if self.wish.mode == "append":
@@ -97,23 +129,11 @@ class Merge:
         return f"{mine} = COALESCE({mine} + {new}, {mine}, {new})"
 
     def _winners(self, stages: Sequence[str]) -> str:
-        """Of each key the row with the largest order; of equals the last, by part and place."""
+        """No two rows of a key are equal in the order: that was looked for before."""
         wanted = list(self.written)
-        for name in (self.wish.order_by, self.wish.deleted):
-            if name and folded(name) not in map(folded, wanted):
-                wanted.append(name)
-        columns = ", ".join(map(quoted, wanted))
-        union = " UNION ALL ".join(
-            f"SELECT {columns}, {quoted(ROW)}, {number} AS {PART} FROM {quoted(stage)}"
-            for number, stage in enumerate(stages)
-        )
-        keys = ", ".join(map(quoted, self.wish.key))
-        order = f"{quoted(self.wish.order_by or '')} DESC, {PART} DESC, {quoted(ROW)} DESC"
-        ranked = (
-            f"SELECT {columns}, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}) "
-            f"AS {_PLACE} FROM ({union}) AS every_row"
-        )
-        return f"(SELECT {columns} FROM ({ranked}) AS ranked WHERE {_PLACE} = 1)"
+        if self.wish.deleted:
+            wanted.append(self.wish.deleted)
+        return _first("ROW_NUMBER", stages, wanted, self.wish)
 
     def _is_key(self, name: str) -> bool:
         return folded(name) in map(folded, self.wish.key)

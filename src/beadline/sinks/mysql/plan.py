@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
 from beadline.sinks.mysql.columns import (
+    DELETED,
+    ORDER,
     Column,
     can_be_added,
     can_be_key,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW = "_beadline_row"  # numbers the rows of a part in its staging table
-PART = "_beadline_part"
+PLACE = "_beadline_place"  # of a row among those of its key
 NOTHING = "Nothing was written."
 
 
@@ -75,13 +77,15 @@ def make_plan(schema: pa.Schema, table: Table | None, wish: Wish, where: str) ->
         column = table.columns.get(folded(field.name))
         mark = wish.deleted is not None and folded(field.name) == folded(wish.deleted)
         if mark or (column is None and folded(field.name) in apart):
-            columns.append(own_column(field.name, field.type))
+            columns.append(own_column(field.name, field.type, DELETED if mark else ORDER))
             continue
         columns.append(_checked(field, column, where))
         written.append(columns[-1].name)
     _check_required(table, written, where)
     key = frozenset(map(folded, wish.key))
     strict = {folded(column.name) for column in columns if not column.nullable}
+    if wish.mode == "add":
+        strict = set()  # a null adds nothing, also where the table takes none
     marks = frozenset({folded(wish.deleted)} if wish.deleted else ())
     return Plan(
         tuple(columns), tuple(written), key | strict | marks, key | apart | marks, wish.deleted
@@ -91,7 +95,7 @@ def make_plan(schema: pa.Schema, table: Table | None, wish: Wish, where: str) ->
 def _check_names(schema: pa.Schema, where: str) -> None:
     if not len(schema):
         raise BadSink(f"{where}: the rows have no columns. {NOTHING}")
-    seen = {ROW, PART}
+    seen = {ROW, PLACE}
     for field in schema:
         if folded(field.name) in seen:
             raise BadSink(

@@ -5,6 +5,7 @@ Told by the numbers of MySQL and MariaDB, which are the same where both have the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,7 +18,10 @@ _CONNECTION_LOST = (0, 2002, 2003, 2006, 2013, 2055, 4031)
 _SERVER_LEAVES = (1053, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 3169)
 _TOO_MANY = (1040, 1203)
 GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
-BUSY = frozenset((1205, 1213, 3572))  # lock wait timeout, deadlock
+_LOCKED = (1205, 1213, 3572)  # lock wait timeout, deadlock
+# A server that is being replaced takes no writes for a while; 3101 is a group's rollback.
+_TAKES_NO_WRITES = (1290, 1836, 3101)
+BUSY = frozenset((*_LOCKED, *_TAKES_NO_WRITES))
 MISSING_TABLE = frozenset((1051, 1146))
 UNKNOWN_XID = 1397
 DUPLICATE_KEY = frozenset((1062, 1586))
@@ -56,17 +60,19 @@ def said(error: BaseException, address: Address) -> str:
 
 
 def patiently(act: Callable[[], T], timeout_s: float) -> T:
-    """Do something again until the server is back, or ``timeout_s`` is over.
+    """Do something again until the server is back, or ``timeout_s`` is over since it first failed.
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.
     """
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = math.inf
     attempt = 0
     while True:
         try:
             return act()
         except library_errors() as error:
-            if code_of(error) not in GONE | BUSY or time.monotonic() > deadline_s:
+            # From the first failure: an act may have been at work for long when it fails.
+            deadline_s = min(deadline_s, time.monotonic() + timeout_s)
+            if code_of(error) not in GONE | BUSY or time.monotonic() >= deadline_s:
                 raise
         time.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
         attempt += 1

@@ -7,12 +7,11 @@ repeated, or comes late, finds its epoch in the ledger and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args
 
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
@@ -25,7 +24,6 @@ from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import folded
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import MAKE, Ledger
-from beadline.sinks.mysql.merge import twice_query
 from beadline.sinks.mysql.part import STAGE, MySqlPart
 from beadline.sinks.mysql.plan import NOTHING, Plan, Wish, make_plan
 from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, patiently, said
@@ -47,6 +45,7 @@ from beadline.sinks.mysql.xa import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 Mode = Literal["append", "upsert", "add"]
 How = Literal["auto", "staged", "xa"]
 Parts = Sequence[Prepared[MySqlPart]]
@@ -59,13 +58,14 @@ class MySqlSink(Sink[MySqlPart]):
     """Rows into an InnoDB table that is there, at ``mysql://user:password@host:3306/database``.
 
     ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; if an epoch holds a key
-    twice, the row with the largest ``order_by`` counts, and without one it is an error. A true
-    value in the boolean column ``deleted`` deletes the row of that key. ``add`` adds every other
-    column to what is there under the ``key``; a null adds nothing.
+    twice, the row with the largest ``order_by`` counts; without one, or if two are equal in it, it
+    is an error. A true value in the boolean column ``deleted`` deletes the row of that key.
+    ``add`` adds every other column to what is there under the ``key``; a null adds nothing.
 
     ``how="staged"``, which is what ``auto`` chooses, makes an epoch visible at once. ``"xa"``, for
     ``append`` only, writes rows once instead of twice, and shows an epoch part by part.
-    ``timeout_s`` is how long a server that is away is waited for while an epoch is prepared.
+    ``timeout_s`` is how long a server that is away, or takes no writes, is waited for while an
+    epoch is prepared.
 
     >>> MySqlSink("mysql://me:secret@db/shop", "orders", mode="upsert", key="id")
     MySqlSink(shop-orders)
@@ -178,10 +178,8 @@ class MySqlSink(Sink[MySqlPart]):
             if self.how == "xa":
                 writer = XaWriter(self._server, plan, part, self._wish, self._where)
                 return writer.write(connection, taken)
-            stage = StagedWriter(self._server, plan, part, self._where)
-            unordered = self.mode == "upsert" and self.order_by is None
-            twice = partial(twice_query, key=self.key) if unordered else None
-            return stage.write(connection, taken, twice)
+            stage = StagedWriter(self._server, plan, part, self._wish, self._where)
+            return stage.write(connection, taken)
 
     def _plan(self, schema: pa.Schema, part: Part) -> tuple[Plan, Connection]:
         """What is to become of the rows, and a connection to do it on."""
@@ -241,38 +239,39 @@ class MySqlSink(Sink[MySqlPart]):
         staged = [part.committable.name for part in parts if part.committable.how == "staged"]
         prepared = [part.id for part in parts if part.committable.how == "xa"]
 
-        def sweep() -> None:
-            with closing(self._server.connect()) as connection:
-                drop(connection, staged)
-                abort_xa(connection, prepared)
+        def sweep(connection: Connection) -> None:
+            drop(connection, staged)
+            abort_xa(connection, prepared)
 
         # A task that was cancelled may be in mid-statement: its table is locked until that ends.
-        with self._telling():
-            patiently(sweep, self.timeout_s)
+        self._patiently(sweep)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged or prepared, half-written tables too."""
-        with self._sweeping() as connection:
+
+        def look(connection: Connection) -> list[Prepared[MySqlPart]]:
             found = list(staged_in_doubt(connection, query))
             if self.how == "xa" or may_recover(connection):
                 found += xa_in_doubt(connection, query)
-        return [part for part in found if self._name in ("", part.id.sink)]
+            return found
+
+        return [part for part in self._patiently(look) if self._name in ("", part.id.sink)]
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
-        with self._sweeping() as connection:
-            return Ledger(connection, query, self.table).read(any_sink=True)
+        return self._patiently(
+            lambda connection: Ledger(connection, query, self.table).read(any_sink=True)
+        )
 
-    @contextmanager
-    def _sweeping(self) -> Iterator[Connection]:
-        with self._telling(), closing(self._server.connect()) as connection:
-            yield connection
+    def _patiently(self, act: Callable[[Connection], T]) -> T:
+        """On a new connection until the server is back; errors that say where, and no secret."""
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Errors that say where, and nothing that is secret."""
+        def once() -> T:
+            with closing(self._server.connect()) as connection:
+                return act(connection)
+
         try:
-            yield
+            return patiently(once, self.timeout_s)
         except library_errors() as error:
             raise CommitFailed(
                 f"{self._where}: {self._said(error)}. Nothing decided is touched by this."

@@ -10,7 +10,7 @@ from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Outcome, Prepared
 from beadline.sinks._ledger import holds
-from beadline.sinks.mysql.columns import folded, quoted
+from beadline.sinks.mysql.columns import DELETED, folded, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import Ledger
 from beadline.sinks.mysql.merge import Merge, twice_query, twice_said
@@ -20,7 +20,8 @@ from beadline.sinks.mysql.problems import BAD_VALUE, CONSTRAINT, code_of, librar
 from beadline.sinks.mysql.server import Server
 
 Parts = Sequence[Prepared[MySqlPart]]
-_COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
+Columns = dict[str, dict[str, str]]  # of each staging table: its columns, and their use
+_COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_schema.COLUMNS
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
 
 
@@ -37,9 +38,10 @@ def commit_staged(
     columns = _columns(connection, [part.committable.name for part in parts])
     damage = _damage(connection, parts, columns, count=wish.mode != "append")
     if not damage:
+        _check_marks(epoch, columns, wish, where)
         _check_twice(connection, epoch, parts, wish, where)
-        written = _written(connection, columns[parts[0].committable.name], wish)
-        damage = _merge(server, connection, epoch, parts, Merge(wish, written), where)
+        merge = Merge(wish, _written(columns), _never_null(connection, wish))
+        damage = _merge(server, connection, epoch, parts, merge, where)
     if damage:
         # The ledger is behind, so no part of the epoch is there: all are lost, not some.
         connection.run("ROLLBACK")
@@ -51,19 +53,17 @@ def commit_staged(
     return CommitResult.all(parts, Outcome.COMMITTED)
 
 
-def _columns(connection: Connection, stages: Sequence[str]) -> dict[str, list[str]]:
-    """The columns of staging tables; those that are not there have none."""
+def _columns(connection: Connection, stages: Sequence[str]) -> Columns:
+    """The columns of staging tables, and what else than writing they are for; empty if gone."""
     marks = ", ".join(["%s"] * len(stages))
-    found: dict[str, list[str]] = defaultdict(list)
-    for stage, column in connection.ask(_COLUMNS.format(marks), stages):
+    found: Columns = defaultdict(dict)
+    for stage, column, use in connection.ask(_COLUMNS.format(marks), stages):
         if column != ROW:
-            found[str(stage)].append(str(column))
+            found[str(stage)][str(column)] = str(use)
     return found
 
 
-def _damage(
-    connection: Connection, parts: Parts, columns: dict[str, list[str]], *, count: bool
-) -> str:
+def _damage(connection: Connection, parts: Parts, columns: Columns, *, count: bool) -> str:
     """Say which parts are gone or not as they were staged; empty if none is."""
     problems = []
     for part in parts:
@@ -80,30 +80,49 @@ def _gone(part: Prepared[MySqlPart], what: str) -> str:
     return f"part {part.id.partition}: staging table {part.committable.name} {what}"
 
 
-def _written(connection: Connection, staged: Sequence[str], wish: Wish) -> tuple[str, ...]:
-    """Everything that is staged, but for the mark of deletes, and an order that has no column."""
-    apart = {folded(name) for name in (wish.order_by, wish.deleted) if name}
-    if not apart:
-        return tuple(staged)
-    there = {
-        folded(str(column))
-        for column, *_ in connection.ask(f"SHOW COLUMNS FROM {quoted(wish.table)}")
-    }
-    there -= {folded(wish.deleted)} if wish.deleted else set()
-    return tuple(name for name in staged if folded(name) not in apart - there)
+def _written(columns: Columns) -> tuple[str, ...]:
+    """Everything that was staged to be written, whatever the table looks like now.
+
+    A column that it has lost since is an error of the server's: its values must not vanish.
+    """
+    names = [name for staged in columns.values() for name, use in staged.items() if not use]
+    return tuple(dict.fromkeys(names))
+
+
+def _never_null(connection: Connection, wish: Wish) -> frozenset[str]:
+    if wish.mode != "add":
+        return frozenset()
+    columns = connection.ask(f"SHOW COLUMNS FROM {quoted(wish.table)}")
+    return frozenset(folded(str(name)) for name, _, nullable, *_ in columns if nullable == "NO")
+
+
+def _check_marks(epoch: EpochId, columns: Columns, wish: Wish, where: str) -> None:
+    """A row was staged as deleted by one setting: by another it would come back as a row."""
+    now = [wish.deleted] if wish.deleted else []
+    for staged in columns.values():
+        then = [name for name, use in staged.items() if use == DELETED]
+        if list(map(folded, then)) != list(map(folded, now)):
+            was, is_ = (name[0] if name else None for name in (then, now))
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: it was staged with "
+                f"deleted={was!r}, and now the sink has deleted={is_!r}. Start again with the "
+                "former, which finishes the epoch. It is decided, and none of it is visible."
+            )
 
 
 def _check_twice(
     connection: Connection, epoch: EpochId, parts: Parts, wish: Wish, where: str
 ) -> None:
     """Two parts may hold one key, which neither of them could know."""
-    if wish.mode != "upsert" or wish.order_by or len(parts) == 1:
+    if wish.mode != "upsert":
         return
-    found = connection.ask(twice_query([part.committable.name for part in parts], wish.key))
+    # Of one part too: it may have been staged with another order_by.
+    found = connection.ask(twice_query([part.committable.name for part in parts], wish))
     if found:
         raise CommitFailed(
-            f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: {twice_said(found[0])} "
-            "and start again, which finishes the epoch. It is decided, and none of it is visible."
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: "
+            f"{twice_said(found[0], wish)}, and start again, which finishes the epoch with the "
+            "rows as they were staged. It is decided, and none of it is visible."
         )
 
 

@@ -10,7 +10,7 @@ sent again: what is there already is skipped by its number, whoever comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beadline.chaos.points import reach
@@ -21,9 +21,9 @@ from beadline.sinks.mysql.chunks import chunks_of
 from beadline.sinks.mysql.columns import Column, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.loading import Loader, Misfit
-from beadline.sinks.mysql.merge import twice_said
+from beadline.sinks.mysql.merge import twice_query, twice_said
 from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
-from beadline.sinks.mysql.plan import ROW, Plan
+from beadline.sinks.mysql.plan import ROW, Plan, Wish
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors, patiently, said
 from beadline.sinks.mysql.server import Server
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 class StagedWriter:
     """Writes one part into its staging table."""
 
-    def __init__(self, server: Server, plan: Plan, part: Part, where: str) -> None:
+    def __init__(self, server: Server, plan: Plan, part: Part, wish: Wish, where: str) -> None:
         """Nothing is made before there is a row to keep."""
         self._server = server
         self._plan = plan
         self._part = part
+        self._wish = wish
         self._where = where
         self._name = stage_name(part.id)
         self._connection: Connection | None = None
@@ -47,16 +48,8 @@ class StagedWriter:
         self._repeated = False
         self._sent = self._kept = 0
 
-    def write(
-        self,
-        connection: Connection,
-        batches: Iterator[pa.RecordBatch],
-        twice: Callable[[Sequence[str]], str] | None,
-    ) -> MySqlPart | None:
-        """Stage the rows; ``twice`` makes the query that finds a key that is there twice.
-
-        It begins on this connection, and goes on with others if it is lost.
-        """
+    def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
+        """Stage the rows. It begins on this connection, and goes on with others if it is lost."""
         self._connection = connection
         try:
             for chunk in chunks_of(batches):
@@ -64,7 +57,7 @@ class StagedWriter:
             if not self._kept:
                 self.discard()
                 return None
-            self._prove(twice)
+            self._prove()
         except Exception:
             self.discard()
             raise
@@ -117,7 +110,7 @@ class StagedWriter:
         if taken != chunk.num_rows and not self._repeated:
             raise PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
 
-    def _prove(self, twice: Callable[[Sequence[str]], str] | None) -> None:
+    def _prove(self) -> None:
         """Count what was sent more than once, and look for what must not be there."""
         if self._repeated:
             count = f"SELECT COUNT(*) FROM {quoted(self._name)}"
@@ -126,11 +119,12 @@ class StagedWriter:
                 raise PrepareFailed(
                     f"{self._about}: {found} rows are there, {self._kept} were sent"
                 )
-        if twice is not None:
-            query = twice([self._name])
+        if self._wish.mode == "upsert":
+            query = twice_query([self._name], self._wish)
             keys = self._patiently(lambda: self._open().ask(query))
             if keys:
-                raise PrepareFailed(f"{self._about}: {twice_said(keys[0])}, or make keys unique")
+                why = twice_said(keys[0], self._wish)
+                raise PrepareFailed(f"{self._about}: {why}, or make keys unique")
 
     def _without_stage(self, text: str) -> str:
         """A reason without the name of this attempt's table: a replay must give the same one."""

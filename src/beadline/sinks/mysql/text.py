@@ -96,6 +96,10 @@ def _text(array: Any, column: Column, form: Form) -> Any:
         text = _quoted(_hex(array), form.hex_begin, form.hex_end)
     elif family in ("date", "timestamp"):
         text = _quoted(_time(array), form.quote, form.quote)
+    elif family == "decimal":
+        # Arrow writes a small one as 1E-7, which without quotes would be read as a float.
+        plain = array.cast(pa.string()).cast(pa.large_string())
+        text = _quoted(plain, form.quote, form.quote)
     elif family == "null":
         text = pa.nulls(len(array), pa.large_string())
     else:
