@@ -18,21 +18,17 @@ test kills the `thrift` server, which keeps nothing, and leaves the `master` alo
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
-from beadline.errors import MissingExtra
-from beadline.run.extras import require
 from beadline.testing.servers import maven, pins
-from beadline.testing.servers.base import ServerUnavailable
+from beadline.testing.servers.hadoop_files import write_configuration
 from beadline.testing.servers.java import java_command
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from beadline.testing.servers.process import ServerProcess, wait_until
+from beadline.testing.servers.running import need_client, running, work_folder
 
 _START_TIMEOUT_S = 180
 _ANSWER_TIMEOUT_S = 20
@@ -58,7 +54,7 @@ class HBaseServer:
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         """Lay out the folder; `start` starts."""
-        _need_client()
+        need_client("hbase")
         folder = folder.resolve()
         self.host = LOOPBACK
         master, region, zookeeper, self.port = free_ports(4)
@@ -147,24 +143,8 @@ def hbase(
 
     Raises `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
-    work = folder or Path(tempfile.mkdtemp(prefix="beadline-hbase-"))
-    try:
-        server = HBaseServer(work, settings)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
-    finally:
-        if folder is None:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def _need_client() -> None:
-    try:
-        require("hbase")
-    except MissingExtra as missing:
-        raise ServerUnavailable(str(missing)) from missing
+    with work_folder("hbase", folder) as work, running(HBaseServer(work, settings)) as server:
+        yield server
 
 
 def _write_configuration(
@@ -199,25 +179,8 @@ def _write_configuration(
         "hbase.master.wait.on.regionservers.interval": "100",
         "hfile.block.cache.size": "0.1",
     }
-    conf = folder / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (conf / "hbase-site.xml").write_text(_xml({**site, **settings}), encoding="utf-8")
-    (conf / "log4j.properties").write_text(_LOGGING, encoding="utf-8")
-
-
-def _xml(settings: Mapping[str, str]) -> str:
-    properties = "\n".join(
-        f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
-        for name, value in settings.items()
+    write_configuration(
+        folder / "conf",
+        {"hbase-site.xml": {**site, **settings}},
+        quieter=("org.apache.zookeeper", "org.apache.hadoop.hbase.zookeeper"),
     )
-    return f"<configuration>\n{properties}\n</configuration>\n"
-
-
-_LOGGING = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
-log4j.logger.org.apache.zookeeper=WARN
-log4j.logger.org.apache.hadoop.hbase.zookeeper=WARN
-"""

@@ -13,19 +13,18 @@ Settings are Hadoop's own except for what makes it small, quick to start and qui
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from beadline.testing.servers import maven, pins
+from beadline.testing.servers.hadoop_files import write_configuration
 from beadline.testing.servers.java import java_command
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from beadline.testing.servers.process import ServerProcess, run_to_end, wait_until
+from beadline.testing.servers.running import running, work_folder
 
 _SERVER = "org.apache.hadoop.hdfs.server"
 _START_TIMEOUT_S = 90
@@ -117,17 +116,8 @@ def hdfs(folder: Path | None = None) -> Iterator[HdfsCluster]:
 
     Raises `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
-    work = folder or Path(tempfile.mkdtemp(prefix="beadline-hdfs-"))
-    try:
-        cluster = HdfsCluster(work)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        if folder is None:
-            shutil.rmtree(work, ignore_errors=True)
+    with work_folder("hdfs", folder) as work, running(HdfsCluster(work)) as cluster:
+        yield cluster
 
 
 def _put(url: str, body: bytes = b"") -> urllib.request.Request:
@@ -164,25 +154,5 @@ def _write_configuration(folder: Path, uri: str, ports: Mapping[str, int]) -> No
         "dfs.namenode.handler.count": "4",
         "dfs.datanode.handler.count": "4",
     }
-    conf = folder / "conf"
-    conf.mkdir(parents=True, exist_ok=True)
-    (conf / "core-site.xml").write_text(_xml(core), encoding="utf-8")
-    (conf / "hdfs-site.xml").write_text(_xml(site), encoding="utf-8")
-    (conf / "log4j.properties").write_text(_LOGGING, encoding="utf-8")
-
-
-def _xml(settings: Mapping[str, str]) -> str:
-    properties = "\n".join(
-        f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
-        for name, value in settings.items()
-    )
-    return f"<configuration>\n{properties}\n</configuration>\n"
-
-
-_LOGGING = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.PatternLayout
-log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %c{1}: %m%n
-log4j.logger.http.requests=WARN
-"""
+    files = {"core-site.xml": core, "hdfs-site.xml": site}
+    write_configuration(folder / "conf", files, quieter=("http.requests",))

@@ -15,18 +15,13 @@ what makes it small, quick to start, and quick to see a death or a timeout.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from beadline.chaos.proxy import TcpProxy
-from beadline.errors import MissingExtra
-from beadline.run.extras import require
 from beadline.testing.servers import kafka_settings, maven, pins
-from beadline.testing.servers.base import ServerUnavailable
 from beadline.testing.servers.java import java_command
 from beadline.testing.servers.kafka_client import (
     READ_COMMITTED,
@@ -41,6 +36,7 @@ from beadline.testing.servers.kafka_client import (
 from beadline.testing.servers.kafka_settings import Broker, Users
 from beadline.testing.servers.ports import LOOPBACK
 from beadline.testing.servers.process import ServerProcess, run_to_end, wait_until
+from beadline.testing.servers.running import need_client, running, work_folder
 
 __all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "KafkaCluster", "KafkaRecord", "kafka"]
 
@@ -68,7 +64,7 @@ class KafkaCluster:
         superusers: Sequence[str] = ("admin",),
     ) -> None:
         """Lay out the folder; `start` starts."""
-        _need_clients()
+        need_client("kafka")
         folder = folder.resolve()  # brokers run in it, so a relative path would lead elsewhere
         self._folder = folder
         self._transaction_version = transaction_version
@@ -178,9 +174,8 @@ def kafka(
 
     Raises `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
-    work = folder or Path(tempfile.mkdtemp(prefix="beadline-kafka-"))
-    try:
-        cluster = KafkaCluster(
+    with work_folder("kafka", folder) as work:
+        made = KafkaCluster(
             work,
             brokers=brokers,
             transaction_version=transaction_version,
@@ -189,21 +184,8 @@ def kafka(
             users=users,
             superusers=superusers,
         )
-        try:
-            cluster.start()
+        with running(made) as cluster:
             yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        if folder is None:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def _need_clients() -> None:
-    try:
-        require("kafka")
-    except MissingExtra as missing:
-        raise ServerUnavailable(str(missing)) from missing
 
 
 def _servers(ports: Iterable[int]) -> str:

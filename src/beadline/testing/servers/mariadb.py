@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from beadline.run.extras import require
 from beadline.testing.servers.base import ServerFailed
 from beadline.testing.servers.debian import program
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from beadline.testing.servers.process import ServerProcess, run_to_end, wait_until
+from beadline.testing.servers.running import need_client, work_folder
 
 _PACKAGE = "mariadb-server"
 _START_TIMEOUT_S = 60.0
@@ -94,7 +92,7 @@ class MariaDbServer:
 
     def start(self) -> None:
         """Make the database if it is new, start the server, and wait until it answers."""
-        require("mysql")
+        need_client("mysql")
         if not self._data.exists():
             install = program("mariadb-install-db", _PACKAGE)
             options = ("--auth-root-authentication-method=normal", "--skip-test-db")
@@ -158,16 +156,12 @@ def mariadb(
 
     Raises `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
-    work = folder or Path(tempfile.mkdtemp(prefix="beadline-mariadb-"))
-    try:
+    with work_folder("mariadb", folder) as work:
         server = _started(work, settings or {})
         try:
             yield server
         finally:
             server.stop()
-    finally:
-        if folder is None:
-            shutil.rmtree(work, ignore_errors=True)
 
 
 def _started(work: Path, settings: Mapping[str, str]) -> MariaDbServer:

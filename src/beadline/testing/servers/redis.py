@@ -17,20 +17,16 @@ asked for, as in the real world, so that a test can look for it where it must no
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from beadline.errors import MissingExtra
-from beadline.run.extras import require
-from beadline.testing.servers.base import ServerUnavailable
 from beadline.testing.servers.debian import program
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from beadline.testing.servers.process import ServerProcess, wait_until
+from beadline.testing.servers.running import need_client, running, work_folder
 
 __all__ = ["RedisCluster", "RedisServer", "redis", "redis_cluster"]
 
@@ -52,7 +48,7 @@ class RedisServer:
         cluster: bool = False,
     ) -> None:
         """Write the settings; `start` starts."""
-        _need_client()
+        need_client("redis")
         self.port, bus = free_ports(2)
         self.password = secrets.token_hex(12) if password is None else password
         data = folder.resolve() / name
@@ -181,13 +177,8 @@ def redis(
     `settings` are those of redis.conf, and win over those that are set here. Raises
     `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
-    with _folder(folder) as work:
-        server = RedisServer(work, settings)
-        try:
-            server.start()
-            yield server
-        finally:
-            server.stop()
+    with work_folder("redis", folder) as work, running(RedisServer(work, settings)) as server:
+        yield server
 
 
 @contextmanager
@@ -195,23 +186,11 @@ def redis_cluster(
     nodes: int = 3, settings: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Iterator[RedisCluster]:
     """A Redis cluster of masters without replicas, for the length of a `with`."""
-    with _folder(folder) as work:
-        cluster = RedisCluster(work, nodes, settings)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
-
-
-@contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    work = given or Path(tempfile.mkdtemp(prefix="beadline-redis-"))
-    try:
-        yield work
-    finally:
-        if given is None:
-            shutil.rmtree(work, ignore_errors=True)
+    with (
+        work_folder("redis", folder) as work,
+        running(RedisCluster(work, nodes, settings)) as cluster,
+    ):
+        yield cluster
 
 
 def _answers(server: RedisServer) -> bool:
@@ -228,10 +207,3 @@ def _asked(server: RedisServer, question: Callable[[Any], Any], otherwise: Any) 
     except RedisError:
         time.sleep(0.02)
         return otherwise
-
-
-def _need_client() -> None:
-    try:
-        require("redis")
-    except MissingExtra as missing:
-        raise ServerUnavailable(str(missing)) from missing
