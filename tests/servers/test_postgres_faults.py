@@ -14,10 +14,10 @@ import pytest
 from beadline.chaos.points import hooked
 from beadline.errors import PrepareFailed
 from beadline.sink import Outcome, Part
-from beadline.sinks.postgres import prepare as preparing
+from beadline.sinks.postgres import rows as kept_rows
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
-from tests.servers.test_postgres_target import QUERY, Orders, epoch_id, part_id, table
+from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 
 WAYS = ("prepared", "staged")
 COLUMNS = "id bigint, total bigint"
@@ -149,7 +149,7 @@ def test_what_is_too_much_to_keep_is_not_sent_again(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rather an error than half of a part."""
-    monkeypatch.setattr(preparing, "KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr(kept_rows, "KEPT_BYTES_MAX", 10)
     orders = started(server, "staged")
 
     def cut() -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from beadline.sinks import PostgresSink
 from beadline.sinks.postgres.part import PREPARED, STAGED, global_id, part_of
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
-from tests.servers.test_postgres_target import Orders, part_id, table
+from tests.servers.postgres_target import Orders, part_id, table
 
 KEYED = "id bigint PRIMARY KEY, total bigint"
 ROWS = table(id=[1, 2], total=[10, 20])

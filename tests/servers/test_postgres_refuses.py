@@ -12,7 +12,7 @@ from beadline.sink import Outcome
 from beadline.sinks import PostgresSink
 from beadline.testing.servers import PostgresServer
 from beadline.testing.servers.ports import free_ports
-from tests.servers.test_postgres_target import QUERY, Orders, epoch_id, part_id, table
+from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 
 ROWS = table(id=[1, 2], total=[10, 20])
 
@@ -147,6 +147,39 @@ def test_a_user_without_rights_reads_what_to_grant(postgres_server: PostgresServ
     orders.start(ROWS)
     orders.epoch(0, ROWS)
     assert orders.rows() == [(1, 10), (2, 20)]
+
+
+def test_staging_needs_rights_also_where_it_is_the_exception(
+    postgres_server: PostgresServer,
+) -> None:
+    """Where slots for prepared transactions run out, a part makes a table; or it must not want."""
+    orders = Orders(postgres_server, "id bigint, total bigint")
+    orders.start(ROWS)
+    place = f'"{orders.schema}"'
+    orders.run("CREATE ROLE reader LOGIN PASSWORD 'w'")
+    orders.run(f"GRANT USAGE ON SCHEMA {place} TO reader")
+    orders.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO reader")
+    dsn = postgres_server.dsn_of("postgres", "reader", "w")
+    with pytest.raises(BadSink, match="GRANT CREATE ON SCHEMA"):
+        PostgresSink(dsn, "orders", orders.schema).check(ROWS.schema, QUERY)
+    orders.sink = PostgresSink(dsn, "orders", orders.schema, how="prepared")
+    orders.start(ROWS)
+    orders.epoch(0, ROWS)
+    assert orders.rows() == [(1, 10), (2, 20)]
+
+
+def test_how_to_start_over(postgres_server: PostgresServer) -> None:
+    """As the error says: what is prepared is rolled back, and the query forgotten."""
+    orders = Orders(postgres_server, "id bigint, total bigint")
+    words = orders.start(ROWS).start_over
+    orders.epoch(0, ROWS)
+    orders.prepare(ROWS, part_id(1))
+    select = words.partition("lists: ")[2].partition("; empty")[0]
+    for (statement,) in orders.run(select):
+        orders.run(statement)
+    assert orders.leftovers() == []
+    orders.run(words.partition("and run ")[2])
+    assert orders.sink.last_seen(QUERY) is None
 
 
 def test_a_duplicate_row_names_table_epoch_and_part(postgres_server: PostgresServer) -> None:

@@ -15,7 +15,7 @@ from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash
 from beadline.testing.servers import PostgresServer
-from tests.servers.test_postgres_target import Orders
+from tests.servers.postgres_target import Orders
 
 CRASHES = (
     "decide.before",

@@ -11,10 +11,11 @@ from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sink import Capabilities, Guarantee
 from beadline.sinks._ledger import LEDGER
-from beadline.sinks.postgres.connect import Run, connected, is_database_error, said
+from beadline.sinks.postgres.connect import Run, connected
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.plan import plan_of
+from beadline.sinks.postgres.problems import is_database_error, said
 from beadline.sinks.postgres.table import Table, read_table
 from beadline.sinks.postgres.way import why_not_prepared, why_staged
 
@@ -41,6 +42,7 @@ def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities
             plan_of(sink, schema, table)
             assert table is not None
             _check_privileges(run, sink, table)
+            _check_published(run, sink, table)
             return _capabilities(run, sink, table, query)
     except Exception as error:
         if not is_database_error(error):
@@ -76,8 +78,8 @@ def _check_privileges(run: Run, sink: PostgresSink, table: Table) -> None:
         )
     kept = [quoted(table.schema, name) for name in (LEDGER, MARKERS)]
     made = run(f"SELECT {', '.join(f'to_regclass({literal(name)})' for name in kept)}")[0]
-    staged = why_staged(sink, table) is not None
-    if not table.privileges["CREATE"] and (staged or None in made):
+    # Where slots for prepared transactions run out, parts are staged; unless that is not wanted.
+    if not table.privileges["CREATE"] and (sink.how != "prepared" or None in made):
         raise BadSink(
             f"{sink.where}: user {user!r} may not make tables in schema {table.schema!r}, where "
             f"the ledger and staged rows are kept. Run GRANT CREATE ON SCHEMA "
@@ -94,6 +96,33 @@ def _check_privileges(run: Run, sink: PostgresSink, table: Table) -> None:
                 f"{sink.where}: user {user!r} may not use {name}, which another user made. Run "
                 f"GRANT {rights} ON {name} TO {quoted(user)}. {_NOTHING}"
             )
+
+
+def _check_published(run: Run, sink: PostgresSink, table: Table) -> None:
+    """Subscribers must know a row that is changed or deleted, or the server refuses the change."""
+    if sink.mode == "append":
+        return
+    unknown = run(_UNKNOWN_TO_SUBSCRIBERS.replace("%TABLE%", literal(table.target)))
+    for publication, name in unknown:
+        raise BadSink(
+            f"{sink.where}: publication {publication!r} publishes changes, and rows of {name} have "
+            "no identity for its subscribers. Give it a primary key, or run ALTER TABLE "
+            f"{name} REPLICA IDENTITY FULL. {_NOTHING}"
+        )
+
+
+# A table's identity is its primary key unless something else is said; partitions have their own.
+_UNKNOWN_TO_SUBSCRIBERS = """
+WITH tree AS (SELECT c.* FROM pg_class c WHERE c.oid IN (
+    SELECT %TABLE%::regclass::oid UNION ALL SELECT relid FROM pg_partition_tree(%TABLE%::regclass)))
+SELECT p.pubname, bare.oid::regclass::text
+FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+JOIN tree ON tree.relname = t.tablename AND tree.relnamespace = to_regnamespace(
+    quote_ident(t.schemaname))::oid
+CROSS JOIN (SELECT c.oid FROM tree c WHERE c.relkind = 'r' AND c.relreplident <> 'f'
+    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND CASE c.relreplident
+    WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident END)) bare
+WHERE p.pubupdate OR p.pubdelete LIMIT 1"""
 
 
 def _capabilities(run: Run, sink: PostgresSink, table: Table, query: QueryId) -> Capabilities:
@@ -113,17 +142,31 @@ def _capabilities(run: Run, sink: PostgresSink, table: Table, query: QueryId) ->
         )
     if run("SELECT current_setting('fsync')") == [("off",)]:
         sentence += " The server runs with fsync=off: a power cut may lose what it has confirmed."
-    forget = "; ".join(
-        f"DELETE FROM {quoted(table.schema, name)} WHERE query = {literal(query.name)}"
-        for name in (LEDGER, MARKERS)
-    )
+    for (name,) in run("SELECT pubname FROM pg_publication WHERE puballtables LIMIT 1"):
+        sentence += (
+            f" Publication {name!r} has all tables, also Beadline's own, which come and go: a "
+            "subscriber that lacks one of them stops. Better name the tables in it."
+        )
     return Capabilities(
         guarantee=Guarantee.EXACTLY_ONCE,
         sentence=sentence,
         target=f"postgres:{_database(run)}/{table.target}",
         atomic=reason is not None,
-        start_over=f"empty the table and run {forget}",
+        holds_up=reason is None,
+        start_over=_start_over(table, query),
     )
+
+
+def _start_over(table: Table, query: QueryId) -> str:
+    forget = "; ".join(
+        f"DELETE FROM {quoted(table.schema, name)} WHERE query = {literal(query.name)}"
+        for name in (LEDGER, MARKERS)
+    )
+    prepared = (
+        "SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = "
+        f"current_database() AND starts_with(gid, {literal(f'beadline~{query.name}~')})"
+    )
+    return f"run what this lists: {prepared}; empty the table; and run {forget}"
 
 
 def _database(run: Run) -> str:

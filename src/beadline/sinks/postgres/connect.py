@@ -1,19 +1,19 @@
-"""Connections, and errors without secrets.
+"""Connections, and questions that wait for a server that is away.
 
 The settings that every connection needs go with the start of it, so that they cost no round trip.
-Errors of the client libraries are never shown or chained as they are: only what the server itself
-said, with the password taken out.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from beadline.errors import BadSink
 from beadline.run.extras import require
+from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 
 if TYPE_CHECKING:
     import psycopg
@@ -27,10 +27,9 @@ _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
-# The server cannot be asked now; later it may answer. Everything else is its last word.
-_TRANSIENT_CLASSES = ("08", "40", "53", "57")
-_TRANSIENT = {"25006", "25P03", "55000", "55006", "55P03"}
-_TRANSIENT_NEVER = {"57014"}
+PAUSE_S = 0.25
+
+T = TypeVar("T")
 
 
 def conninfo(dsn: str, timeout_s: float) -> str:
@@ -59,7 +58,9 @@ def conninfo(dsn: str, timeout_s: float) -> str:
             "tcp_user_timeout": "30000",
         }
         options = " ".join(filter(None, (str(given.get("options") or ""), ours)))
-        return make_conninfo(dsn, **{**defaults, **given, "options": options})
+        # Both client libraries send UTF-8 as it is, whatever the database and the user prefer.
+        fixed = {"options": options, "client_encoding": "UTF8"}
+        return make_conninfo(dsn, **{**defaults, **given, **fixed})
     except psycopg.Error:
         raise BadSink(
             "the dsn of PostgresSink is not an address of PostgreSQL, which reads "
@@ -87,16 +88,19 @@ def connected(dsn: str, timeout_s: float, *, again: bool = False) -> Iterator[Ru
         yield runner(connection)
 
 
-@contextmanager
-def asked(dsn: str, timeout_s: float, where: str) -> Iterator[Run]:
-    """The same, for whoever cannot go on without an answer; its errors are fit to be shown."""
-    try:
-        with connected(dsn, timeout_s) as run:
-            yield run
-    except Exception as error:
-        if not is_database_error(error):
-            raise
-        raise OSError(f"{where}: {said(error, dsn)}") from None
+def ask(dsn: str, timeout_s: float, where: str, act: Callable[[Run], T]) -> T:
+    """Do what may be done again, until the server answers; the errors are fit to be shown."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            with connected(dsn, timeout_s) as run:
+                return act(run)
+        except Exception as error:
+            if not is_database_error(error):
+                raise
+            if not is_transient(error) or time.monotonic() > deadline_s:
+                raise OSError(f"{where}: {said(error, dsn)}") from None
+        time.sleep(PAUSE_S)
 
 
 @contextmanager
@@ -180,48 +184,3 @@ def runner(connection: psycopg.Connection[Any]) -> Run:
         return cursor.fetchall() if cursor.description else []
 
     return run
-
-
-def sql_state(error: BaseException) -> str | None:
-    """Return the server's code for an error; None if the server said nothing."""
-    state = getattr(error, "sqlstate", None)
-    return str(state) if state else None
-
-
-def is_database_error(error: BaseException) -> bool:
-    """Whether an error comes from one of the two client libraries."""
-    import psycopg
-    from adbc_driver_manager import Error
-
-    return isinstance(error, psycopg.Error | Error)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether it may help to ask again: no answer, a lock, a server that stops or starts."""
-    state = sql_state(error)
-    if state is None:
-        return type(error).__name__ in ("OperationalError", "InterfaceError")
-    return state in _TRANSIENT or (
-        state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
-    )
-
-
-def said(error: BaseException, dsn: str) -> str:
-    """Return what the server said, on one line, without secrets."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    for secret in _secrets(dsn):
-        text = text.replace(secret, "…")
-    state = sql_state(error)
-    return f"{text} (SQLSTATE {state})" if state else text
-
-
-def _secrets(dsn: str) -> list[str]:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.Error:
-        return [dsn]
-    found = [str(given[name]) for name in ("password", "sslpassword") if given.get(name)]
-    return [*([dsn] if dsn else []), *found]

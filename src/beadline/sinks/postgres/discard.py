@@ -1,29 +1,79 @@
-"""Leftovers: finding the parts that are prepared and not visible, and throwing them away."""
+"""Leftovers: finding the parts that are prepared and not visible, and throwing them away.
+
+Staging tables go a few at a time, because the server keeps about six locks for each until the
+transaction ends, in a table of locks of a fixed size. One that somebody reads at the moment, such
+as a dump that runs for hours, stays where it is: nobody waits for that, and a later sweep finds it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from beadline.ids import PartId, QueryId
 from beadline.sink import Prepared
-from beadline.sinks.postgres.connect import Run, is_database_error, sql_state
+from beadline.sinks.postgres.connect import Run
 from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
+from beadline.sinks.postgres.problems import (
+    BUSY,
+    LOCKED,
+    UNKNOWN_OBJECT,
+    is_database_error,
+    sql_state,
+)
 
-UNKNOWN_OBJECT = "42704"
-_BUSY = "55000"
+DROPPED_AT_ONCE = 50
+_LOCK_TIMEOUT_MS = 100
 _BUSY_TIMEOUT_S = 10.0
 _BUSY_PAUSE_S = 0.05
 
 
 def discard(run: Run, parts: Iterable[PostgresPart]) -> None:
     """Drop and roll back; what is not there any more is no error."""
+    tables = []
     for part in parts:
         if part.way == STAGED:
-            run(f"DROP TABLE IF EXISTS {quoted(part.schema, part.name)}")
+            tables.append(quoted(part.schema, part.name))
         else:
             _roll_back(run, part.name)
+    drop(run, tables)
+
+
+def drop(run: Run, tables: Sequence[str]) -> None:
+    """Drop staging tables, those that are there and that nobody reads."""
+    for first in range(0, len(tables), DROPPED_AT_ONCE):
+        some = tables[first : first + DROPPED_AT_ONCE]
+        if not _dropped(run, some) and len(some) > 1:
+            for one in some:
+                _dropped(run, [one])
+
+
+def drop_within(run: Run, tables: Sequence[str]) -> None:
+    """Drop a few staging tables in the transaction that goes on, just before its end."""
+    try:
+        run(
+            f"SAVEPOINT dropping; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "
+            f"DROP TABLE {', '.join(tables)}"
+        )
+    except Exception as error:
+        if not is_database_error(error) or sql_state(error) != LOCKED:
+            raise
+        run("ROLLBACK TO SAVEPOINT dropping")
+
+
+def _dropped(run: Run, tables: Sequence[str]) -> bool:
+    try:
+        run(
+            f"BEGIN; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "
+            f"DROP TABLE IF EXISTS {', '.join(tables)}; COMMIT"
+        )
+    except Exception as error:
+        if not is_database_error(error) or sql_state(error) != LOCKED:
+            raise
+        run("ROLLBACK")
+        return False
+    return True
 
 
 def _roll_back(run: Run, gid: str) -> None:
@@ -37,7 +87,7 @@ def _roll_back(run: Run, gid: str) -> None:
             if state == UNKNOWN_OBJECT:
                 return
             # Another sweeper may have it in its hands at this moment.
-            if state != _BUSY or time.monotonic() > deadline_s:
+            if state != BUSY or time.monotonic() > deadline_s:
                 raise
         time.sleep(_BUSY_PAUSE_S)
 

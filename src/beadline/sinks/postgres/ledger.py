@@ -51,7 +51,8 @@ class Ledger:
         """Create both tables unless they are there."""
         if self.is_made():
             return
-        # Markers are not unique: an index would make two attempts at one part wait for each other.
+        # Every attempt has a global id of its own, so no two wait for each other in the index. A
+        # table without a primary key could not be trimmed where a publication has all tables.
         self.run(f"""BEGIN; SELECT pg_advisory_xact_lock({_MAKE_LOCK});
             CREATE TABLE IF NOT EXISTS {self._ledger} (
                 query text NOT NULL, target text NOT NULL, sink text NOT NULL,
@@ -60,7 +61,7 @@ class Ledger:
                 PRIMARY KEY (query, target, sink));
             CREATE TABLE IF NOT EXISTS {self._markers} (
                 query text NOT NULL, target text NOT NULL, sink text NOT NULL,
-                incarnation text NOT NULL, epoch bigint NOT NULL, gid text NOT NULL);
+                incarnation text NOT NULL, epoch bigint NOT NULL, gid text NOT NULL PRIMARY KEY);
             CREATE INDEX IF NOT EXISTS {quoted(f"{MARKERS}_by_query")}
                 ON {self._markers} (query, target); COMMIT""")
 

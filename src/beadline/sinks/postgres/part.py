@@ -3,7 +3,8 @@
 Two forms, by the way that the part was prepared::
 
     a prepared transaction   its global id is the part's id and a nonce
-    a staging table          its name is a hash; its comment is the part's id
+    a staging table          its name is a hash; its comment is the part's id; columns that only
+                             settle something and are not in the table have a comment as well
 
 The nonce is there because Spark numbers the attempts of a retried stage from 0 again: two tasks
 may prepare the same part id, and what the driver decided is one of the two, never "either".
@@ -20,6 +21,7 @@ from beadline.ids import PartId, QueryId
 
 PREPARED = "prepared"
 STAGED = "staged"
+NOT_KEPT = "not kept"
 STAGE_PREFIX = "_beadline_stage_"
 GID_BYTES_MAX = 199  # PostgreSQL's limit
 _SEPARATOR = "~"

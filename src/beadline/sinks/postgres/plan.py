@@ -28,46 +28,78 @@ _ADDS = ("int2", "int4", "int8", "numeric", "float4", "float8")
 
 @dataclass(frozen=True)
 class Planned:
-    """One column of the rows: how it is staged, sent, and whether the table has it."""
+    """One column of the rows: how it is staged, sent, and whether the table has it.
+
+    ``in_key`` says that also a row that only deletes needs a value in it; ``settles``, that such
+    a row's value counts: besides the key that of the order, and the mark itself.
+    """
 
     name: str
     definition: str
     fit: Fit
     in_table: bool
     in_key: bool
+    settles: bool
     never_null: bool
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All columns, in the order of the rows."""
+    """All columns, in the order of the rows.
+
+    ``exact_key`` is the key where its values are equal for the server only if they are for us.
+    """
 
     columns: tuple[Planned, ...]
+    exact_key: tuple[str, ...]
     deleted: str | None
     checks: tuple[str, ...]
 
-    def adapt(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
-        """Refuse the rows that the table would not take; return the others as it takes them."""
-        import pyarrow as pa
+    def taken(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
+        """Refuse the rows that the table would not take; return the others as they are."""
         import pyarrow.compute as pc
 
         for column in self.columns:
             if column.never_null and batch.column(column.name).null_count:
                 bad = pc.is_null(batch.column(column.name))
-                if self.deleted is not None and not column.in_key:
-                    # A row that only deletes needs no more than its key.
-                    bad = pc.and_not(bad, pc.fill_null(batch.column(self.deleted), False))
+                if not column.in_key and (gone := self._gone(batch)) is not None:
+                    bad = pc.and_not(bad, gone)
                 reason = f"null in column {column.name!r}, which is part of the key or NOT NULL"
                 batch = refuse(batch, bad, reason, part)
             for check in column.fit.checks:
-                bad = check.find(batch.column(column.name))
+                bad = check.find(self._values(batch, column))
                 batch = refuse(batch, bad, f"column {column.name!r}: {check.reason}", part)
-        arrays = [column.fit.convert(batch.column(column.name)) for column in self.columns]
+        return batch
+
+    def sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the form of the table's columns."""
+        import pyarrow as pa
+
+        arrays = [column.fit.convert(self._values(batch, column)) for column in self.columns]
         return pa.RecordBatch.from_arrays(arrays, names=[each.name for each in self.columns])
+
+    def _values(self, batch: pa.RecordBatch, column: Planned) -> pa.Array:
+        """What counts of a column: a row that only deletes needs no more than its key."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        array = batch.column(column.name)
+        gone = None if column.settles else self._gone(batch)
+        return array if gone is None else pc.if_else(gone, pa.scalar(None, array.type), array)
+
+    def _gone(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Which rows only delete; None if none does."""
+        import pyarrow.compute as pc
+
+        if self.deleted is None or not batch.column(self.deleted).true_count:
+            return None
+        return pc.fill_null(batch.column(self.deleted), False)
 
 
 def plan_of(sink: PostgresSink, schema: pa.Schema, table: Table | None) -> Plan:
     """Return how rows of this schema are written; raise with the first thing that is wrong."""
+    import pyarrow as pa
+
     where = sink.where
     _check_names(sink, schema)
     if table is None:
@@ -79,10 +111,11 @@ def plan_of(sink: PostgresSink, schema: pa.Schema, table: Table | None) -> Plan:
         raise BadSink(
             f"{where} is not a table of this database, but a view or the like. {_NOTHING}"
         )
-    if table.persistence != "p":
+    if table.unlogged:
         raise BadSink(
-            f"{where} is UNLOGGED: the server empties it after a crash, and rows that were "
-            f"committed would be gone. Run ALTER TABLE {table.target} SET LOGGED. {_NOTHING}"
+            f"{where} or a partition of it is UNLOGGED: the server empties it after a crash, and "
+            "rows that were committed would be gone. Run ALTER TABLE "
+            f"{table.unlogged[0]} SET LOGGED. {_NOTHING}"
         )
     columns = tuple(_planned(sink, field, table) for field in schema)
     given = set(schema.names)
@@ -98,9 +131,18 @@ def plan_of(sink: PostgresSink, schema: pa.Schema, table: Table | None) -> Plan:
             f"({listed(sink.key)}). {_NOTHING}"
         )
     checks: tuple[str, ...] = ()
-    if sink.mode != "add" and sink.deleted is None:
-        checks = tuple(check for names, check in table.checks if names <= given)
-    return Plan(columns, sink.deleted, checks)
+    if sink.mode != "add":
+        only = "" if sink.deleted is None else f"{quoted(sink.deleted)} IS TRUE OR "
+        checks = tuple(
+            f"CONSTRAINT {quoted(check.name)} CHECK ({only}({check.condition}))"
+            for check in table.checks
+            if check.columns <= given
+        )
+    exact = all(
+        table.columns[name].exact and not pa.types.is_date64(schema.field(name).type)
+        for name in sink.key
+    )
+    return Plan(columns, tuple(sink.key) if exact else (), sink.deleted, checks)
 
 
 def _check_names(sink: PostgresSink, schema: pa.Schema) -> None:
@@ -162,7 +204,9 @@ def _planned(sink: PostgresSink, field: pa.Field, table: Table) -> Planned:
             f"of the key, or leave it out in rows=. {_NOTHING}"
         )
     never_null = in_key or (column.not_null and sink.mode != "add")
-    return Planned(name, column.definition, found, True, in_key, never_null)
+    needed = in_key or not column.takes_null
+    settles = needed or name in (sink.order_by, sink.deleted)
+    return Planned(name, column.definition, found, True, needed, settles, never_null)
 
 
 def _beside(sink: PostgresSink, field: pa.Field) -> Planned:
@@ -174,7 +218,7 @@ def _beside(sink: PostgresSink, field: pa.Field) -> Planned:
             f"{sink.where}: column {field.name!r} holds {field.type}, by which rows cannot be "
             f"ordered. {_NOTHING}"
         )
-    return Planned(field.name, f"{quoted(field.name)} {kind}", natural, False, False, False)
+    return Planned(field.name, f"{quoted(field.name)} {kind}", natural, False, False, True, False)
 
 
 _BASES = {
@@ -189,7 +233,7 @@ _BASES = {
 
 def _column_of(name: str, kind: str) -> Column:
     base = "numeric" if kind.startswith("numeric") else _BASES.get(kind, kind)
-    return Column(name, kind, base, -1, "b", "", (), False, False, False, "")
+    return Column(name, kind, base, -1, "b", "", (), False, True, False, False, "", False)
 
 
 def _like(name: str, table: Table) -> str:

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
-from beadline.sinks.postgres.connect import (
-    Run,
-    arrow_connected,
-    connected,
-    is_database_error,
-    is_transient,
-    said,
-    sql_state,
-)
+from beadline.sinks.postgres.connect import PAUSE_S, Run, arrow_connected, connected
+from beadline.sinks.postgres.copying import Copying, chained
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import Ledger
 from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.part import (
+    NOT_KEPT,
     PREPARED,
     STAGED,
     PostgresPart,
@@ -34,58 +28,24 @@ from beadline.sinks.postgres.part import (
     new_nonce,
     stage_name,
 )
-from beadline.sinks.postgres.plan import Plan, plan_of
+from beadline.sinks.postgres.plan import plan_of
+from beadline.sinks.postgres.problems import (
+    OUT_OF_MEMORY,
+    is_database_error,
+    is_misfit,
+    is_transient,
+    said,
+    sql_state,
+)
+from beadline.sinks.postgres.rows import KEPT_BYTES_MAX, Rows
 from beadline.sinks.postgres.settle import duplicate_in_part
-from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.postgres.table import read_table
 from beadline.sinks.postgres.way import why_staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from beadline.sinks.postgres.sink import PostgresSink
-
-KEPT_BYTES_MAX = 64 << 20
-_BACK_OFF_S = 0.25
-_NO_SLOT = "53200"  # out of memory, it says: the memory for prepared transactions
-
-
-class _Rows:
-    """The rows of a part as the table takes them, again from the start while they are kept.
-
-    Batches are adapted once: a row that was refused is not refused again.
-    """
-
-    def __init__(self, plan: Plan, batches: Iterator[pa.RecordBatch], part: Part) -> None:
-        self.plan = plan
-        self.count = 0
-        self.failure: BaseException | None = None
-        self.restartable = True
-        self._batches = batches
-        self._part = part
-        self._kept: list[pa.RecordBatch] = []
-        self._kept_bytes = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        yield from list(self._kept)
-        try:
-            for batch in self._batches:
-                adapted = self.plan.adapt(batch, self._part) if batch.num_rows else None
-                if adapted is not None and adapted.num_rows:
-                    self._keep(adapted)
-                    yield adapted
-        except BaseException as failure:
-            # Through the client library it would come out as another error.
-            self.failure = failure
-            raise
-
-    def _keep(self, batch: pa.RecordBatch) -> None:
-        self.count += batch.num_rows
-        self._kept_bytes += batch.nbytes
-        if self._kept_bytes <= KEPT_BYTES_MAX:
-            self._kept.append(batch)
-        else:
-            self.restartable = False
-            self._kept.clear()
 
 
 class Preparing:
@@ -96,15 +56,17 @@ class Preparing:
     ) -> None:
         self.sink = sink
         self.part = part
-        self.rows: _Rows | None = None
+        self.rows: Rows | None = None
         self.no_slot = False
+        self.careful = False
         self._schema = first.schema
-        self._batches = _chained(first, rows)
+        self._batches = chained(first, rows)
         self._begun: PostgresPart | None = None
+        self._got = -1
+        self._deadline_s = 0.0
 
     def run(self) -> PostgresPart | None:
         """Try again after every answer that may be another one later."""
-        deadline_s = time.monotonic() + self.sink.timeout_s
         while True:
             try:
                 return self._try()
@@ -113,17 +75,30 @@ class Preparing:
                     raise self.rows.failure from None
                 if not is_database_error(error):
                     raise
-                if not self._again(error, deadline_s):
+                if not self._again(error):
                     raise self._failed(error) from None
-            time.sleep(_BACK_OFF_S)
 
-    def _again(self, error: BaseException, deadline_s: float) -> bool:
+    def _again(self, error: BaseException) -> bool:
         if self.rows is not None and not self.rows.restartable:
             return False
-        if sql_state(error) == _NO_SLOT and self._begun and self._begun.way == PREPARED:
+        if is_misfit(error):
+            looked, self.careful = self.careful, True
+            return not looked
+        if sql_state(error) == OUT_OF_MEMORY and self._begun and self._begun.way == PREPARED:
             self.no_slot = True  # then in a staging table, unless that is not wanted
             return self.sink.how == "auto"
-        return is_transient(error) and time.monotonic() < deadline_s
+        return is_transient(error) and self._wait()
+
+    def _wait(self) -> bool:
+        """Whether there is time for another try; it runs from when the server went away.
+
+        It went away anew if the last try got further than the one before.
+        """
+        got = 0 if self.rows is None else self.rows.batches
+        if got > self._got:
+            self._got, self._deadline_s = got, time.monotonic() + self.sink.timeout_s
+        time.sleep(PAUSE_S)
+        return time.monotonic() < self._deadline_s
 
     def _try(self) -> PostgresPart | None:
         sink, id_ = self.sink, self.part.id
@@ -137,7 +112,7 @@ class Preparing:
             plan = plan_of(sink, self._schema, table)
             assert table is not None
             if self.rows is None:
-                self.rows = _Rows(plan, self._batches, self.part)
+                self.rows = Rows(plan, self._batches, self.part)
             staged = self.no_slot or why_staged(sink, table, table.used_prepared) is not None
             nonce = new_nonce()
             name = stage_name(id_, nonce) if staged else global_id(id_, nonce)
@@ -145,13 +120,15 @@ class Preparing:
             self._begun = begun
             if staged:
                 self._stage(run, begun)
-            self._copy(cursor, table, begun)
+            place = begun.name if staged else table.name
+            copying = Copying(cursor, run, begun.schema, place, table.name, sink.dsn)
+            (copying.carefully if self.careful else copying.all)(self.rows)
             if not self.rows.count:
                 run("ROLLBACK")
                 return None
-            if staged:
+            if staged and sink.mode == "upsert" and not self.rows.no_key_twice():
                 duplicate_in_part(run, sink, id_, quoted(begun.schema, begun.name))
-            else:
+            if not staged:
                 Ledger(run, table.schema, table.target).mark(id_, begun.name)
             reach("staging.written")
             run("COMMIT" if staged else f"PREPARE TRANSACTION {literal(begun.name)}")
@@ -163,31 +140,24 @@ class Preparing:
         definitions = [*(column.definition for column in plan.columns), *plan.checks]
         run(f"CREATE TABLE {name} ({', '.join(definitions)})")
         run(f"COMMENT ON TABLE {name} IS {literal(str(self.part.id))}")
-
-    def _copy(self, cursor: Any, table: Table, begun: PostgresPart) -> None:
-        import pyarrow as pa
-
-        assert self.rows is not None
-        batches = iter(self.rows)
-        first = next(batches, None)
-        if first is None:
-            return
-        name = begun.name if begun.way == STAGED else table.name
-        reader = pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches))
-        cursor.adbc_ingest(name, reader, mode="append", db_schema_name=begun.schema)
+        for column in plan.columns:
+            if not column.in_table:
+                place = f"{name}.{quoted(column.name)}"
+                run(f"COMMENT ON COLUMN {place} IS {literal(NOT_KEPT)}")
 
     def _failed(self, error: BaseException) -> PrepareFailed:
         id_ = self.part.id
         advice = "It will be given again."
         if self.no_slot:
             advice = "Raise max_prepared_transactions, or let how= be 'auto' or 'staged'."
+        elif is_misfit(error) and not self.careful:
+            advice = (
+                "A row is at fault, and it was not looked for, because more than "
+                f"{KEPT_BYTES_MAX >> 20} MiB of the part had been sent. Repartition into smaller "
+                "parts, and it is found and refused; or repair it in rows=."
+            )
         return PrepareFailed(
             f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {self.sink.where} did "
             f"not take the rows: {said(error, self.sink.dsn)}. Nothing of the epoch was decided. "
             f"{advice}"
         )
-
-
-def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others

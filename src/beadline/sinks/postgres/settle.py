@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 def duplicate_in_part(run: Run, sink: PostgresSink, id_: PartId, stage: str) -> None:
     """Raise if a part itself holds a key twice and nothing settles which row counts."""
-    if sink.mode != "upsert":
-        return
     found = find_duplicate(run, sink, f"TABLE {stage}")
     if found:
         raise PrepareFailed(

@@ -1,16 +1,16 @@
 """``PostgresSink``: an epoch's rows in a table, once, by prepared transactions or staged.
 
 The files of this folder in the order of a row's way: ``check`` (with ``table``, ``plan``,
-``columns``, ``way``) before the first row; ``prepare`` (with ``refused``) on the executors, which
-leaves a ``part``; ``two_phase`` or ``staged`` (with ``settle``) at commit, both with the
-``ledger``; ``discard`` for what is left over.
+``columns``, ``way``) before the first row; ``prepare`` (with ``rows``, ``refused``, ``copying``) on
+the executors, which leaves a ``part``; ``two_phase`` or ``staged`` (with ``settle``) at commit,
+both with the ``ledger``; ``discard`` for what is left over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
@@ -20,24 +20,25 @@ from beadline.sinks._ledger import LEDGER
 from beadline.sinks._names import name_from
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
-from beadline.sinks.postgres.connect import (
-    Run,
-    asked,
-    connected,
-    is_database_error,
-    is_transient,
-    said,
-)
+from beadline.sinks.postgres.connect import Run, ask, connected
 from beadline.sinks.postgres.discard import discard, in_doubt
 from beadline.sinks.postgres.ledger import MARKERS, Ledger
 from beadline.sinks.postgres.names import NAME_BYTES_MAX
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart
 from beadline.sinks.postgres.prepare import Preparing
+from beadline.sinks.postgres.problems import (
+    OUT_OF_MEMORY,
+    is_database_error,
+    is_transient,
+    said,
+    sql_state,
+)
 from beadline.sinks.postgres.table import read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 Mode = Literal["append", "upsert", "add"]
 How = Literal["auto", "staged", "prepared"]
 _NOTHING = "Nothing was written."
@@ -117,10 +118,13 @@ class PostgresSink(Sink[PostgresPart]):
 
     def open(self, query: QueryId) -> None:
         """Create the ledger."""
-        with asked(self.dsn, self.timeout_s, self.where) as run:
+
+        def make(run: Run) -> None:
             ledger = self._ledger(run)
             if ledger is not None:
                 ledger.make()
+
+        self._ask(make)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> PostgresPart | None:
         """Copy the part in; what the table would not take is refused, while nothing is decided."""
@@ -138,6 +142,13 @@ class PostgresSink(Sink[PostgresPart]):
             if not is_database_error(error):
                 raise
             words = f"{self.where}: {said(error, self.dsn)}"
+            if sql_state(error) == OUT_OF_MEMORY:
+                raise CommitFailed(
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. Each of the "
+                    f"{len(parts)} parts needs a lock: raise max_locks_per_transaction on the "
+                    "server, or coalesce to fewer partitions. The epoch is decided and nothing of "
+                    "it is lost; the next start finishes it."
+                ) from None
             if is_transient(error):
                 return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
             raise CommitFailed(
@@ -174,24 +185,31 @@ class PostgresSink(Sink[PostgresPart]):
     def abort(self, parts: Sequence[Prepared[PostgresPart]]) -> None:
         """Roll back, and drop."""
         if parts:
-            with asked(self.dsn, self.timeout_s, self.where) as run:
-                discard(run, [part.committable for part in parts])
+            self._ask(lambda run: discard(run, [part.committable for part in parts]))
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[PostgresPart]]:
         """List this query's prepared transactions and staging tables."""
-        with asked(self.dsn, self.timeout_s, self.where) as run:
+
+        def find(run: Run) -> list[Prepared[PostgresPart]]:
             table = read_table(run, self.schema, self.table)
             schema = self.schema if table is None else table.schema
-            found = list(in_doubt(run, schema, query))
-        return [part for part in found if self._name in ("", part.id.sink)]
+            return list(in_doubt(run, schema, query))
+
+        return [part for part in self._ask(find) if self._name in ("", part.id.sink)]
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what ledger and markers hold for this table; another incarnation's first."""
-        with asked(self.dsn, self.timeout_s, self.where) as run:
+
+        def look(run: Run) -> Seen | None:
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
             return ledger.last_seen(query)
+
+        return self._ask(look)
+
+    def _ask(self, act: Callable[[Run], T]) -> T:
+        return ask(self.dsn, self.timeout_s, self.where, act)
 
     def _ledger(self, run: Run) -> Ledger | None:
         table = read_table(run, self.schema, self.table)

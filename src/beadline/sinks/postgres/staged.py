@@ -6,17 +6,19 @@ second one finds the epoch in the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.postgres.connect import Run, is_database_error, is_transient, said
+from beadline.sinks.postgres.connect import Run
+from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
 from beadline.sinks.postgres.ledger import Ledger
 from beadline.sinks.postgres.names import literal, quoted
-from beadline.sinks.postgres.part import PostgresPart
+from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
+from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.settle import advice, find_duplicate, statements, union
 from beadline.sinks.postgres.table import Table
 
@@ -36,6 +38,7 @@ def commit(
     ledger.lock(epoch.query, name)
     if ledger.holds(epoch, name, sink.where):
         run("ROLLBACK")
+        _drop(run, parts)
         return Outcome.ALREADY_COMMITTED, ""
     ordered = sorted(parts, key=lambda part: part.id.partition)
     columns = _columns(run, ordered)
@@ -45,12 +48,18 @@ def commit(
         run("ROLLBACK")
         tables = ", ".join(part.committable.name for part in gone)
         return Outcome.LOST, f"staging tables {tables} of {sink.where} are gone"
-    _write(run, sink, table, epoch, ordered, columns[ordered[0].committable.name])
+    first = columns[ordered[0].committable.name]
+    _check_columns(sink, table, epoch, first)
+    _write(run, sink, table, epoch, ordered, list(first))
     ledger.write(epoch, name, sum(part.rows for part in parts))
-    run(f"DROP TABLE {', '.join(_stages(ordered))}")
+    few = len(parts) <= DROPPED_AT_ONCE
+    if few:
+        drop_within(run, _stages(ordered))  # which saves a wait for the disk
     reach("ledger.before")
     run("COMMIT")
     reach("ledger.after")
+    if not few:
+        _drop(run, ordered)
     return Outcome.COMMITTED, ""
 
 
@@ -58,19 +67,44 @@ def _stages(parts: Parts) -> list[str]:
     return [quoted(part.committable.schema, part.committable.name) for part in parts]
 
 
-def _columns(run: Run, parts: Parts) -> dict[str, list[str]]:
-    """The columns of each staging table; none of one that is gone."""
-    found: dict[str, list[str]] = {part.committable.name: [] for part in parts}
+def _drop(run: Run, parts: Parts) -> None:
+    """Drop the tables of an epoch that the ledger has, if the server lets us; or a sweep does."""
+    try:
+        drop(run, _stages(parts))
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+
+
+def _columns(run: Run, parts: Parts) -> dict[str, dict[str, bool]]:
+    """The columns of each staging table, and whether the table is to keep them; none if gone."""
+    found: dict[str, dict[str, bool]] = {part.committable.name: {} for part in parts}
     names = ", ".join(map(literal, found))
     schemas = ", ".join(sorted({literal(part.committable.schema) for part in parts}))
     rows = run(
-        "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
-        f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname IN ({schemas}) "
+        "SELECT c.relname, a.attname, d.description FROM pg_attribute a "
+        "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "LEFT JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass "
+        f"AND d.objsubid = a.attnum WHERE n.nspname IN ({schemas}) "
         f"AND c.relname IN ({names}) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
     )
-    for name, column in rows:
-        found[name].append(column)
+    for name, column, comment in rows:
+        found[name][column] = comment != NOT_KEPT
     return found
+
+
+def _check_columns(
+    sink: PostgresSink, table: Table, epoch: EpochId, columns: Mapping[str, bool]
+) -> None:
+    """A column that was there at prepare and is gone now takes its values with it."""
+    gone = [name for name, kept in columns.items() if kept and name not in table.columns]
+    if gone:
+        raise CommitFailed(
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {sink.where} has no column "
+            f"{gone[0]!r} any more, for which the rows have values. The epoch is decided and none "
+            "of it is visible. Bring the column back, by ADD COLUMN or RENAME, and the next start "
+            "finishes the epoch."
+        )
 
 
 def _write(

@@ -15,7 +15,11 @@ from beadline.sinks.postgres.names import literal, quoted
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its declared type, and what that is underneath, domains resolved."""
+    """One column: its declared type, and what that is underneath, domains resolved.
+
+    ``takes_null`` is about the type alone: a domain may refuse nulls wherever it is used.
+    ``exact`` says that two of its values are equal only if their bytes are.
+    """
 
     name: str
     declared: str
@@ -25,9 +29,11 @@ class Column:
     element: str
     labels: tuple[str, ...]
     not_null: bool
+    takes_null: bool
     has_default: bool
     generated: bool
     collation: str
+    exact: bool
 
     @property
     def definition(self) -> str:
@@ -37,16 +43,25 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A CHECK constraint, and the columns that it reads."""
+
+    name: str
+    condition: str
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, and what of it decides how it can be written."""
 
     schema: str
     name: str
     kind: str
-    persistence: str
+    unlogged: tuple[str, ...]
     columns: dict[str, Column]
     keys: frozenset[frozenset[str]]
-    checks: tuple[tuple[frozenset[str], str], ...]
+    checks: tuple[Check, ...]
     in_the_way: tuple[str, ...]
     privileges: dict[str, bool]
     max_prepared: int
@@ -61,19 +76,23 @@ class Table:
 def read_table(run: Run, schema: str | None, name: str) -> Table | None:
     """Return the table under this name, by the search path if no schema is given; else None."""
     place = quoted(name) if schema is None else quoted(schema, name)
-    ((text,),) = run(_DESCRIBE.replace("%PLACE%", literal(place)))
-    if text is None:
+    found = _described(run, place, _PLAIN)
+    if found is not None and any(each["kind"] == "d" for each in found["columns"]):
+        found = _described(run, place, _DOMAINS)
+    if found is None:
         return None
-    found: dict[str, Any] = json.loads(text)
     columns = {each["name"]: _column(each) for each in found["columns"]}
     return Table(
         schema=found["schema"],
         name=found["name"],
         kind=found["kind"],
-        persistence=found["persistence"],
+        unlogged=tuple(found["unlogged"]),
         columns=columns,
         keys=frozenset(frozenset(key) for key in found["keys"]),
-        checks=tuple((frozenset(each["columns"]), each["check"]) for each in found["checks"]),
+        checks=tuple(
+            Check(each["name"], each["condition"], frozenset(each["columns"]))
+            for each in found["checks"]
+        ),
         in_the_way=tuple(found["in_the_way"]),
         privileges=found["privileges"],
         max_prepared=found["max_prepared"],
@@ -81,27 +100,47 @@ def read_table(run: Run, schema: str | None, name: str) -> Table | None:
     )
 
 
+def _described(run: Run, place: str, underneath: str) -> dict[str, Any] | None:
+    statement = _DESCRIBE.replace("%UNDERNEATH%", underneath).replace("%PLACE%", literal(place))
+    ((text,),) = run(statement)
+    return None if text is None else json.loads(text)
+
+
 def _column(found: dict[str, Any]) -> Column:
     return Column(**{**found, "labels": tuple(found["labels"])})
 
 
+# What a type is underneath. A domain may be made of a domain, and the last one has the length or
+# the precision. To look costs more than all the rest, so only a table that has domains is asked.
+_PLAIN = "SELECT t.*, a.atttypmod AS modifier, true AS takes_null"
+_DOMAINS = """
+WITH RECURSIVE chain (oid, modifier, takes_null) AS (SELECT a.atttypid, a.atttypmod, true
+    UNION ALL SELECT d.typbasetype, d.typtypmod, takes_null AND NOT d.typnotnull
+    FROM chain JOIN pg_type d ON d.oid = chain.oid AND d.typtype = 'd')
+SELECT p.*, chain.modifier, chain.takes_null FROM chain JOIN pg_type p ON p.oid = chain.oid
+WHERE p.typtype <> 'd'"""
+
 _COLUMNS = """
 SELECT coalesce(json_agg(json_build_object(
     'name', a.attname, 'declared', format_type(a.atttypid, a.atttypmod),
-    'base', b.typname, 'kind', b.typtype,
-    'modifier', CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
+    'base', b.typname, 'kind', b.typtype, 'modifier', b.modifier,
     'element', coalesce((SELECT e.typname FROM pg_type e
         WHERE e.oid = b.typelem AND b.typcategory = 'A'), ''),
     'labels', coalesce((SELECT json_agg(l.enumlabel) FROM pg_enum l WHERE l.enumtypid = b.oid),
         '[]'::json),
-    'not_null', a.attnotnull, 'has_default', a.atthasdef OR a.attidentity <> '',
+    'not_null', a.attnotnull OR NOT b.takes_null, 'takes_null', b.takes_null,
+    'has_default', a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
     'generated', a.attgenerated <> '' OR a.attidentity = 'a',
     'collation', CASE WHEN a.attcollation <> t.typcollation THEN
         (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname) FROM pg_collation c
          JOIN pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation)
-        ELSE '' END) ORDER BY a.attnum), '[]'::json)
+        ELSE '' END,
+    'exact', b.typname IN ('int2', 'int4', 'int8', 'bool', 'date', 'timestamp', 'timestamptz',
+        'bytea') OR (b.typname IN ('text', 'varchar') AND getdatabaseencoding() = 'UTF8' AND
+        (SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = a.attcollation))
+    ) ORDER BY a.attnum), '[]'::json)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+CROSS JOIN LATERAL (%UNDERNEATH%) b
 WHERE a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped"""
 
 # Only what ON CONFLICT can use: whole columns, all rows, checked at once.
@@ -111,11 +150,21 @@ SELECT coalesce(json_agg((SELECT json_agg(a.attname) FROM pg_attribute a
 FROM pg_index i WHERE i.indrelid = r.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
     AND i.indpred IS NULL AND i.indexprs IS NULL"""
 
+# Also those that are not valid for the rows that are there: new ones must pass them all the same.
 _CHECKS = """
-SELECT coalesce(json_agg(json_build_object('check', pg_get_constraintdef(c.oid), 'columns',
+SELECT coalesce(json_agg(json_build_object('name', c.conname,
+    'condition', pg_get_expr(c.conbin, c.conrelid), 'columns',
     (SELECT coalesce(json_agg(a.attname), '[]'::json) FROM pg_attribute a
      WHERE a.attrelid = r.oid AND a.attnum = ANY (c.conkey)))), '[]'::json)
-FROM pg_constraint c WHERE c.conrelid = r.oid AND c.contype = 'c' AND c.convalidated"""
+FROM pg_constraint c WHERE c.conrelid = r.oid AND c.contype = 'c'
+    AND coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)"""
+
+_UNLOGGED = """
+CASE WHEN r.relkind = 'p' THEN (SELECT coalesce(json_agg(p.oid::regclass::text), '[]'::json)
+        FROM pg_class p JOIN pg_partition_tree(r.oid) tree ON tree.relid = p.oid
+        WHERE p.relpersistence <> 'p')
+    WHEN r.relpersistence <> 'p' THEN json_build_array(r.oid::regclass::text)
+    ELSE '[]'::json END"""
 
 # What could make one part wait for another, or a COPY do more than add rows to this table.
 _IN_THE_WAY = """
@@ -140,7 +189,7 @@ json_build_object('INSERT', has_table_privilege(r.oid, 'INSERT'),
 
 _DESCRIBE = f"""
 SELECT (SELECT json_build_object('schema', n.nspname, 'name', r.relname, 'kind', r.relkind,
-    'persistence', r.relpersistence, 'columns', ({_COLUMNS}), 'keys', ({_KEYS}),
+    'unlogged', {_UNLOGGED}, 'columns', ({_COLUMNS}), 'keys', ({_KEYS}),
     'checks', ({_CHECKS}), 'in_the_way', ({_IN_THE_WAY}), 'privileges', {_PRIVILEGES},
     'max_prepared', current_setting('max_prepared_transactions')::int,
     'used_prepared', (SELECT count(*) FROM pg_prepared_xacts))::text

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from beadline.chaos.points import reach
 from beadline.ids import EpochId, PartId
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.postgres.connect import (
-    Run,
-    connected,
+from beadline.sinks.postgres.connect import Run, connected
+from beadline.sinks.postgres.ledger import Ledger
+from beadline.sinks.postgres.names import literal
+from beadline.sinks.postgres.part import PostgresPart
+from beadline.sinks.postgres.problems import (
+    BUSY,
+    UNKNOWN_OBJECT,
     is_database_error,
     is_transient,
     said,
     sql_state,
 )
-from beadline.sinks.postgres.discard import UNKNOWN_OBJECT
-from beadline.sinks.postgres.ledger import Ledger
-from beadline.sinks.postgres.names import literal
-from beadline.sinks.postgres.part import PostgresPart
 from beadline.sinks.postgres.table import Table
 
 if TYPE_CHECKING:
@@ -96,9 +96,12 @@ def _commit_some(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str
             run(f"COMMIT PREPARED {literal(part.committable.name)}")
             answers[part.id] = ""
         except Exception as error:
-            if is_database_error(error) and sql_state(error) == UNKNOWN_OBJECT:
+            if not is_database_error(error):
+                raise
+            state = sql_state(error)
+            if state == UNKNOWN_OBJECT:
                 answers[part.id] = UNKNOWN_OBJECT
-            elif is_database_error(error) and is_transient(error):
+            elif state == BUSY or is_transient(error):
                 answers[part.id] = said(error, sink.dsn)
             else:
                 raise
