@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from beadline import at_least_once
@@ -110,3 +111,22 @@ def test_a_fence_that_comes_late_spares_whoever_took_the_name_over(job: Job) -> 
     assert found.state == "Ongoing"
     job.sink.abort(parts[1:])
     pool().close()
+
+
+def test_the_control_topic_has_every_replica_though_a_broker_is_down(
+    kafka_trio: KafkaCluster,
+) -> None:
+    """One that is down at the first start must not be missing for good."""
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    kafka_trio.create_topic(f"{name}-out")
+    sink = KafkaSink(f"{name}-out", kafka_trio.bootstrap_servers)
+    victim = kafka_trio.brokers[0]
+    victim.kill()
+    try:
+        sink.open(QueryId(name, "a" * 32, "file:/x"))
+        admin = AdminClient({"bootstrap.servers": kafka_trio.bootstrap_servers})
+        found = admin.list_topics(timeout=10).topics[sink.control_topic_of(name)]
+    finally:
+        victim.restart()
+        kafka_trio.wait_ready()
+    assert len(found.partitions[0].replicas) == 3

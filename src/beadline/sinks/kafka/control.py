@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
 
 _REPLICAS_WANTED = 3
+_TRANSACTIONS = "__transaction_state"
 
 
 def create_topic(sink: KafkaSink, query: str) -> None:
@@ -27,8 +28,7 @@ def create_topic(sink: KafkaSink, query: str) -> None:
     if name in found.topics and found.topics[name].error is None:
         _check_kept(admin, name)
         return
-    replicas = min(_REPLICAS_WANTED, len(found.brokers))
-    topic = NewTopic(name, 1, replicas, config=TOPIC_SETTINGS)
+    topic = NewTopic(name, 1, _replicas(found, sink.topic), config=TOPIC_SETTINGS)
     try:
         admin.create_topics([topic])[name].result(ANSWER_TIMEOUT_S)
     except KafkaException as error:
@@ -39,6 +39,21 @@ def create_topic(sink: KafkaSink, query: str) -> None:
             "partition and cleanup.policy=compact, or name one with control_topic=. No row was "
             "written."
         ) from error
+
+
+def _replicas(found: Any, target: str | None) -> int:
+    """As many as the target has, or Kafka's own log of transactions.
+
+    Not by the brokers that are there: one that is down now would be missing in the topic for good,
+    and the death of one more would stop the query.
+    """
+    counts = [
+        len(partition.replicas)
+        for name in (target, _TRANSACTIONS)
+        if name in found.topics
+        for partition in found.topics[name].partitions.values()
+    ]
+    return max(counts, default=min(_REPLICAS_WANTED, len(found.brokers)))
 
 
 def _check_kept(admin: Any, name: str) -> None:
