@@ -184,8 +184,8 @@ def test_no_such_file(run: Run, tmp_path: Path) -> None:
     assert "does not exist" in run(tmp_path / "job.py")[2]
     assert run(tmp_path / "job.py")[0] == 2
     assert "is a folder" in run(tmp_path)[2]
-    (tmp_path / "job.toml").touch()
-    assert "not a .py file" in run(tmp_path / "job.toml")[2]
+    (tmp_path / "job.yaml").touch()
+    assert "not a .py file" in run(tmp_path / "job.yaml")[2]
 
 
 def test_an_error_is_an_object_with_json(run: Run, tmp_path: Path) -> None:

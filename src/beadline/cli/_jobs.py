@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +24,8 @@ VerboseOption = Annotated[
     bool, typer.Option("--verbose", help="Show Spark's own log, and traces of errors.")
 ]
 
+_ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
 
 @contextmanager
 def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterator[SparkSession]:
@@ -30,12 +35,34 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
     from beadline.run.session import session
 
     ours = SparkSession.getActiveSession() is None
-    spark = session(f"beadline {command} {file.path.name}", **settings)
+    spark = session(f"beadline {command} {file.path.name}", file.connectors, **settings)
     try:
-        yield spark
+        with _no_echo():
+            yield spark
     finally:
         if ours:
             spark.stop()
+
+
+@contextmanager
+def _no_echo() -> Iterator[None]:
+    """Keep PySpark from logging, with its Java stack, each error of SQL that it also raises.
+
+    The error is told by us, without what is secret in it.
+    """
+    from pyspark.logger import PySparkLogger
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    loggers = [PySparkLogger.getLogger(name) for name in _ECHOES]
+    for logger in loggers:
+        logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(nothing)
 
 
 def settings_of(conf: list[str] | None) -> dict[str, str]:
@@ -47,15 +74,23 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def show_trace(job: JobFile, error: Exception) -> None:
+    """Print the whole trace of an error, but for what is secret."""
+    sys.stderr.write(job.redact("".join(traceback.format_exception(error))))
+
+
 def told(job: JobFile, error: Exception) -> BeadlineError:
     """Beadline's errors are what they are; Spark's are told without their Java stack."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 
     if isinstance(error, BeadlineError):
-        return error
+        said = job.redact(str(error))
+        return error if said == str(error) else type(error)(said)
     if isinstance(error, AnalysisException | IllegalArgumentException | PySparkValueError):
-        return UsageError(f"{job.path}: Spark refuses the query: {reason(error)}")
+        return UsageError(job.redact(f"{job.path}: Spark refuses the query: {reason(error)}"))
     return EpochFailed(
-        f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "
-        "start goes on from there. --verbose shows the whole trace."
+        job.redact(
+            f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "
+            "start goes on from there. --verbose shows the whole trace."
+        )
     )

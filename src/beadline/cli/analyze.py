@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, told
+from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, show_trace, told
 from beadline.cli.output import JsonOption, output
 from beadline.errors import GuaranteeRefused
-from beadline.run.jobs import build_stream, load_job, open_job
+from beadline.run.jobs import open_job
 from beadline.run.quiet import quiet
 from beadline.sink import Guarantee
 
@@ -29,7 +27,9 @@ _COLORS = {
 
 
 def analyze(
-    job: Annotated[str, typer.Argument(help="A Python file with: def job(spark) -> Stream.")],
+    job: Annotated[
+        str, typer.Argument(help="A TOML file, or Python with: def job(spark) -> Stream.")
+    ],
     restart: Annotated[
         float, typer.Option(help="The longest restart to plan for, in seconds.", min=0)
     ] = 600.0,
@@ -37,9 +37,10 @@ def analyze(
     verbose: VerboseOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say what a job promises and what limits it; exits with 3 if `run` would refuse it.
+    """Say what each query of a job promises and what limits it; exits with 3 if refused.
 
-    Reads the job's plan and settings, and asks the servers of its sinks. Nothing is written.
+    Refused is what `run` would not start. Reads the job's plan and settings, and asks the servers
+    of its sinks. Nothing is written.
     """
     out = output(json)
     file = open_job(job)
@@ -49,13 +50,19 @@ def analyze(
     try:
         settings = {**file.conf, **settings_of(conf)}
         with job_session(file, settings, "analyze") as spark:
-            report = build_stream(load_job(file), spark).guarantee(restart_s=restart)
+            reports = [plan.stream.guarantee(restart_s=restart) for plan in file.plan(spark)]
     except Exception as error:
         if verbose:
-            traceback.print_exception(error, file=sys.stderr)
+            show_trace(file, error)
         raise told(file, error) from error
-    out.show(report.to_dict(), *views(report))
-    if report.refusals:
+    for report in reports:
+        out.show(report.to_dict(), *views(report))
+    if file.several:  # the last line is about all of them
+        worst = min(reports, key=lambda report: report.level)
+        refused = any(report.refusals for report in reports)
+        whole = {"level": str(worst.level), "refused": refused}
+        out.show({"job": str(file.path), **whole, "queries": [each.query for each in reports]})
+    if any(report.refusals for report in reports):
         raise typer.Exit(GuaranteeRefused.exit_code)
 
 

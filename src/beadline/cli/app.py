@@ -13,6 +13,7 @@ from beadline.cli.demo import demo
 from beadline.cli.doctor import doctor
 from beadline.cli.epochs import epochs
 from beadline.cli.run import run
+from beadline.cli.schema import schema
 from beadline.cli.transactions import transactions
 
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
@@ -22,6 +23,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("run", run),
     ("analyze", analyze),
+    ("schema", schema),
     ("epochs", epochs),
     ("doctor", doctor),
 )

@@ -1,4 +1,7 @@
-"""Job files: a Python file with ``def job(spark) -> Stream``, which the command line starts.
+"""Job files, which the command line starts: Python with ``def job(spark) -> Stream``, or TOML.
+
+Both come out as ``Planned`` queries: one of a Python file, one or more of a TOML file, which
+``beadline.run.job_file`` reads. The rest here is about Python.
 
 The file describes and does not start, so that the same job can be run, looked at and tested. What
 can be wrong with it is found in three steps, all before anything is written: ``open_job`` without
@@ -26,6 +29,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BeadlineError, UsageError
+from beadline.run.job_file.restart import NoRestart, Strategy
 from beadline.stream import Stream
 
 if TYPE_CHECKING:
@@ -45,11 +49,55 @@ _DEFAULTS: dict[str, type] = {
 
 
 @dataclass(frozen=True)
+class Planned:
+    """One query of a job: the stream, unstarted, and what to start it with."""
+
+    stream: Stream
+    where: str  # in which file, and there
+    checkpoint: str | None = None
+    every: str | None = None
+    available_now: bool = False
+    output_mode: str = "append"
+    drop: tuple[str, ...] = ()
+    keep: int = 100
+    options: dict[str, str] = field(default_factory=dict, repr=False)  # may hold a secret
+
+
+@dataclass(frozen=True)
 class JobFile:
-    """A job file that can be run: where it is, and the Spark settings that stand in it."""
+    """A job file that can be run: where it is, and what Spark must be started with."""
 
     path: Path
     conf: dict[str, Any] = field(default_factory=dict)
+    connectors: tuple[str, ...] = ()
+    restart: Strategy = field(default_factory=NoRestart)
+
+    @property
+    def several(self) -> bool:
+        """Whether it has more than one query."""
+        return False
+
+    def load(self) -> Job:
+        """Return the only query of the job, to be built; raises with what to put right."""
+        return _load_python(self)
+
+    def plan(self, spark: SparkSession) -> list[Planned]:
+        """Return the queries of the job, unstarted; raises with what to put right."""
+        job = self.load()
+        return [
+            Planned(
+                stream=build_stream(job, spark),
+                where=str(self.path),
+                checkpoint=job.checkpoint,
+                every=job.every,
+                available_now=job.available_now,
+                output_mode=job.output_mode,
+            )
+        ]
+
+    def redact(self, text: str) -> str:
+        """Take what is secret out of a text; nothing of a Python file is known to be."""
+        return text
 
 
 @dataclass(frozen=True)
@@ -70,8 +118,16 @@ def open_job(path: str | os.PathLike[str]) -> JobFile:
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UsageError(f"job file {file} {what}. Give a Python file with: {_EXAMPLE}. {_NOTHING}")
+    if file.suffix == ".toml":
+        from beadline.run.job_file.toml_job import open_toml
+
+        return open_toml(file)
     if file.suffix != ".py":
-        raise UsageError(f"job file {file} is not a .py file. {_NOTHING}")
+        raise UsageError(f"job file {file} is not a .py file, nor a .toml file. {_NOTHING}")
+    return _open_python(file)
+
+
+def _open_python(file: Path) -> JobFile:
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
@@ -79,12 +135,16 @@ def open_job(path: str | os.PathLike[str]) -> JobFile:
         raise UsageError(f"{file}{line}: this is not Python: {error}. {_NOTHING}") from error
     except OSError as error:
         raise UsageError(f"job file {file} cannot be read: {error}. {_NOTHING}") from error
-    _make_importable(str(file.resolve().parent))
+    make_importable(str(file.resolve().parent))
     return JobFile(file, _conf(file, tree))
 
 
 def load_job(file: JobFile) -> Job:
-    """Run a job file, with Spark up; raises ``UsageError`` with what to put right."""
+    """Load a job file of one query, with Spark up; raises ``UsageError`` otherwise."""
+    return file.load()
+
+
+def _load_python(file: JobFile) -> Job:
     module = _execute(file.path.resolve())
     path = file.path
     build = getattr(module, "job", None)
@@ -142,7 +202,7 @@ def _conf(file: Path, tree: ast.Module) -> dict[str, Any]:
     return {}
 
 
-def _make_importable(folder: str) -> None:
+def make_importable(folder: str) -> None:
     """As with ``python file``: what lies beside it can be imported, in Spark's workers too."""
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,0 +1,83 @@
+"""``${NAME}`` and ``${NAME:-default}`` in the strings of a job file: addresses and secrets.
+
+What comes from the environment may be a secret, so it must show in nothing that is said: errors
+pass through ``redact``, which puts the variable's name in its value's place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
+# Shorter ones would be found in the middle of other words, and nobody has such a secret.
+_REDACTED_LENGTH_MIN = 4
+
+
+class FromEnvironment(str):
+    """A string with a variable in it; it may stand where a number is wanted."""
+
+    __slots__ = ()
+
+
+@dataclass
+class Environment:
+    """The variables, and which of them a job file has used."""
+
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    used: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def fill(self, text: str, fail: Callable[[str], Exception]) -> str:
+        """Return the text with its variables replaced; ``fail`` makes the error for its place."""
+
+        def value(found: re.Match[str]) -> str:
+            if found[0] == "$${":
+                return "${"
+            name, default = found[1], found[2]
+            if name is None:
+                raise fail("${ begins a variable such as ${NAME} or ${NAME:-default}; the two "
+                           "characters themselves are written $${")  # fmt: skip
+            given = self.variables.get(name)
+            if given is None and default is None:
+                raise fail(
+                    f"the environment variable {name} is not set. Set it, or give a default here: "
+                    f"${{{name}:-default}}"
+                )
+            if default is not None and not given:
+                return str(default)
+            self.used[name] = given or ""
+            return given or ""
+
+        filled = _VARIABLE.sub(value, text)
+        return FromEnvironment(filled) if _VARIABLE.search(text) else text
+
+    def redact(self, text: str) -> str:
+        """Put variables' names in the place of their values, also where those are escaped."""
+        hidden = {
+            form: name
+            for name, value in self.used.items()
+            if len(value) >= _REDACTED_LENGTH_MIN
+            for form in _forms(value)
+        }
+        # The longest first: one value may be a part of another.
+        for form in sorted(hidden, key=len, reverse=True):
+            text = text.replace(form, f"${{{hidden[form]}}}")
+        return text
+
+
+def _forms(value: str) -> set[str]:
+    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, ""), quote_plus(value)}
+
+
+def plain(value: Any) -> Any:
+    """Return what TOML gave, without the mark of the environment."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, FromEnvironment) else value
