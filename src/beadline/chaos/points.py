@@ -10,6 +10,7 @@ a process kill itself with SIGKILL at one of them::
     BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until somebody continues it
     BEADLINE_CRASH_FILE=/some/file          the same four as JSON, read at every point: an order
                                             that can be given, and changed, while processes run
+    BEADLINE_POINTS_SEEN=/some/folder       nobody dies: an empty file for each point come by
 
 A model test sets a hook instead, so that every order of crashes can be tried in one process.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +94,8 @@ _armed: Order | None = None
 _passed: Counter[str] = Counter()
 _file = os.environ.get("BEADLINE_CRASH_FILE")
 _file_text = ""
+_seen_folder = os.environ.get("BEADLINE_POINTS_SEEN")
+_seen: set[str] = set()
 
 
 def _arm() -> None:
@@ -124,6 +128,8 @@ def reach(name: str) -> None:
     if _hook is not None:
         _hook(name)
         return
+    if _seen_folder is not None:
+        _note(_seen_folder, name)
     if _file is not None:
         _arm_by_file(_file)
     order = _armed
@@ -133,10 +139,18 @@ def reach(name: str) -> None:
             die(order.scope)
 
 
+def _note(folder: str, name: str) -> None:
+    """Leave word that a process of this run came by."""
+    if name not in _seen:
+        _seen.add(name)
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT))
+
+
 def die(scope: str = "process") -> None:
     """End this process, or its whole group, as a power cut would; or put it to sleep."""
     if scope == "pause":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: another that takes the signal would let this one go on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
     if scope == "group":
         os.killpg(os.getpgid(0), signal.SIGKILL)

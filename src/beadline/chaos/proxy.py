@@ -7,8 +7,8 @@
         proxy.stall_answers()  # what the client now asks is done, and it does not hear of it
 
 Killing a server tests what happens when it forgets; a cut wire tests the harder case, a server
-that did it and a client that does not know. Loopback only. A proxy keeps its port when it is cut,
-stopped and started, so that a server may advertise it.
+that did it and a client that does not know. It listens on loopback only. A proxy keeps its port
+when it is cut, stopped and started, so that a server may advertise it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class TcpProxy:
     What was held back is forwarded after `restore`, unless the connection was cut meanwhile.
     """
 
-    def __init__(self, target_port: int, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, target_port: int, host: str = "127.0.0.1", port: int = 0, target_host: str = ""
+    ) -> None:
         self.port = port
         self._host = host
-        self._target = (host, target_port)
+        self._target = (target_host or host, target_port)
         self._lock = threading.Lock()
         self._requests = threading.Event()  # set while this direction flows
         self._answers = threading.Event()

@@ -15,6 +15,7 @@ from beadline.cli.epochs import epochs
 from beadline.cli.run import run
 from beadline.cli.schema import schema
 from beadline.cli.transactions import transactions
+from beadline.cli.verify import verify
 
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
 # docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
@@ -23,6 +24,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("run", run),
     ("analyze", analyze),
+    ("verify", verify),
     ("schema", schema),
     ("epochs", epochs),
     ("doctor", doctor),

@@ -1,0 +1,150 @@
+"""The faults of one round, until its range is used up or something is wrong; then the judgement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from beadline.chaos.verify import faults
+from beadline.chaos.verify.compare import Reference, Violation
+from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.report import FaultResult
+from beadline.chaos.verify.rounds import Round, left_behind
+from beadline.chaos.verify.strike import drain, strike
+from beadline.ids import PartId
+
+# A fault and the start that drains the range must both fit into the time that is left.
+_RESERVE = 2.0
+_TRIES = 5
+_PAUSE_S = 2.0
+T = TypeVar("T")
+
+
+@dataclass
+class Chain:
+    """One round's faults, and what became of each.
+
+    ``tell`` is told how many are done and which is next; ``out_of_time`` whether there is no time
+    for so many more.
+    """
+
+    made: Round
+    references: Mapping[str, Reference]
+    epochs: int
+    seed: int
+    tell: Callable[[int, str], None]
+    out_of_time: Callable[[float], bool]
+    fail_fast: bool = False
+    done: list[FaultResult] = field(default_factory=list)
+    doubt: dict[str, set[PartId]] = field(default_factory=dict)
+
+    def run(self, left: list[Fault]) -> list[FaultResult]:
+        """Take faults from the list, and drain and compare the round."""
+        watch = self.made.watch(self.references)
+        watch.start()
+        try:
+            while left and self._fits(left):
+                fault = left.pop(0)
+                watch.fault = str(fault)
+                self.tell(len(self.done), str(fault))
+                result = self._strike(fault)
+                again = _easier(fault)
+                if not result.reached and again is not None and not result.found:
+                    left.append(again)
+                    break  # its child has worked off the whole range
+                self.done.append(result)
+                result.found += self._left_behind(result)
+                _patiently(watch.look)
+                if watch.found or result.found:
+                    break
+            if self.fail_fast and (watch.found or any(each.found for each in self.done)):
+                found: list[Violation] = []
+            else:
+                self.tell(len(self.done), "the rest, undisturbed, and the comparison")
+                found = drain(self.made)
+                if not found:
+                    _patiently(watch.look)
+                    found = _patiently(lambda: self.made.judge(self.references))
+        finally:
+            watch.stop()
+        self._blame(found, watch.found)
+        return self.done
+
+    def _fits(self, left: list[Fault]) -> bool:
+        """Whether enough of the range is left; what can never come about is noted."""
+        while left:
+            fault = left[0]
+            if self.epochs < fault.epochs:
+                note = f"the range has {self.epochs} epochs, and this takes {fault.epochs}"
+                self.done.append(FaultResult(left.pop(0), note=note))
+                continue
+            if not fault.may_follow(self.done[-1].fault if self.done else None):
+                left.insert(0, faults.before(fault))
+                continue
+            room = self.epochs - 1 - self.made.decided()
+            return room >= fault.epochs and not (self.done and self.out_of_time(_RESERVE))
+        return False
+
+    def _strike(self, fault: Fault) -> FaultResult:
+        began_s = time.monotonic()
+        before = self.made.decided()
+        struck = strike(self.made, fault, self.seed)
+        return FaultResult(
+            fault,
+            struck.hits,
+            struck.note,
+            list(struck.found),
+            before,
+            self.made.decided(),
+            round(time.monotonic() - began_s, 1),
+            tuple(str(result.fault) for result in self.done if result.tried),
+        )
+
+    def _left_behind(self, result: FaultResult) -> list[Violation]:
+        """What was in doubt before a start that has decided an epoch since, and still is."""
+        before, self.doubt = self.doubt, _patiently(self.made.in_doubt)
+        if result.after <= result.before:
+            return []
+        return left_behind(
+            {name: ids & before.get(name, set()) for name, ids in self.doubt.items()}
+        )
+
+    def _blame(self, found: list[Violation], watched: list[tuple[str, Violation]]) -> None:
+        """Say of each violation which fault it came from, as far as that can be known."""
+        tried = [result for result in self.done if result.tried]
+        if not tried and (found or watched):
+            tried = [FaultResult(Fault("undisturbed"), seconds=0.1)]
+            self.done += tried
+        for name, violation in watched:
+            here = [n for n, result in enumerate(tried) if str(result.fault) == name]
+            number = here[-1] if here else len(tried) - 1
+            epoch = violation.epoch
+            if number and epoch is not None and epoch <= tried[number].before:
+                number -= 1  # it came to light when the start after that fault finished its epoch
+            tried[number].found.append(violation)
+        known = {(violation.kind, violation.sink) for _, violation in watched}
+        for violation in found:
+            if (violation.kind, violation.sink) in known:
+                continue
+            epoch = violation.epoch
+            near = [r for r in tried if epoch is not None and r.before <= epoch <= r.after + 1]
+            (near or tried)[-1].found.append(violation)
+
+
+def _patiently(look: Callable[[], T]) -> T:
+    """Look again if a server does not answer: a fault may have been too much for it."""
+    for _ in range(_TRIES - 1):
+        try:
+            return look()
+        except Exception:  # noqa: BLE001 (whatever a client library raises)
+            time.sleep(_PAUSE_S)
+    return look()
+
+
+def _easier(fault: Fault) -> Fault | None:
+    """The same kill the first time that a child comes by, if it was to be a later time."""
+    if fault.kill is None or fault.kill.occurrence == 1:
+        return None
+    return replace(fault, kill=replace(fault.kill, occurrence=1))

@@ -1,0 +1,193 @@
+"""The process that gets killed: ``python -m beadline.chaos.verify.job FOLDER [inspect|run]``.
+
+``inspect`` looks at the job, copies the ranges of its sources and says what it found, in a pickle:
+sinks travel that way to Spark's workers too. ``run`` works the range off, with other sinks in the
+places of the real ones; each event is one line of JSON on stdout, as in ``chaos.driver``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beadline.chaos.driver import MASTER, emit, settings, tell
+from beadline.chaos.processes import kill_group
+from beadline.chaos.verify import scratch
+from beadline.chaos.verify.compare import Shown
+from beadline.chaos.verify.source_range import SourceRange, check_all_fixed, fix, redirected
+from beadline.chaos.verify.task import (
+    FOUND,
+    INSPECT,
+    RANGES,
+    RUN,
+    STATES,
+    STOP,
+    TASK,
+    Found,
+    SinkSeen,
+    Task,
+    query_name,
+)
+from beadline.errors import BeadlineError, UsageError
+from beadline.observe import Event
+from beadline.sink import Guarantee
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from beadline.guarantee.sources import SourceSeen
+    from beadline.run.jobs import Job
+    from beadline.stream import Stream
+
+_LOOK_EVERY_S = 0.1
+
+
+def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession:
+    from beadline.run.session import session
+
+    conf = {**job_conf, **task.conf}
+    light = settings(folder)
+    if str(conf.get("spark.master", "local")).startswith("local"):
+        conf["spark.master"] = MASTER  # tasks are tried again: a worker's death costs an attempt
+    return session("beadline verify", task.connectors, **{**light, **conf})
+
+
+def _built(task: Task, folder: Path, swap: Any) -> tuple[Stream, list[SourceRange], Job]:
+    """The job's stream on copies of its sources."""
+    from beadline.run.jobs import build_stream, load_job, open_job
+
+    file = open_job(task.job)
+    spark = _session(task, file.conf, folder)
+    job = load_job(file)
+    with redirected(swap) as used:
+        stream = build_stream(job, spark)
+    check_all_fixed(stream.frame, used)
+    return stream, used, job
+
+
+def inspect(task: Task, folder: Path) -> None:
+    """Look at the job and fix its sources."""
+    from pyspark import cloudpickle
+
+    from beadline.run.plan import is_stateful
+
+    copies = folder / "copies"
+    copies.mkdir(parents=True, exist_ok=True)
+    fixed: dict[tuple[str, str], SourceRange] = {}
+
+    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+        key = (seen.name, seen.where)
+        if key not in fixed:
+            fixed[key] = fix(frame, seen, copies, task.tag, task.limits)
+            # At once: if the job is refused in the end, what was made is known, and removed.
+            (folder / RANGES).write_bytes(pickle.dumps(tuple(fixed.values())))
+        return fixed[key]
+
+    stream, used, _ = _built(task, folder, swap)
+    if not used:
+        raise UsageError("the job reads no stream: there is nothing to verify.")
+    sinks, left_out = [], []
+    for output in stream.outputs:
+        level = stream.mode if output.allow is None else min(stream.mode, output.allow)
+        if type(output.sink).__name__ == "ConsoleSink":
+            left_out.append(output.name)
+            continue
+        scratch.store_of(output.name, output.sink)  # or an error that says what it needs
+        sinks.append(SinkSeen(output.name, output.sink, level is Guarantee.EXACTLY_ONCE))
+    if not sinks:
+        raise UsageError("no sink of the job can be read back: there is nothing to compare.")
+    found = Found(
+        stream.name,
+        stream.mode,
+        tuple(sinks),
+        tuple(left_out),
+        tuple(fixed.values()),
+        is_stateful(stream.frame),
+    )
+    (folder / FOUND).write_bytes(cloudpickle.dumps(found))  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Recorder:
+    """Tells every event, and notes what shows after each epoch; on the thread of the epoch."""
+
+    readers: dict[str, Any]
+    folder: Path
+    states: dict[int, dict[str, Shown]] = field(default_factory=dict)
+
+    def __call__(self, event: Event) -> None:
+        """Be told."""
+        if event.kind == "committed" and event.epoch is not None:
+            self.states[event.epoch] = {
+                name: scratch.shown(name, sink) for name, sink in self.readers.items()
+            }
+        tell(event)
+
+    def save(self) -> None:
+        """Write down what was noted."""
+        (self.folder / STATES).write_bytes(pickle.dumps(self.states))
+
+
+def run(task: Task, folder: Path) -> None:
+    """Work the range off, or go on until told to stop."""
+    known = {each.key: each for each in task.ranges}
+
+    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+        if (seen.name, seen.where) not in known:
+            raise UsageError(f"{seen.part} was not there when the job was looked at first")
+        return known[seen.name, seen.where]
+
+    stream, _, job = _built(task, folder, swap)
+    outputs = tuple(
+        replace(each, sink=task.sinks.get(each.name, each.sink)) for each in stream.outputs
+    )
+    stream = replace(stream, name=query_name(stream.name, task.tag), outputs=outputs)
+    recorder = Recorder(task.readers, folder) if task.record else None
+    parent = os.getppid()
+    query = stream.start(
+        str(folder / "checkpoint"),
+        available_now=True,
+        output_mode=task.output_mode or job.output_mode,
+        listener=recorder or tell,
+    )
+    while not query.awaitTermination(_LOOK_EVERY_S):
+        if os.getppid() != parent:
+            kill_group(os.getpid())  # nobody is left who would end it
+        if (folder / STOP).exists():
+            query.stop()
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+            break
+    if recorder is not None:
+        recorder.save()
+    # No spark.stop(): the JVM ends with this process, and nobody waits for it.
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the folder's task says; exit with the code of Beadline's error, if there is one."""
+    parser = argparse.ArgumentParser(prog="python -m beadline.chaos.verify.job")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("act", choices=(INSPECT, RUN))
+    given = parser.parse_args(arguments)
+    task: Task = pickle.loads((given.folder / TASK).read_bytes())  # noqa: S301 (our own)
+    try:
+        (inspect if given.act == INSPECT else run)(task, given.folder)
+    except BeadlineError as error:
+        emit({"kind": "failed", "error": type(error).__name__, "message": str(error)})
+        sys.exit(error.exit_code)
+    except Exception as error:
+        from beadline.run.jobs import reason
+
+        emit({"kind": "failed", "error": type(error).__name__, "message": reason(error)})
+        raise
+
+
+if __name__ == "__main__":
+    main()

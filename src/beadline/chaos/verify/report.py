@@ -1,0 +1,231 @@
+"""What a verification came to: as an object, as tables, and the command that makes it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from beadline.chaos.points import EVERY_POINT
+from beadline.chaos.verify.compare import Violation
+from beadline.chaos.verify.faults import KINDS, Fault
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FINE, BAD, MISSED = "exactly-once", "VIOLATED", "not reached"
+
+
+@dataclass
+class FaultResult:
+    """One fault: whether it came about, and what was wrong because of it.
+
+    ``before`` and ``after`` are the newest decided epochs around it, ``chain`` the faults that the
+    same checkpoint had been through.
+    """
+
+    fault: Fault
+    hits: int = 0
+    note: str = ""
+    found: list[Violation] = field(default_factory=list)
+    before: int = -1
+    after: int = -1
+    seconds: float = 0.0
+    chain: tuple[str, ...] = ()
+
+    @property
+    def tried(self) -> bool:
+        """Whether a child was started for it."""
+        return self.seconds > 0
+
+    @property
+    def reached(self) -> bool:
+        """Whether it really happened."""
+        return self.hits > 0
+
+    @property
+    def verdict(self) -> str:
+        """One of three words."""
+        return BAD if self.found else FINE if self.reached else MISSED
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "fault": str(self.fault),
+            "kind": self.fault.kind,
+            "verdict": self.verdict,
+            "hits": self.hits,
+            "seconds": self.seconds,
+            "note": self.note,
+            "after": list(self.chain),
+            "violations": [each.as_dict() for each in self.found],
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole verification."""
+
+    job: str
+    query: str
+    seed: int
+    epochs: int
+    rows: Mapping[str, int]
+    results: Sequence[FaultResult]
+    points: Sequence[str]
+    notes: Sequence[str]
+    seconds: float
+    chosen: bool = False  # by --only
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing was wrong, and anything was tried."""
+        return not any(each.found for each in self.results) and self.faults > 0
+
+    @property
+    def kills(self) -> int:
+        """How many times somebody was killed with -9."""
+        return sum(each.hits for each in self.results if each.fault.is_kill)
+
+    @property
+    def faults(self) -> int:
+        """How many faults came about."""
+        return sum(1 for each in self.results if each.reached)
+
+    @property
+    def violations(self) -> list[tuple[FaultResult, Violation]]:
+        """Each with its fault."""
+        return [(result, each) for result in self.results for each in result.found]
+
+    def replay(self, result: FaultResult) -> str:
+        """The command that makes a fault again; a violation with all that led to it."""
+        faults = [*result.chain, str(result.fault)] if result.found else [str(result.fault)]
+        only = shlex.quote(",".join(faults))
+        return f"beadline verify {shlex.quote(self.job)} --seed {self.seed} --only {only}"
+
+    def unreached(self) -> dict[str, str]:
+        """Every crash point at which nobody was killed, with the reason."""
+        killed = {
+            result.fault.kill.point
+            for result in self.results
+            if result.fault.is_kill and result.fault.kill is not None and result.reached
+        }
+        tried = {
+            result.fault.kill.point: result.note
+            or "a child was started for it, and did not come by"
+            for result in self.results
+            if result.fault.is_kill and result.fault.kill is not None and not result.reached
+        }
+        why = "it was not asked for (--only)" if self.chosen else "--kills left no room for it"
+        return {
+            point: tried.get(point, why if point in self.points else _NOT_HERE.get(point, _ABSENT))
+            for point in EVERY_POINT
+            if point not in killed
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """One object for programs."""
+        return {
+            "job": self.job,
+            "query": self.query,
+            "seed": self.seed,
+            "verdict": FINE if self.fine else BAD if self.violations else "nothing was tried",
+            "kills": self.kills,
+            "faults": [
+                {**result.as_dict(), "replay": self.replay(result)} for result in self.results
+            ],
+            "violations": len(self.violations),
+            "epochs": self.epochs,
+            "rows": dict(self.rows),
+            "points_reached": sorted(set(EVERY_POINT) - set(self.unreached())),
+            "points_not_reached": self.unreached(),
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+_ABSENT = "not part of this job: no undisturbed run comes by"
+_NOT_HERE = {
+    "kafka.proof": "not part of this job: only after a transaction of Kafka was lost",
+    "kafka.burn": "only after an answer of Kafka was lost on the network, which cannot be cut here",
+}
+
+
+def by_kind(report: Report) -> Iterator[tuple[str, int, int, str]]:
+    """For each kind of fault: its words, how many were planned and came about, the verdict."""
+    for kind, words in KINDS.items():
+        found = [result for result in report.results if result.fault.kind == kind]
+        if found:
+            hit = sum(1 for result in found if result.reached)
+            bad = any(result.found for result in found)
+            yield words, len(found), hit, BAD if bad else FINE if hit else MISSED
+
+
+def reasons(report: Report) -> dict[str, list[str]]:
+    """The crash points at which nobody was killed, by the reason."""
+    found: dict[str, list[str]] = {}
+    for point, why in report.unreached().items():
+        found.setdefault(why, []).append(point)
+    return found
+
+
+def views(report: Report) -> list[RenderableType]:
+    """Tables for people."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    faults = Table(title=f"Faults of seed {report.seed}", title_justify="left")
+    for column in ("fault (--only)", "hits", "decided", "s", "verdict"):
+        faults.add_column(column, justify="left" if column in _WORDS else "right")
+    for result in report.results:
+        verdict = _coloured(result.verdict)
+        kinds = sorted({str(each.kind) for each in result.found})
+        note = ", ".join(kinds) or (result.note if not result.reached else "")
+        faults.add_row(
+            str(result.fault),
+            str(result.hits),
+            str(result.after + 1) if result.tried else "",
+            f"{result.seconds:.0f}" if result.tried else "",
+            f"{verdict}: {escape(note)}" if note else verdict,
+        )
+    kinds_ = Table(title="Verdict", title_justify="left")
+    for column in ("kind of fault", "planned", "came about", "verdict"):
+        kinds_.add_column(column, justify="left" if column in _WORDS else "right")
+    for words, count, hit, verdict in by_kind(report):
+        kinds_.add_row(words, str(count), str(hit), _coloured(verdict))
+    lines: list[RenderableType] = [faults, kinds_]
+    lines += [f"[dim]{escape(note)}[/]" for note in report.notes]
+    for why, points in reasons(report).items():
+        lines.append(f"[dim]No kill at {escape(', '.join(points))}: {escape(why)}[/]")
+    for result, violation in report.violations:
+        lines.append(f"[bold red]✗[/] {escape(str(result.fault))}: {escape(str(violation))}")
+        lines.append(f"  replay: {escape(report.replay(result))}")
+    lines.append(f"[dim]Any fault again: beadline verify {escape(report.job)} --seed "
+                 f"{report.seed} --only FAULT[/]")  # fmt: skip
+    lines.append(closing(report))
+    return lines
+
+
+def closing(report: Report) -> str:
+    """The last sentence."""
+    rows = ", ".join(f"{name} {count:,}" for name, count in report.rows.items())
+    if report.violations:
+        return (
+            f"[bold red]Exactly-once is violated[/]: {len(report.violations)} times in "
+            f"{report.faults} faults, {report.kills} kills among them."
+        )
+    if not report.faults:
+        return "[bold yellow]No fault came about: nothing is proven.[/]"
+    return (
+        f"[bold green]{report.kills} times kill -9, {report.faults} faults in all, and the sinks "
+        f"show what an undisturbed run shows[/] ({rows})."
+    )
+
+
+_WORDS = ("fault (--only)", "kind of fault", "verdict")
+_COLOURS = {FINE: "green", BAD: "bold red", MISSED: "yellow"}
+
+
+def _coloured(verdict: str) -> str:
+    return f"[{_COLOURS[verdict]}]{verdict}[/]"

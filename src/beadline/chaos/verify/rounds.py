@@ -1,0 +1,238 @@
+"""One round: a checkpoint, scratch targets and copies of the sources, and children on them.
+
+A round is a chain of starts of the job, each of which something is done to, the last left alone.
+When the range is used up, a new round begins with new targets.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from beadline import errors
+from beadline.chaos.child import Child
+from beadline.chaos.proxy import TcpProxy
+from beadline.chaos.verify import scratch
+from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
+from beadline.chaos.verify.task import (
+    CHECKPOINT,
+    FOUND,
+    INSPECT,
+    RANGES,
+    RUN,
+    STATES,
+    STOP,
+    Found,
+    Task,
+    query_name,
+)
+from beadline.chaos.verify.watch import Watch
+from beadline.decisions import DecisionLog, FileStore
+from beadline.errors import BeadlineError, UsageError
+from beadline.files import join, open_files, qualify
+from beadline.ids import PartId
+from beadline.run.checkpoint import LOG_FOLDER
+
+CHILD_TIMEOUT_S = 240.0
+
+
+class VerifyFailed(BeadlineError):
+    """The verification itself could not be done; this says nothing about the job's guarantee."""
+
+
+@dataclass
+class Round:
+    """One chain of starts; ``readers`` are the scratch sinks as whoever compares sees them."""
+
+    folder: Path
+    temporary: Path
+    task: Task
+    found: Found
+    readers: dict[str, Any]
+    proxies: list[TcpProxy] = field(default_factory=list)
+    children: list[Child] = field(default_factory=list)
+    scratch_targets: bool = True
+
+    @property
+    def checkpoint(self) -> str:
+        """As the log knows it."""
+        return qualify(str(self.folder / CHECKPOINT))
+
+    def start(self, environment: Mapping[str, str] | None = None, **changes: Any) -> Child:
+        """Start a child on this round's checkpoint; ``changes`` are made to its task."""
+        (self.folder / STOP).unlink(missing_ok=True)
+        replace(self.task, **changes).save(self.folder)
+        number = len(self.children)
+        if number > 2:
+            self.children[-3].end()  # what it left has been a zombie for two whole lives
+        child = Child(
+            "beadline.chaos.verify.job",
+            [str(self.folder), RUN],
+            self.folder / f"child-{number:03d}.log",
+            self.temporary,
+            environment=environment,
+        )
+        self.children.append(child)
+        return child
+
+    def ask_to_stop(self) -> None:
+        """Let the child that runs end as a user would end it."""
+        (self.folder / STOP).touch()
+
+    def decided(self) -> int:
+        """The newest decided epoch; -1 if there is none."""
+        state = self._log()
+        return -1 if state is None or state.decision is None else state.decision.epoch
+
+    def _log(self) -> Any:
+        folder = join(self.checkpoint, LOG_FOLDER)
+        files = open_files(folder)
+        if not files.exists(folder):
+            return None
+        store = FileStore(files, folder)
+        try:
+            return DecisionLog(store).open()
+        finally:
+            store.close()
+
+    def shown(self) -> dict[str, Shown]:
+        """What every sink shows now."""
+        return {name: scratch.shown(name, sink) for name, sink in self.readers.items()}
+
+    def states(self) -> dict[int, dict[str, Shown]]:
+        """What a child noted that was told to."""
+        return _own(self.folder / STATES)  # type: ignore[no-any-return]
+
+    def in_doubt(self) -> dict[str, set[PartId]]:
+        """What is prepared and not visible, by what the sinks themselves say."""
+        state = self._log()
+        if state is None or state.claim is None:
+            return {}
+        query = state.claim.query
+        return {
+            name: {part.id for part in sink.named(name).in_doubt(query)}
+            for name, sink in self.readers.items()
+        }
+
+    def judge(self, references: Mapping[str, Reference]) -> list[Violation]:
+        """Compare everything, when the last child has worked off the range."""
+        shown = self.shown()
+        found = [each for name in shown for each in end(references[name], shown[name])]
+        exactly = [each for each in references.values() if each.exactly]
+        return [*found, *torn(exactly, shown), *left_behind(self.in_doubt())]
+
+    def watch(self, references: Mapping[str, Reference]) -> Watch:
+        """A reader of this round's sinks; without decisions, of those of the end only."""
+        return Watch(self.readers, references, self.decided)
+
+    def end(self) -> None:
+        """End what runs; the targets stay."""
+        for child in self.children:
+            child.end()
+        for proxy in self.proxies:
+            proxy.stop()
+
+    def remove(self) -> None:
+        """Take the scratch targets away; what cannot be removed is left, and nobody dies of it."""
+        query = query_name(self.found.query, self.task.tag)
+        for name, sink in self.readers.items() if self.scratch_targets else ():
+            with suppress(Exception):
+                scratch.store_of(name, sink).remove(sink, query)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
+    """Parts that nobody finished or threw away, when somebody should have."""
+    found = []
+    for sink, ids in parts.items():
+        if ids:
+            first = min(ids, key=lambda id_: (id_.epoch, str(id_)))
+            text = f"{len(ids)} prepared parts that nobody finished or aborted, {first} first"
+            found.append(Violation(Kind.LEFT, sink, text, len(ids), first.epoch))
+    return found
+
+
+def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
+    """Look at the job in a process of its own; its errors are raised here.
+
+    The task comes back with the connectors that the job was found to need.
+    """
+    for connectors in ((), ("kafka",)):
+        task = replace(task, connectors=connectors)
+        task.save(folder)
+        log = folder / "inspect.log"
+        arguments = [str(folder), INSPECT]
+        child = Child("beadline.chaos.verify.job", arguments, log, temporary)
+        try:
+            code = child.wait(CHILD_TIMEOUT_S)
+        finally:
+            child.end()
+        if code == 0:
+            found: Found = _own(folder / FOUND)
+            return found, replace(task, ranges=found.ranges)
+        told = [line for line in child.events if line["kind"] == "failed"]
+        if not told or told[-1]["error"] != errors.JarsUnavailable.__name__:
+            break
+    if not told:
+        raise VerifyFailed(f"a look at the job ended with {code}\n{child.complaint()}")
+    kind = getattr(errors, str(told[-1]["error"]), UsageError)
+    raise kind(told[-1]["message"])
+
+
+def _own(path: Path) -> Any:
+    """What a child of ours left, in a folder that nobody else may write to."""
+    return pickle.loads(path.read_bytes())  # noqa: S301
+
+
+def remove_ranges(folder: Path) -> None:
+    """Remove the copies of the sources; also after an inspection that failed half-way."""
+    path = folder / RANGES
+    if not path.exists():
+        return
+    from beadline.chaos.verify.topic_range import remove
+
+    for fixed in _own(path):
+        with suppress(Exception):
+            remove(fixed)
+
+
+def make_round(
+    task: Task,
+    found: Found,
+    folder: Path,
+    temporary: Path,
+    *,
+    in_place: bool = False,
+    proxied: bool = False,
+) -> Round:
+    """New targets; between the job and their servers, proxies if asked for."""
+    place = scratch.Place(folder, task.tag)
+    folder.mkdir(parents=True, exist_ok=True)
+    readers: dict[str, Any] = {}
+    made = Round(folder, temporary, task, found, readers, scratch_targets=not in_place)
+    sinks: dict[str, Any] = {}
+    by_address: dict[tuple[str, int], TcpProxy] = {}
+    try:
+        for seen in found.sinks:
+            store = scratch.store_of(seen.name, seen.sink)
+            sink = seen.sink if in_place else store.clone(seen.sink, place)
+            readers[seen.name] = sinks[seen.name] = sink
+            address = store.address(sink) if proxied else None
+            if address is not None:
+                if address not in by_address:
+                    proxy = TcpProxy(address[1], target_host=address[0])
+                    proxy.start()
+                    made.proxies.append(proxy)
+                    by_address[address] = proxy
+                sinks[seen.name] = store.through(sink, by_address[address].port)
+    except BaseException:
+        made.end()
+        made.remove()
+        raise
+    made.task = replace(task, sinks=sinks, readers=dict(readers))
+    return made

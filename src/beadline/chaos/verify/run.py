@@ -1,0 +1,267 @@
+"""A whole verification: two undisturbed runs, then faults, round after round, within its time."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from beadline.chaos.plan import NEEDS_DECIDED
+from beadline.chaos.points import EVERY_POINT
+from beadline.chaos.verify import faults, scratch
+from beadline.chaos.verify.chain import Chain
+from beadline.chaos.verify.compare import Reference, differences, in_common
+from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.report import FaultResult, Report
+from beadline.chaos.verify.rounds import (
+    CHILD_TIMEOUT_S,
+    Round,
+    VerifyFailed,
+    inspect,
+    make_round,
+    remove_ranges,
+)
+from beadline.chaos.verify.source_range import Limits
+from beadline.chaos.verify.task import Found, Task
+from beadline.errors import UsageError
+from beadline.sink import Guarantee
+
+# Points that only a fault leads to; the undisturbed run does not come by them.
+AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
+_FENCE = "kafka.fence"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for."""
+
+    job: str
+    seed: int
+    kills: int | None = None
+    minutes: float = 15.0
+    limits: Limits = field(default_factory=Limits)
+    only: tuple[Fault, ...] = ()
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    output_mode: str | None = None
+    in_place: bool = False
+    keep: bool = False
+    fail_fast: bool = False
+
+
+@dataclass
+class Verifier:
+    """Runs everything, and tidies up."""
+
+    wish: Wish
+    say: Say = lambda text: None
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None
+
+    def __post_init__(self) -> None:
+        """Two folders: PySpark's sockets are made in one, whose path must be short."""
+        self.folder = Path(tempfile.mkdtemp(prefix="beadline-verify-"))
+        self.temporary = Path(tempfile.mkdtemp(prefix="beadline-"))
+        self.began_s = time.monotonic()
+        self.tag = f"v{secrets.token_hex(3)}"
+        self.rounds = 0
+        self.kept: list[Round] = []
+        self.results: list[FaultResult] = []
+        self.slowest_s = 0.0
+
+    def run(self) -> Report:
+        """Do it; whatever happens, nothing is left running."""
+        try:
+            return self._run()
+        finally:
+            for made in self.kept:
+                made.end()
+                if not self.wish.keep:
+                    made.remove()
+            if not self.wish.keep:
+                remove_ranges(self.folder / "job")
+                shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def _run(self) -> Report:
+        wish = self.wish
+        job = os.path.abspath(wish.job)
+        task = Task(job, dict(wish.conf), self.tag, wish.limits, output_mode=wish.output_mode)
+        self.say("looking at the job, and copying what its sources hold …")
+        found, task = inspect(task, self.folder / "job", self.temporary)
+        if wish.in_place:
+            _check_empty(found)
+        references, seen = self._references(task, found)
+        epochs = 1 + max(each.last for each in references.values())
+        network = any(
+            scratch.store_of(each.name, each.sink).address(each.sink) for each in found.sinks
+        )
+        expires = not found.stateful and any(
+            scratch.store_of(each.name, each.sink).hurried is not None for each in found.sinks
+        )
+        points = _points(seen, found, expires)
+        plan = list(wish.only) or faults.planned(
+            wish.seed, wish.kills, points, network=network, expires=expires
+        )
+        self.say(f"{epochs} epochs, {len(plan)} faults; seed {wish.seed}")
+        self._all_rounds(plan, task, found, references, epochs, network)
+        return self._report(found, references, points, epochs)
+
+    def _references(self, task: Task, found: Found) -> tuple[dict[str, Reference], set[str]]:
+        """Run twice undisturbed; what the two do not agree on cannot be compared."""
+        seen = self.folder / "seen"
+        seen.mkdir()
+        self.progress(0, 2, "two undisturbed runs")
+        made = [self._round(task, found) for _ in range(2)]
+        environment = {"BEADLINE_POINTS_SEEN": str(seen)}
+        for each in made:
+            each.start(environment, record=True)
+        runs = []
+        for number, each in enumerate(made, 1):
+            (child,) = each.children
+            if child.wait(CHILD_TIMEOUT_S) != 0:
+                raise VerifyFailed(
+                    f"the job does not run to its end undisturbed: {child.complaint()}"
+                )
+            self.progress(number, 2, "two undisturbed runs")
+            self.slowest_s = max(self.slowest_s, child.seconds)
+            states = each.states()
+            runs.append({sink.name: _reference(sink, states) for sink in found.sinks})
+            each.end()
+        differing = [text for name in runs[0] for text in differences(runs[0][name], runs[1][name])]
+        if differing:
+            raise UsageError(
+                "two undisturbed runs of the job show different rows, so a comparison would mean "
+                "nothing: something in it depends on the clock, on chance or on the order of rows "
+                f"(beadline analyze may say what). {'; '.join(differing)}"
+            )
+        agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
+        if found.mode is not Guarantee.EXACTLY_ONCE:
+            agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
+        return agreed, set(os.listdir(seen))
+
+    def _round(
+        self, task: Task, found: Found, *, proxied: bool = False, real: bool = False
+    ) -> Round:
+        """New targets under a tag of their own."""
+        self.rounds += 1
+        tag = f"{self.tag}{self.rounds:02d}"
+        folder = self.folder / f"round-{self.rounds:02d}"
+        made = make_round(
+            replace(task, tag=tag), found, folder, self.temporary, in_place=real, proxied=proxied
+        )
+        self.kept.append(made)
+        return made
+
+    def _all_rounds(
+        self,
+        plan: list[Fault],
+        task: Task,
+        found: Found,
+        references: Mapping[str, Reference],
+        epochs: int,
+        network: bool,
+    ) -> None:
+        wish = self.wish
+        left = list(plan)
+        total = len(left)
+        while left:
+            if self._out_of_time() or (self.wish.fail_fast and self._bad()):
+                why = "a violation was found before" if self._bad() and self.wish.fail_fast else ""
+                why = why or f"out of time: --minutes {self.wish.minutes:g}"
+                self.results += [FaultResult(fault, note=why) for fault in left]
+                return
+            made = self._round(task, found, proxied=network, real=self.wish.in_place)
+            chain = Chain(
+                made,
+                references,
+                epochs,
+                wish.seed,
+                partial(self._step, len(self.results), total),
+                self._out_of_time,
+                wish.fail_fast,
+            )
+            self.results += chain.run(left)
+            self.slowest_s = max([self.slowest_s, *(each.seconds for each in chain.done)])
+            made.end()
+            if not self.wish.keep:
+                made.remove()
+                self.kept.remove(made)
+            if self.wish.in_place:
+                why = "in place there is one round only: the range is used up"
+                self.results += [FaultResult(fault, note=why) for fault in left]
+                return
+
+    def _step(self, before: int, total: int, done: int, what: str) -> None:
+        self.progress(before + done, max(total, before + done), what)
+
+    def _out_of_time(self, reserve: float = 1.0) -> bool:
+        """A fault and the start that drains the range must both fit."""
+        used_s = time.monotonic() - self.began_s
+        return used_s + reserve * self.slowest_s > self.wish.minutes * 60
+
+    def _bad(self) -> bool:
+        return any(result.found for result in self.results)
+
+    def _report(
+        self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
+    ) -> Report:
+        notes = [each.said for each in found.ranges]
+        for seen in found.sinks:
+            store = scratch.store_of(seen.name, seen.sink)
+            notes += [f"{seen.name}: {store.note(seen.sink)}"] if store.note(seen.sink) else []
+            if store.address(seen.sink) is None:
+                notes.append(f"no network cuts for {seen.name}: {store.no_cuts}")
+            if not references[seen.name].by_epoch:
+                notes.append(f"{seen.name} is compared at the end only")
+        notes += [f"{name} is not compared: it cannot be read back" for name in found.left_out]
+        if self.wish.keep:
+            notes.append(f"everything is kept in {self.folder}, and scratch targets where they are")
+        return Report(
+            job=self.wish.job,
+            query=found.query,
+            seed=self.wish.seed,
+            epochs=epochs,
+            rows={name: each.end.rows.total() for name, each in references.items()},
+            results=tuple(self.results),
+            points=tuple(points),
+            notes=tuple(notes),
+            seconds=round(time.monotonic() - self.began_s, 1),
+            chosen=bool(self.wish.only),
+        )
+
+
+def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]]) -> Reference:
+    store = scratch.store_of(seen.name, seen.sink)
+    return Reference(
+        seen.name,
+        {epoch: shown[seen.name] for epoch, shown in states.items()},
+        store.grows(seen.sink),
+        store.atomic(seen.sink),
+        seen.exactly,
+    )
+
+
+def _points(seen: set[str], found: Found, expires: bool) -> list[str]:
+    """The crash points of this job: those of the undisturbed run, and those behind a fault."""
+    also = set(AFTER_A_DECISION) if found.mode is Guarantee.EXACTLY_ONCE else set()
+    if any(name.startswith("kafka.") for name in seen):
+        also.update((_FENCE, faults.PROOF) if expires else (_FENCE,))
+    return [name for name in EVERY_POINT if name in seen or name in also]
+
+
+def _check_empty(found: Found) -> None:
+    """What is there already cannot be told from what the job wrote."""
+    for seen in found.sinks:
+        rows = scratch.shown(seen.name, seen.sink).rows.total()
+        if rows:
+            raise UsageError(
+                f"--in-place: the target of sink {seen.name!r} shows {rows:,} rows already. Give "
+                "an empty one, or leave --in-place out. Nothing was written to it."
+            )

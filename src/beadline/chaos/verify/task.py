@@ -1,0 +1,64 @@
+"""What the processes of a verification tell each other, in files of a round's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beadline.chaos.verify.source_range import Limits, SourceRange
+from beadline.sink import Guarantee
+
+INSPECT, RUN = "inspect", "run"
+TASK, FOUND, RANGES, STATES = "task.pickle", "found.pickle", "ranges.pickle", "states.pickle"
+STOP = "stop"  # when it is there, a child stops its query and ends
+CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True)
+class SinkSeen:
+    """One sink of the job, as it was found."""
+
+    name: str
+    sink: Any
+    exactly: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look at the job told."""
+
+    query: str
+    mode: Guarantee
+    sinks: tuple[SinkSeen, ...]
+    left_out: tuple[str, ...]
+    ranges: tuple[SourceRange, ...]
+    stateful: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process of this module is told, in a pickle in its folder."""
+
+    job: str
+    conf: dict[str, Any]
+    tag: str
+    limits: Limits
+    connectors: tuple[str, ...] = ()
+    output_mode: str | None = None
+    ranges: tuple[SourceRange, ...] = ()
+    sinks: dict[str, Any] = field(default_factory=dict)
+    readers: dict[str, Any] = field(default_factory=dict)
+    record: bool = False  # what shows after each epoch
+
+    def save(self, folder: Path) -> None:
+        """Write it down for a child."""
+        from pyspark import cloudpickle
+
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TASK).write_bytes(cloudpickle.dumps(self))  # type: ignore[no-untyped-call]
+
+
+def query_name(real: str, tag: str) -> str:
+    """The job's name with the tag: what a server remembers of it is not of the real query."""
+    return f"{real[: 59 - len(tag)]}-{tag}"

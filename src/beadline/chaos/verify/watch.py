@@ -1,0 +1,81 @@
+"""Readers that look at every sink while everything else dies, and compare with what may show.
+
+What shows at the end may be right though it was wrong for a while. So a thread reads all the time,
+and once more after each fault; what it finds is noted under the fault that was on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from beadline.chaos.verify import scratch
+from beadline.chaos.verify.compare import Kind, Reference, Rows, Violation, moment
+
+_EVERY_S = 0.4
+# A reader may have at most this share of the time: it must not be what slows the job down.
+_SHARE = 0.25
+# Brokers answer that a transaction is committed before its records show.
+_SETTLE_S = 3.0
+_ERRORS_MAX = 5
+
+Decided = Callable[[], int]
+
+
+class Watch:
+    """Looks at the sinks of one round until it is stopped."""
+
+    def __init__(
+        self, sinks: Mapping[str, Any], references: Mapping[str, Reference], decided: Decided
+    ) -> None:
+        self._sinks = sinks
+        self._references = references
+        self._decided = decided
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="verify-watch", daemon=True)
+        self.fault = ""
+        self.looks = 0
+        self.errors: list[str] = []
+        self.found: list[tuple[str, Violation]] = []
+
+    def start(self) -> None:
+        """Look in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            began_s = time.monotonic()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 (a server that is away; the end is read anyway)
+                if len(self.errors) < _ERRORS_MAX:
+                    self.errors.append(f"{type(error).__name__}: {error}"[:300])
+            self._ended.wait(max(_EVERY_S, (time.monotonic() - began_s) / _SHARE))
+
+    def look(self) -> None:
+        """Look at every sink now."""
+        with self._lock:
+            for name, sink in self._sinks.items():
+                if any(found.sink == name for _, found in self.found):
+                    continue  # once wrong, it stays wrong
+                before = self._decided()
+                shown = scratch.shown(name, sink).rows
+                found = self._judge(name, before, shown)
+                if any(each.kind is Kind.LOST for each in found):
+                    # Lost is what stays away: it may only have been on its way.
+                    time.sleep(_SETTLE_S)
+                    found = self._judge(name, before, scratch.shown(name, sink).rows)
+                self.found += [(self.fault, each) for each in found]
+                self.looks += 1
+
+    def _judge(self, name: str, before: int, shown: Rows) -> list[Violation]:
+        return moment(self._references[name], before, shown, self._decided())

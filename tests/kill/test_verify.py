@@ -1,0 +1,153 @@
+"""`beadline verify` as a user runs it: broken sinks are caught within 20 kills, good ones pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.jobs import write_input
+
+ROOT = Path(__file__).parents[2]
+BROKEN_JOB = ROOT / "tests" / "kill" / "broken" / "job.py"
+KILLS = "20"
+TIMEOUT_S = 840
+# Each broken sink, and what it must be found guilty of, by whichever of these comes to light first.
+BROKEN = {
+    "CommitsBeforeDecision": {"aborted but read", "duplicated"},
+    "RepeatsCommit": {"duplicated"},
+    "ForgetsAbort": {"left behind"},
+    "AcksBeforeFlush": {"lost", "torn epoch"},
+    "LateTakesEffect": {"duplicated"},
+}
+GOOD_JOB = """
+from pathlib import Path
+from beadline import exactly_once, sources
+from beadline.sinks import FileSink, SqliteSink
+HERE = Path(__file__).parent
+def totals(frame):
+    return frame.groupBy("k").agg({"id": "count", "v": "sum"}).toDF("k", "n", "v")
+def job(spark):
+    rows = sources.files(spark, str(HERE / "in"), format="json", schema="id long, k string, v long")
+    stream = exactly_once(rows, "shop").to(FileSink(str(HERE / "out")), name="files")
+    return stream.to(
+        SqliteSink(HERE / "o.db", "totals", mode="add", key="k"), rows=totals, name="totals"
+    )
+"""
+BY_CHANCE = """
+from pathlib import Path
+from pyspark.sql import functions as F
+from beadline import exactly_once, sources
+from beadline.sinks import SqliteSink
+HERE = Path(__file__).parent
+def job(spark):
+    rows = sources.files(spark, str(HERE / "in"), format="json", schema="id long, k string, v long")
+    rows = rows.withColumn("u", F.expr("uuid()"))
+    return exactly_once(rows, "shop").to(SqliteSink(HERE / "o.db", "rows"))
+"""
+UNFIXED = """
+from beadline import exactly_once, sources
+from beadline.sinks import SqliteSink
+def job(spark):
+    return exactly_once(sources.rate(spark), "shop").to(SqliteSink("o.db", "rows"))
+"""
+
+
+def verify(job: Path, *options: str, code: int | None = None, **environment: str) -> dict[str, Any]:
+    """Run the command in a session of its own; return the last line."""
+    command = [sys.executable, "-m", "beadline", "verify", str(job), "--json", *options]
+    print(" ".join(command))
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=job.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    except BaseException:
+        process.send_signal(signal.SIGINT)  # it ends what it has started
+        process.communicate(timeout=60)
+        raise
+    print(out[-5000:], err[-5000:])
+    if code is not None:
+        assert process.returncode == code
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def kinds_of(found: dict[str, Any]) -> set[str]:
+    return {each["kind"] for fault in found["faults"] for each in fault["violations"]}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_sink_is_caught(tmp_path: Path, name: str, seed: int) -> None:
+    write_input(tmp_path / "in", 6)
+    options = ("--kills", KILLS, "--seed", str(seed), "--fail-fast", "--minutes", "12")
+    found = verify(BROKEN_JOB, *options, code=1, VERIFY_FOLDER=str(tmp_path), VERIFY_SINK=name)
+    assert found["verdict"] == "VIOLATED"
+    assert kinds_of(found) & BROKEN[name]
+    assert found["kills"] <= int(KILLS)
+    assert [path.name for path in tmp_path.glob("v*.db")] == []
+
+
+@pytest.mark.timeout(900)
+def test_a_good_job_passes_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(GOOD_JOB)
+    write_input(tmp_path / "in", 10)
+    reports = ("--report", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html"))
+    only = "decide.after/group,recover.after,moment/worker@1,pause:decide.before,ledger.before"
+    found = verify(job, "--seed", str(seed), "--only", only, *reports, code=0)
+    assert found["verdict"] == "exactly-once"
+    assert found["rows"]["files"] == 100
+    points = {"decide.after", "recover.after", "ledger.before"}
+    assert points <= set(found["points_reached"])
+    assert json.loads((tmp_path / "r.json").read_text()) == found
+    assert "decide.after/group" in (tmp_path / "r.html").read_text()
+    there = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert there == {"job.py", "in", "r.json", "r.html"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_point_of_a_good_job(tmp_path: Path, seed: int) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(GOOD_JOB)
+    write_input(tmp_path / "in", 12)
+    found = verify(job, "--seed", str(seed), "--minutes", "50", code=0)
+    missed = {
+        point: why
+        for point, why in found["points_not_reached"].items()
+        if not point.startswith("kafka.")
+    }
+    assert missed == {}
+
+
+@pytest.mark.timeout(600)
+def test_a_job_by_chance_is_not_compared(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(BY_CHANCE)
+    write_input(tmp_path / "in", 2)
+    found = verify(job, code=2)
+    assert "undisturbed runs" in found["message"]
+
+
+@pytest.mark.timeout(300)
+def test_a_source_that_cannot_be_fixed_is_refused(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(UNFIXED)
+    found = verify(job, code=2)
+    assert "source rate" in found["message"]
+    assert "Record" in found["message"]

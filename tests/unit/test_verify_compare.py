@@ -1,0 +1,135 @@
+"""What ``beadline verify`` calls lost, doubled, read too early, out of order and torn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from beadline.chaos.verify.compare import (
+    Kind,
+    Reference,
+    Row,
+    Shown,
+    differences,
+    end,
+    in_common,
+    moment,
+    plain,
+    rows_of,
+    torn,
+)
+
+A, B, C, D = (("a", 1),), (("b", 1),), (("c", 1),), (("d", 1),)
+# Epoch 0 brings a, epoch 1 brings b twice, epoch 2 brings c.
+STATES = {0: Shown(Counter([A])), 1: Shown(Counter([A, B, B])), 2: Shown(Counter([A, B, B, C]))}
+GROWS = Reference("rows", STATES)
+TOTALS = Reference(
+    "totals",
+    {0: Shown(Counter([("k", 1)])), 1: Shown(Counter([("k", 3)])), 2: Shown(Counter([("k", 4)]))},
+    grows=False,
+    atomic=True,
+)
+
+
+def kinds(found: object) -> list[Kind]:
+    assert isinstance(found, list)
+    return [each.kind for each in found]
+
+
+@pytest.mark.parametrize(
+    ("before", "rows", "after", "wanted"),
+    [
+        (-1, [], -1, []),
+        (-1, [A], 0, []),
+        (0, [], 0, []),  # decided, and its commit may be to come
+        (1, [A], 1, []),
+        (1, [A, B], 1, []),  # in the midst of the commit
+        (2, [A, B, B, C], 2, []),
+        (7, [A, B, B, C], 9, []),  # epochs without rows at the end
+        (1, [], 1, [Kind.LOST]),
+        (2, [A, B], 2, [Kind.LOST]),
+        (1, [A, A], 1, [Kind.DUPLICATED]),
+        (0, [A, B], 0, [Kind.ABORTED]),
+        (-1, [A], -1, [Kind.ABORTED]),
+        (1, [A, B, B, D], 1, [Kind.ABORTED]),  # was never decided by anybody
+        (2, [A, B, B, B], 2, [Kind.DUPLICATED]),
+        (1, [B, B, B], 1, [Kind.LOST, Kind.DUPLICATED]),
+    ],
+)
+def test_any_moment(before: int, rows: list[Row], after: int, wanted: list[Kind]) -> None:
+    assert kinds(moment(GROWS, before, Counter(rows), after)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after", "wanted"),
+    [
+        (1, 1, 1, []),
+        (1, 3, 1, []),
+        (1, 4, 1, [Kind.ABORTED]),
+        (2, 1, 2, [Kind.LOST]),
+        (1, 5, 1, [Kind.WRONG]),
+        (5, 4, 6, []),
+    ],
+)
+def test_a_table_whose_rows_change(before: int, value: int, after: int, wanted: list[Kind]) -> None:
+    assert kinds(moment(TOTALS, before, Counter([("k", value)]), after)) == wanted
+    assert moment(replace(TOTALS, atomic=False), before, Counter([("k", value)]), after) == []
+
+
+def test_an_at_least_once_sink_may_repeat_and_not_lose() -> None:
+    weak = replace(GROWS, exactly=False)
+    assert moment(weak, 1, Counter([A, A, B]), 1) == []
+    assert kinds(moment(weak, 2, Counter([A]), 2)) == [Kind.LOST]
+    assert end(weak, Shown(Counter([A, A, B, B, C]))) == []
+    assert kinds(end(weak, Shown(Counter([A, B, B])))) == [Kind.LOST]
+
+
+def test_the_end() -> None:
+    assert end(GROWS, GROWS.end) == []
+    assert kinds(end(GROWS, Shown(Counter([A, B, B])))) == [Kind.LOST]
+    assert kinds(end(GROWS, Shown(Counter([A, B, B, B, C])))) == [Kind.DUPLICATED]
+    assert kinds(end(GROWS, Shown(Counter([A, B, B, C, D])))) == [Kind.WRONG]
+    assert kinds(end(TOTALS, Shown(Counter([("k", 5)])))) == [Kind.WRONG]
+    (lost,) = end(GROWS, Shown(Counter([A, C])))
+    assert (lost.rows, lost.epoch) == (2, 1)
+    assert "'b'" in str(lost)
+
+
+def test_order_is_compared_where_two_runs_agree_on_it() -> None:
+    one = Reference("topic", {0: Shown(Counter([A, B]), {"k": (A, B), "m": (C, D)})})
+    other = Reference("topic", {0: Shown(Counter([A, B]), {"k": (A, B), "m": (D, C)})})
+    agreed = in_common(one, other)
+    assert set(agreed.end.order) == {"k"}
+    assert end(agreed, Shown(Counter([A, B]), {"k": (A, B)})) == []
+    assert kinds(end(agreed, Shown(Counter([A, B]), {"k": (B, A)}))) == [Kind.DISORDER]
+
+
+def test_a_torn_epoch() -> None:
+    other = replace(GROWS, sink="other")
+    shown = {"rows": GROWS.end, "other": Shown(Counter([A, C]))}
+    found = torn([GROWS, other], shown)
+    assert [(each.kind, each.sink, each.epoch) for each in found] == [(Kind.TORN, "other", 1)]
+    assert torn([GROWS, other], {"rows": GROWS.end, "other": GROWS.end}) == []
+    missing = Shown(Counter([A, B, B]))
+    assert torn([GROWS, other], {"rows": missing, "other": missing}) == []  # lost, not torn
+
+
+def test_runs_that_differ() -> None:
+    assert differences(GROWS, GROWS) == []
+    changed = replace(GROWS, states={**STATES, 2: Shown(Counter([A, B, B, D]))})
+    assert "rows" in differences(GROWS, changed)[0]
+    cut_otherwise = replace(GROWS, states={0: STATES[1], 1: STATES[2]})
+    assert differences(GROWS, cut_otherwise) == []
+    agreed = in_common(GROWS, cut_otherwise)
+    assert not agreed.by_epoch
+    assert moment(agreed, 5, Counter(), 5) == []
+    assert kinds(end(agreed, Shown(Counter([A])))) == [Kind.LOST]
+
+
+def test_values_of_any_library_can_be_counted() -> None:
+    rows = rows_of([[{"b": [1, 2], "a": None}, float("nan"), bytearray(b"x")]] * 2)
+    assert Counter(rows).total() == 2
+    assert len(Counter(rows)) == 1
+    assert plain({1, 2}) in ((1, 2), (2, 1))

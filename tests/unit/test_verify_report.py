@@ -1,0 +1,101 @@
+"""The reports of ``beadline verify``: for people, for programs, and as a page on its own."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from rich.console import Console
+
+from beadline.chaos.points import EVERY_POINT
+from beadline.chaos.verify.compare import Kind, Violation
+from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.html import page
+from beadline.chaos.verify.report import FaultResult, Report, views
+
+LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
+
+
+def report(*found: Violation) -> Report:
+    results = [
+        FaultResult(Fault.parse("decide.before"), 1, seconds=3.0, after=2),
+        FaultResult(
+            Fault.parse("moment/worker@2"),
+            2,
+            found=list(found),
+            seconds=4.0,
+            chain=("decide.before/process",),
+        ),
+        FaultResult(Fault.parse("ledger.after"), note="out of time: --minutes 1"),
+    ]
+    points = ("decide.before", "ledger.after", "claim.after")
+    rows = {"orders": 100}
+    return Report("my job.py", "shop", 7, 12, rows, results, points, ("a note",), 12.5)
+
+
+def text_of(made: Report) -> str:
+    console = Console(width=200, record=True, force_terminal=False)
+    with console.capture() as captured:
+        for view in views(made):
+            console.print(view, highlight=False)
+    return captured.get()
+
+
+def test_a_fine_run() -> None:
+    made = report()
+    assert made.fine
+    assert (made.kills, made.faults) == (3, 2)
+    text = text_of(made)
+    assert "3 times kill -9" in text
+    assert "not reached: out of time" in text
+
+
+def test_a_violation_is_told_with_all_that_led_to_it() -> None:
+    made = report(LOST)
+    assert not made.fine
+    again = "beadline verify 'my job.py' --seed 7 --only decide.before/process,moment/worker@2"
+    assert made.replay(made.results[1]) == again
+    text = text_of(made)
+    assert again in text
+    assert "VIOLATED: lost" in text
+    assert "lost in orders" in text
+
+
+def test_every_point_is_reached_or_has_a_reason() -> None:
+    missing = report().unreached()
+    assert set(missing) == set(EVERY_POINT) - {"decide.before"}
+    assert missing["ledger.after"].startswith("out of time")
+    assert "--kills" in missing["claim.after"]
+    assert "not part of this job" in missing["kafka.begun"]
+    assert "lost" in missing["kafka.proof"]
+
+
+def test_the_object_for_programs() -> None:
+    found = json.loads(json.dumps(report(LOST).as_dict(), default=str))
+    assert found["verdict"] == "VIOLATED"
+    assert found["seed"] == 7
+    assert [fault["verdict"] for fault in found["faults"]] == [
+        "exactly-once",
+        "VIOLATED",
+        "not reached",
+    ]
+    assert found["faults"][1]["violations"][0]["kind"] == "lost"
+    assert found["points_reached"] == ["decide.before"]
+    assert report().as_dict()["verdict"] == "exactly-once"
+
+
+def test_nothing_tried_is_not_fine() -> None:
+    made = Report("j", "q", 1, 1, {}, [], (), (), 1.0)
+    assert not made.fine
+    assert "nothing is proven" in text_of(made)
+    assert "nothing is proven" in page(made)
+
+
+def test_the_page_needs_nothing_else() -> None:
+    text = page(report(LOST))
+    assert text.startswith("<!doctype html>")
+    assert not re.search(r"<script|<link|<img|https?://|@import|url\(", text)
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "--only decide.before/process,moment/worker@2" in text
+    assert "kill -9" in text
