@@ -1,0 +1,37 @@
+"""Cells of the matrix: real servers, real kills, and nothing promised that was not seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from beadline.chaos.matrix.cells import Cell, every_cell
+from beadline.chaos.matrix.run import run_cell
+
+SERVERS = {
+    "kafka": "kafka_cluster",
+    "postgres": "postgres_server",
+    "mysql": "mariadb_server",
+    "redis": "redis_server",
+    "hbase": "hbase_server",
+}
+
+
+HERE = [cell for cell in every_cell() if not {cell.source, cell.sink} & set(SERVERS)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cell", every_cell(), ids=str)
+def test_every_cell(cell: Cell, seed: int, request: pytest.FixtureRequest) -> None:
+    needed = {cell.source, cell.sink} & set(SERVERS)
+    servers = {name: request.getfixturevalue(SERVERS[name]) for name in needed}
+    found = run_cell(cell, servers, seed)
+    assert found.held, found.to_dict()
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cell", HERE, ids=str)
+def test_a_cell_that_needs_no_server(cell: Cell, seed: int) -> None:
+    found = run_cell(cell, {}, seed)
+    assert found.held, found.to_dict()
