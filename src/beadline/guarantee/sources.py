@@ -155,7 +155,8 @@ def _socket(seen: SourceSeen) -> Iterator[Finding]:
         seen,
         AT_MOST,
         "a socket cannot be asked again: what had arrived and was not committed when the query "
-        "died is lost",
+        "died is lost, and Spark does not go on from its checkpoint: it wants a new one, and the "
+        "query a new name",
         "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
     )
 

@@ -70,6 +70,8 @@ _SOURCES: dict[str, Callable[[SparkSession, Settings], DataFrame]] = {
     "socket": _socket,
     "journaled": _journaled,
 }
+# Spark does not start again from the checkpoint of a socket: each start is a new query.
+FORGETFUL = frozenset({"socket"})
 _TEXT = "concat('row-', number)"
 # What a sink's columns are called, where not simply ``value``.
 COLUMNS = {
@@ -156,7 +158,9 @@ def made(sink: str, settings: Settings) -> AnySink:
     from beadline import sinks
 
     if sink == "write_ahead":
-        return sinks.WriteAheadSink(Appending(settings["delivered"]), settings["folder"])
+        return sinks.WriteAheadSink(
+            Appending(settings["delivered"]), settings["folder"], name="matrix"
+        )
     found: AnySink = getattr(sinks, _CLASSES[sink])(**settings)
     return found
 

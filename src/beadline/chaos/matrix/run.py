@@ -41,7 +41,7 @@ def run_cell(cell: Cell, servers: dict[str, Any], seed: int) -> Result:
     try:
         result = run.through(points, seed)
     except Exception as error:  # noqa: BLE001 (a cell that fails is a result, not the end)
-        problem = f"{type(error).__name__}: {str(error)[:500]}"
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         result = Result(cell, run.promised, seed, tuple(points), feed.sent, 0, 0, 0.0, 0, problem)
     finally:
         run.end()
@@ -106,7 +106,7 @@ class _Run:
         number = len(self._children)
         child = Child(
             "beadline.chaos.matrix.child",
-            [str(self.folder)],
+            [str(self.folder), str(number)],
             self.folder / f"child-{number}.log",
             self._temporary,
             environment=environment,
