@@ -56,7 +56,7 @@ class Watch:
             began_s = time.monotonic()
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001 (a server that is away; the end is read anyway)
+            except Exception as error:  # noqa: BLE001 (a server is away; the end is read anyway)
                 if len(self.errors) < _ERRORS_MAX:
                     self.errors.append(f"{type(error).__name__}: {error}"[:300])
             self._ended.wait(max(_EVERY_S, (time.monotonic() - began_s) / _SHARE))
