@@ -105,13 +105,15 @@ def test_a_call_that_is_refused_once_is_done_row_by_row(
 
     def mutate(client: Client, table: str, rows: Sequence[Any], at_ms: int) -> None:
         calls.append(len(rows))
-        if len(calls) == 1:
+        # Calls are made side by side: the puts of x and y are the one with two rows.
+        if len(rows) == 2 and calls.count(2) == 1:
             raise HBaseRefused("NoSuchColumnFamilyException")
         real(client, table, rows, at_ms)
 
     monkeypatch.setattr(Client, "mutate", mutate)
     orders.commit(0, [("x", "1", "1", False), ("y", "1", None, False), ("z", "1", "1", True)])
-    assert calls[:3] == [2, 1, 1]
+    assert calls.count(2) == 1
+    assert calls.count(1) >= 2
     assert orders.shows() == {"x": {"a": "1", "b": "1"}, "y": {"a": "1"}}
 
 

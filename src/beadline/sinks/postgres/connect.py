@@ -5,10 +5,11 @@ The settings that every connection needs go with the start of it, so that they c
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beadline.errors import BadSink
@@ -131,6 +132,14 @@ def arrow_connected(dsn: str, timeout_s: float) -> Iterator[tuple[Any, Run]]:
 
 # Connections that nobody uses now, of this process: a fork must not use its parent's.
 _idle: dict[tuple[int, str, str], Any] = {}
+
+
+@atexit.register
+def _close_idle() -> None:
+    """Close them while that can be done: at the very end ADBC's own tidying fails, and says so."""
+    for place in [each for each in _idle if each[0] == os.getpid()]:
+        with suppress(Exception):
+            _idle.pop(place).close()
 
 
 @contextmanager
