@@ -69,7 +69,7 @@ class Stream:
         if not isinstance(sink, (Sink, FrameSink)):
             raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
         name = check_name("sink", name if name is not None else sink.default_name)
-        weaker = None if allow is None else _allowed(allow)
+        weaker = _allowed(allow)
         stream = self._with(Output(name, sink, rows, weaker, shared_disk))
         if dead_letter is None:
             return stream
@@ -136,8 +136,7 @@ def exactly_once(frame: DataFrame, name: str, *, allow: str | None = None) -> St
     A source that cannot be read again is refused, unless ``allow="at-most-once"`` says that what it
     had delivered and was not committed may be lost.
     """
-    weaker = None if allow is None else _allowed(allow)
-    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE, allow=weaker)
+    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE, allow=_allowed(allow))
 
 
 def at_least_once(frame: DataFrame, name: str, *, allow: str | None = None) -> Stream:
@@ -145,11 +144,12 @@ def at_least_once(frame: DataFrame, name: str, *, allow: str | None = None) -> S
 
     ``allow`` as with ``exactly_once``.
     """
-    weaker = None if allow is None else _allowed(allow)
-    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE, allow=weaker)
+    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE, allow=_allowed(allow))
 
 
-def _allowed(text: str) -> Guarantee:
+def _allowed(text: str | None) -> Guarantee | None:
+    if text is None:
+        return None
     try:
         return Guarantee.parse(text)
     except KeyError:

@@ -23,7 +23,8 @@ def local_path(uri: str) -> str:
     return split_uri(uri)[1]
 
 
-def _sync(path: str) -> None:
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Fsync a file or a folder by its name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -74,7 +75,7 @@ class LocalFiles(FileSystem):
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
-        _sync(folder)
+        sync_path(folder)
         return True
 
     def write(self, uri: str, data: bytes) -> None:
@@ -83,7 +84,7 @@ class LocalFiles(FileSystem):
         temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{uuid.uuid4().hex}")
         write_durably(temporary, data)
         os.replace(temporary, path)
-        _sync(os.path.dirname(path))
+        sync_path(os.path.dirname(path))
 
     def read(self, uri: str) -> bytes | None:
         """Return the content, or None if there is no such file."""
@@ -126,7 +127,7 @@ class LocalFiles(FileSystem):
             path = os.path.dirname(path)
         for folder in reversed(missing):
             os.makedirs(folder, exist_ok=True)
-            _sync(os.path.dirname(folder))
+            sync_path(os.path.dirname(folder))
 
     def rename(self, source: str, target: str) -> bool:
         """Rename; a source that is gone was renamed by somebody else."""
@@ -156,15 +157,15 @@ class LocalFiles(FileSystem):
         folders = {os.path.dirname(path) for path in full} | {top}
         if len(full) <= 4:  # threads would take longer to begin than the work takes
             for path in (*full, *folders):
-                _sync(path)
+                sync_path(path)
             return
         with ThreadPoolExecutor(max_workers=8) as pool:
-            list(pool.map(_sync, full))
-            list(pool.map(_sync, folders))
+            list(pool.map(sync_path, full))
+            list(pool.map(sync_path, folders))
 
     def sync_folder(self, uri: str) -> None:
         """Fsync the folder."""
-        _sync(local_path(uri))
+        sync_path(local_path(uri))
 
     def same_volume(self, one: str, other: str) -> bool:
         """Compare devices."""

@@ -1,18 +1,33 @@
-"""What a stream promises, without starting it."""
+"""What a stream promises, and whether it may be started; nothing is written by either question."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from beadline.files import qualify
 from beadline.guarantee.judge import judge
 from beadline.ids import QueryId
 from beadline.run import checks
 from beadline.run.facts import facts
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from beadline.guarantee import Report
+    from beadline.run.settings import Settings
+    from beadline.sink import BoundSink
     from beadline.stream import Stream
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A stream of which nothing is known that would refuse its start."""
+
+    checkpoint: str
+    sinks: list[BoundSink]
+    writer: DataStreamWriter
 
 
 def analyze(stream: Stream, restart_s: float | None = None) -> Report:
@@ -21,3 +36,14 @@ def analyze(stream: Stream, restart_s: float | None = None) -> Report:
     query = QueryId(stream.name, uuid.uuid4().hex, "file:///nowhere")
     sinks = checks.bind(stream, query, refuse=False)
     return judge(facts(stream, sinks, restart_s))
+
+
+def check_start(stream: Stream, settings: Settings) -> Checked:
+    """Ask everything that a start asks before it writes; raise with the first thing wrong."""
+    checks.check_stream(stream)
+    checks.check_settings(stream, settings.options)
+    checkpoint = qualify(settings.checkpoint)
+    checks.check_files(checkpoint, stream.mode)
+    sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))
+    checks.refuse_weak(judge(facts(stream, sinks)))
+    return Checked(checkpoint, sinks, checks.writer(stream, settings, checkpoint))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,17 +15,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from beadline.decisions import DecisionLog, FileStore
 from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, EpochFailed, PrepareFailed
-from beadline.files import join, open_files, qualify
-from beadline.guarantee.judge import judge
-from beadline.ids import QueryId
+from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
 from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
-from beadline.run import checks
+from beadline.run.analyze import check_start
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
-from beadline.run.facts import facts
 from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
@@ -198,27 +194,23 @@ class Query:
 
 def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
     """Check, claim, finish, sweep; then start Spark (rule 15)."""
-    checks.check_stream(stream)
-    checks.check_settings(stream, settings.options)
-    checkpoint = qualify(settings.checkpoint)
-    checks.check_files(checkpoint, stream.mode)
-    provisional = QueryId(stream.name, uuid.uuid4().hex, checkpoint)
-    sinks = checks.bind(stream, provisional)
-    checks.refuse_weak(judge(facts(stream, sinks)))
-    writer = checks.writer(stream, settings, checkpoint)
+    checked = check_start(stream, settings)
+    checkpoint = checked.checkpoint
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
     engine = _engine(stream, SparkProgress(checkpoint))
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
     listener = positions.listening(listener or ignore)
-    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
+    coordinator = kind(
+        stream.name, checkpoint, checked.sinks, log, engine.progress, threads, listener
+    )
     query = Query(coordinator, engine, threads, positions)
     threads.stopping = lambda: query._stopping
     try:
         coordinator.start(settings.drop)
         positions.start(coordinator.tell, engine.progress.last_committed())
-        query._run(stream, writer)
+        query._run(stream, checked.writer)
     except BaseException:
         query._stopping = True  # or a thread that waits for an outcome would wait for ever
         query._close()

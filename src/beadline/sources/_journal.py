@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from beadline.errors import BeadlineError
+from beadline.files.local import sync_path
 
 logger = logging.getLogger("beadline")
 
@@ -179,7 +180,7 @@ class Journal:
     def _begin_segment(self, first: int, after: int) -> None:
         self._first = self._written = self._durable = first
         self._file = (self.folder / f"{first:020d}-{after:020d}{_SUFFIX}").open("xb")
-        _sync_folder(self.folder)
+        sync_path(self.folder)
 
 
 def _cut(path: Path) -> int:
@@ -214,11 +215,3 @@ def _locked(folder: Path) -> int:
                     "journal of its own; an older start of this one must be stopped first."
                 ) from None
             time.sleep(0.1)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from beadline.chaos.verify.scratch import Place, Store
 from beadline.errors import UsageError
 from beadline.sinks._ledger import LEDGER
+from beadline.sinks.mysql.columns import quoted as mysql_quoted
+from beadline.sinks.postgres.names import quoted
 
 if TYPE_CHECKING:
     from beadline.sinks import MySqlSink, PostgresSink
@@ -33,10 +35,6 @@ def _scratch_table(table: str, tag: str) -> str:
     return f"{table.encode()[:room].decode(errors='ignore')}_{tag}"
 
 
-def _quoted(name: str, mark: str) -> str:
-    return mark + name.replace(mark, mark * 2) + mark
-
-
 @contextmanager
 def _postgres(sink: PostgresSink) -> Iterator[Any]:
     """A connection of verify's own; what goes wrong is told without the address."""
@@ -52,8 +50,7 @@ def _postgres(sink: PostgresSink) -> Iterator[Any]:
 
 
 def _postgres_name(sink: PostgresSink) -> str:
-    words = ([] if sink.schema is None else [sink.schema]) + [sink.table]
-    return ".".join(_quoted(word, '"') for word in words)
+    return quoted(*filter(None, (sink.schema, sink.table)))
 
 
 def _clone_postgres(sink: PostgresSink, place: Place) -> PostgresSink:
@@ -69,7 +66,7 @@ def _shown_postgres(sink: PostgresSink) -> list[tuple[Any, ...]]:
         name = _postgres_name(sink)
         found = connection.execute(_POSTGRES_COLUMNS, (name,)).fetchall()
         columns = [
-            _quoted(column, '"')
+            quoted(column)
             for column, default, identity in found
             if not identity and not any(word in default.lower() for word in _MADE_UP)
         ]
@@ -85,7 +82,7 @@ def _remove_postgres(sink: PostgresSink, query: str) -> None:
     with _postgres(sink) as connection:
         connection.execute(f"DROP TABLE IF EXISTS {_postgres_name(sink)}")
         for table in (LEDGER, MARKERS):
-            name = _postgres_name(replace(sink, table="x")).replace('"x"', _quoted(table, '"'))
+            name = _postgres_name(replace(sink, table=table))
             if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,):
                 connection.execute(f"DELETE FROM {name} WHERE query = %s", (query,))
 
@@ -146,21 +143,21 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
 def _clone_mysql(sink: MySqlSink, place: Place) -> MySqlSink:
     clone = replace(sink, table=_scratch_table(sink.table, place.tag))
     with _mysql(sink) as cursor:
-        real, scratch = _quoted(sink.table, "`"), _quoted(clone.table, "`")
+        real, scratch = mysql_quoted(sink.table), mysql_quoted(clone.table)
         cursor.execute(f"CREATE TABLE {scratch} LIKE {real}")
     return clone
 
 
 def _shown_mysql(sink: MySqlSink) -> list[tuple[Any, ...]]:
     with _mysql(sink) as cursor:
-        cursor.execute(f"SHOW COLUMNS FROM {_quoted(sink.table, '`')}")
+        cursor.execute(f"SHOW COLUMNS FROM {mysql_quoted(sink.table)}")
         columns = [
-            _quoted(name, "`")
+            mysql_quoted(name)
             for name, _, _, _, default, extra in cursor.fetchall()
             if "auto_increment" not in extra.lower()
             and not any(word in str(default or "").lower() for word in _MADE_UP)
         ]
-        cursor.execute(f"SELECT {', '.join(columns)} FROM {_quoted(sink.table, '`')}")
+        cursor.execute(f"SELECT {', '.join(columns)} FROM {mysql_quoted(sink.table)}")
         return list(cursor.fetchall())
 
 
@@ -168,11 +165,11 @@ def _remove_mysql(sink: MySqlSink, query: str) -> None:
     from beadline.sinks.mysql.xa import MARKS
 
     with _mysql(sink) as cursor:
-        cursor.execute(f"DROP TABLE IF EXISTS {_quoted(sink.table, '`')}")
+        cursor.execute(f"DROP TABLE IF EXISTS {mysql_quoted(sink.table)}")
         for table in (LEDGER, MARKS):
             cursor.execute("SHOW TABLES LIKE %s", (table,))
             if cursor.fetchall():
-                cursor.execute(f"DELETE FROM {_quoted(table, '`')} WHERE query = %s", (query,))
+                cursor.execute(f"DELETE FROM {mysql_quoted(table)} WHERE query = %s", (query,))
 
 
 def _mysql_address(sink: MySqlSink) -> tuple[str, int] | None:

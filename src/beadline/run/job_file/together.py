@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
-from beadline.files import qualify
-from beadline.ids import QueryId
 from beadline.run.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,19 +12,11 @@ if TYPE_CHECKING:
 
 def check_all(plans: list[Planned]) -> None:
     """Ask of every query what its start will ask; nothing is written."""
-    from beadline.guarantee.judge import judge
-    from beadline.run import checks
-    from beadline.run.facts import facts
+    from beadline.run.analyze import check_start
 
     for plan in plans:
-        stream, checkpoint = plan.stream, qualify(str(plan.checkpoint))
         settings = Settings(
-            checkpoint, plan.every, plan.available_now, plan.output_mode, (), plan.keep,
+            str(plan.checkpoint), plan.every, plan.available_now, plan.output_mode, (), plan.keep,
             plan.options,
         )  # fmt: skip
-        checks.check_stream(stream)
-        checks.check_settings(stream, settings.options)
-        checks.check_files(checkpoint, stream.mode)
-        sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))
-        checks.refuse_weak(judge(facts(stream, sinks)))
-        checks.writer(stream, settings, checkpoint)
+        check_start(plan.stream, settings)
