@@ -49,8 +49,9 @@ def _postgres(sink: PostgresSink) -> Iterator[Any]:
         raise UsageError(f"PostgreSQL table {sink.table!r}: {said}") from None
 
 
-def _postgres_name(sink: PostgresSink) -> str:
-    return quoted(*filter(None, (sink.schema, sink.table)))
+def _postgres_name(sink: PostgresSink, table: str = "") -> str:
+    """The sink's table, or another one in its schema."""
+    return quoted(*filter(None, (sink.schema, table or sink.table)))
 
 
 def _clone_postgres(sink: PostgresSink, place: Place) -> PostgresSink:
@@ -82,7 +83,7 @@ def _remove_postgres(sink: PostgresSink, query: str) -> None:
     with _postgres(sink) as connection:
         connection.execute(f"DROP TABLE IF EXISTS {_postgres_name(sink)}")
         for table in (LEDGER, MARKERS):
-            name = _postgres_name(replace(sink, table=table))
+            name = _postgres_name(sink, table)
             if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,):
                 connection.execute(f"DELETE FROM {name} WHERE query = %s", (query,))
 
