@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
 
 ANSWER_TIMEOUT_S = 10.0
+_BROKERS_ASKED = 3
 _TIMEOUT_MAX = "transaction.max.timeout.ms"
 
 
@@ -41,7 +44,7 @@ def check_cluster(sink: KafkaSink) -> Cluster:
         ) from error
     if sink.topic is not None:
         _check_topic(admin, sink.topic)
-    _check_timeout(admin, sink, min(found.brokers))
+    _check_timeout(admin, sink, found.brokers)
     return Cluster(found.cluster_id or sink.bootstrap_servers)
 
 
@@ -81,16 +84,9 @@ def _check_topic(admin: Any, topic: str) -> None:
     )
 
 
-def _check_timeout(admin: Any, sink: KafkaSink, broker: int) -> None:
+def _check_timeout(admin: Any, sink: KafkaSink, brokers: Iterable[int]) -> None:
     """The broker refuses a longer timeout only when the first producer starts, in mid-epoch."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin._config import ConfigResource
-
-    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-    try:
-        settings = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
-    except KafkaException:
-        return  # not allowed to look; then the first producer is told
+    settings = _broker_settings(admin, brokers)
     entry = settings.get(_TIMEOUT_MAX)
     if entry is not None and sink.transaction_timeout_s * 1000 > int(entry.value):
         raise BadSink(
@@ -99,3 +95,22 @@ def _check_timeout(admin: Any, sink: KafkaSink, broker: int) -> None:
             "a decided epoch must be finished within it, or it has to be computed again. Nothing "
             "was written."
         )
+
+
+def _broker_settings(admin: Any, brokers: Iterable[int]) -> dict[str, Any]:
+    """Of the first broker that answers: one that has just died may be listed still."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin._config import ConfigResource
+
+    some = sorted(brokers)[:_BROKERS_ASKED]
+    wanted = [ConfigResource(ConfigResource.Type.BROKER, str(broker)) for broker in some]
+    asked = [
+        admin.describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)[resource]
+        for resource in wanted
+    ]
+    for answer in as_completed(asked):
+        try:
+            return dict(answer.result())
+        except KafkaException:
+            continue
+    return {}  # not allowed to look; then the first producer is told

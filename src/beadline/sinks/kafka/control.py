@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 _REPLICAS_WANTED = 3
 _TRANSACTIONS = "__transaction_state"
+_PAUSE_S = 0.2
+_CREATE_TIMEOUT_S = 5.0
+_ELECTION_TIMEOUT_S = 60.0
+"""Only the controller creates topics: if it has just died, the others elect another first."""
 
 
 def create_topic(sink: KafkaSink, query: str) -> None:
@@ -22,6 +28,12 @@ def create_topic(sink: KafkaSink, query: str) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
+    no_controller = {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
     name = sink.control_topic_of(query)
     admin = AdminClient(kafka_options.client(sink.bootstrap_servers, sink.options))
     found = admin.list_topics(timeout=ANSWER_TIMEOUT_S)
@@ -29,16 +41,32 @@ def create_topic(sink: KafkaSink, query: str) -> None:
         _check_kept(admin, name)
         return
     topic = NewTopic(name, 1, _replicas(found, sink.topic), config=TOPIC_SETTINGS)
-    try:
-        admin.create_topics([topic])[name].result(ANSWER_TIMEOUT_S)
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+    until_s = time.monotonic() + _ELECTION_TIMEOUT_S
+    while True:
+        try:
+            admin.create_topics([topic], request_timeout=_CREATE_TIMEOUT_S)[name].result()
             return
-        raise BadSink(
-            f"control topic {name!r} cannot be created: {error.args[0].str()}. Create it with one "
-            "partition and cleanup.policy=compact, or name one with control_topic=. No row was "
-            "written."
-        ) from error
+        except KafkaException as error:
+            said = error.args[0]
+            if said.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if said.code() in no_controller and time.monotonic() < until_s:
+                _learn_controller(admin)
+                continue
+            raise BadSink(
+                f"control topic {name!r} cannot be created: {said.str()}. Create it with one "
+                "partition and cleanup.policy=compact, or name one with control_topic=. No row "
+                "was written."
+            ) from error
+
+
+def _learn_controller(admin: Any) -> None:
+    """librdkafka waits for the controller that it knows; only new metadata names another."""
+    from confluent_kafka import KafkaException
+
+    time.sleep(_PAUSE_S)
+    with suppress(KafkaException):
+        admin.list_topics(timeout=ANSWER_TIMEOUT_S)
 
 
 def _replicas(found: Any, target: str | None) -> int:
@@ -63,7 +91,8 @@ def _check_kept(admin: Any, name: str) -> None:
 
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     try:
-        settings = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
+        asked = admin.describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)
+        settings = asked[resource].result()
     except KafkaException:
         return  # not allowed to look
     policy = settings["cleanup.policy"].value
