@@ -38,7 +38,7 @@ class BatchSize:
         if not largest:
             return
         if self._ours is None:
-            self._ours = _bytes(session.conf.get(BYTES, None)) == _BYTES_DEFAULT
+            self._ours = _limit(session) == _BYTES_DEFAULT
             self._rows = int(session.conf.get(ROWS) or 0)
         small = 0 < self._rows * largest <= _BYTES_DEFAULT // _SMALL
         if self._ours and small == self._counting:
@@ -46,7 +46,15 @@ class BatchSize:
             self._counting = not small
 
 
-def _bytes(text: str | None) -> int | None:
-    """Spark prints its own default with a unit."""
-    digits = (text or "").removesuffix("b")
+def _limit(session: SparkSession) -> int | None:
+    """Return Spark's limit, which it prints with a unit; None if this Spark has none.
+
+    Asked without a default of ours: with one, Spark does not tell its own.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        digits = (session.conf.get(BYTES) or "").removesuffix("b")
+    except PySparkException:
+        return None
     return int(digits) if digits.isdecimal() else None
