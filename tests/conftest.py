@@ -29,6 +29,7 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     redis_cluster,
     redis_server,
 )
+from tests import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ MARKERS = (
     "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
     "quarantine(reason): runs, may fail, and is counted; forbidden in CI",
 )
+DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
 SEED: pytest.StashKey[int] = pytest.StashKey()
 
 
@@ -99,6 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
     items[:] = sorted((item for item in items if item not in dropped), key=folder_rank)
+    many = sum(folder_rank(item) == FOLDERS.index("kill") for item in items) > DRIVERS_MANY
+    if config.cache is not None and not config.option.collectonly:
+        class_archive.use(config.cache.mkdir("class-archive"), make=many)
     for item in items:
         if mark := item.get_closest_marker("quarantine"):
             item.add_marker(pytest.mark.xfail(reason=str(mark.args[0]), strict=False))
