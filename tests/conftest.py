@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from beadline.chaos import class_archive
 from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     hbase_server,
     hdfs_cluster,
@@ -29,7 +30,6 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     redis_cluster,
     redis_server,
 )
-from tests import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,8 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
     items[:] = sorted((item for item in items if item not in dropped), key=folder_rank)
     many = sum(folder_rank(item) == FOLDERS.index("kill") for item in items) > DRIVERS_MANY
-    if config.cache is not None and not config.option.collectonly:
-        class_archive.use(config.cache.mkdir("class-archive"), make=many)
+    if not config.option.collectonly:
+        class_archive.use(make=many)
     for item in items:
         if mark := item.get_closest_marker("quarantine"):
             item.add_marker(pytest.mark.xfail(reason=str(mark.args[0]), strict=False))

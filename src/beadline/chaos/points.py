@@ -64,7 +64,13 @@ KAFKA_POINTS: dict[str, str] = {
     "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
     "kafka.fence": "about to fence writers, which aborts what they left open",
 }
-EVERY_POINT = {**POINTS, **KAFKA_POINTS}
+JOURNAL_POINTS: dict[str, str] = {
+    "journal.written": "values are in the journal's file; the disk may not have them",
+    "journal.synced": "values are durable; neither their sender nor Spark knows",
+    "journal.segment": "a new segment is there; the folder that names it is not synced",
+    "journal.forget": "an old segment is about to be deleted",
+}
+EVERY_POINT = {**POINTS, **KAFKA_POINTS, **JOURNAL_POINTS}
 
 Hook = Callable[[str], None]
 

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from beadline.chaos import class_archive
 from beadline.chaos.verify import faults
 from beadline.chaos.verify.report import Report, views
 from beadline.chaos.verify.run import Verifier, Wish
@@ -26,6 +27,7 @@ from beadline.errors import UsageError
 from beadline.run.java import require_java
 from beadline.run.jobs import open_job
 
+_KILLS_MANY = 10  # with fewer, the archive takes longer than it saves
 Step = Callable[[int, int, str], None]
 
 
@@ -80,6 +82,7 @@ def verify(
     )
     open_job(job)
     require_java()
+    class_archive.use(make=kills is None or kills >= _KILLS_MANY)
     # As Ctrl-C: what was started is ended, and scratch targets are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _progress(out) as step:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from beadline.chaos.points import reach
 from beadline.errors import BeadlineError
 from beadline.files.local import sync_path
 
@@ -141,8 +142,10 @@ class Journal:
         with self._writing:
             if self._written > self._durable:
                 self._file.flush()
+                reach("journal.written")
                 os.fsync(self._file.fileno())
                 self._durable = self._written
+                reach("journal.synced")
             if self._durable - self._first >= self._segment_bytes:
                 self._file.close()
                 self._begin_segment(self._durable, self._durable)
@@ -153,6 +156,7 @@ class Journal:
         found = segments(self.folder)
         for segment, following in itertools.pairwise(found):
             if following.first <= before:
+                reach("journal.forget")
                 segment.path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -180,6 +184,7 @@ class Journal:
     def _begin_segment(self, first: int, after: int) -> None:
         self._first = self._written = self._durable = first
         self._file = (self.folder / f"{first:020d}-{after:020d}{_SUFFIX}").open("xb")
+        reach("journal.segment")
         sync_path(self.folder)
 
 

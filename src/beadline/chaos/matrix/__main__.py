@@ -19,9 +19,12 @@ from typing import Any
 
 from rich.console import Console
 
+from beadline.chaos import class_archive
 from beadline.chaos.matrix import table
 from beadline.chaos.matrix.cells import Cell, Result, every_cell
 from beadline.chaos.matrix.run import run_cell
+
+_CELLS_MANY = 4  # of which each starts three drivers
 
 
 @contextmanager
@@ -70,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.sample:
         cells = random.Random(asked.seed).sample(cells, min(asked.sample, len(cells)))
     console = Console(width=200)
+    class_archive.use(make=len(cells) >= _CELLS_MANY)
     results = run_all(cells, asked.seed, console)
     console.print(table.for_terminal(results))
     if asked.write:

@@ -1,0 +1,105 @@
+"""Spark's classes, read and verified once for all the drivers that are killed.
+
+A run of kills starts dozens of drivers, and half of such a JVM's short life is loading the same
+classes. Java keeps them in an archive that later JVMs map (class data sharing); a JVM whose class
+path is another one does without. It takes a third off the time from start to sixth epoch, and half
+a minute to make, so it is kept in Beadline's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pyspark
+
+from beadline.errors import JavaProblem
+from beadline.run.java import find_java
+from beadline.run.maven import cache_folder
+
+_TIMEOUT_S = 180
+_KEPT = 3
+_SHARED = "-XX:SharedArchiveFile"
+# Java would warn on stdout, where --json is read.
+_QUIET = "-Xlog:disable"
+# One epoch through a Python worker, so that what an epoch needs is in it too.
+_JOB = """
+import sys
+from beadline import exactly_once
+from beadline.run.session import session
+from beadline.sinks import FileSink
+
+conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2}
+spark = session("class-archive", (), **conf)
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+stream = exactly_once(rows, "archive").to(FileSink(sys.argv[1] + "/out"))
+stream.start(sys.argv[1] + "/checkpoint", available_now=True).awaitTermination()
+spark.stop()
+"""
+
+
+def use(*, make: bool) -> None:
+    """Let the JVMs of this process and its children share an archive, if it is there or made.
+
+    Whoever shares one of their own keeps it.
+    """
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if _SHARED in options:
+        return
+    try:
+        archive = cache_folder() / "class-archive" / f"spark-{_fingerprint()}.jsa"
+    except JavaProblem:
+        return  # whoever needs Java will say so
+    if archive.exists() or (make and _made(archive)):
+        added = f"{_SHARED}={archive} {_QUIET}"
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{options} {added}".strip()
+
+
+def _fingerprint() -> str:
+    """Of the Java and the Spark: the archive of another is of no use."""
+    java = find_java()
+    jars = Path(pyspark.__file__).with_name("jars")
+    # Java does not take an archive of jars that were installed at another time.
+    of = f"{java.path} {java.version} {version('pyspark')} {jars} {jars.stat().st_mtime_ns}"
+    return hashlib.sha256(of.encode()).hexdigest()[:16]
+
+
+def _made(archive: Path) -> bool:
+    """Run a job whose JVM writes the archive at its end; if it fails, kills only take longer."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    making = archive.with_suffix(f".{os.getpid()}")
+    options = f"-XX:ArchiveClassesAtExit={making} {_QUIET}"
+    folder = archive.with_suffix(f".{os.getpid()}-job")
+    environment = {**os.environ, "SPARK_SUBMIT_OPTS": options, "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, "-c", _JOB, str(folder)]
+    try:
+        # The JVM has the pipe too: this returns when the JVM is gone, not only its Python.
+        subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not making.exists():
+        return False
+    making.replace(archive)
+    _forget_older(archive.parent)
+    return True
+
+
+def _forget_older(folder: Path) -> None:
+    """Each has some 160 MB, and every new environment one of its own."""
+    found = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT:]:
+        path.unlink(missing_ok=True)
