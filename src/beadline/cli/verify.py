@@ -32,7 +32,7 @@ Step = Callable[[int, int, str], None]
 
 
 def verify(
-    job: Annotated[str, typer.Argument(help="A Python file with: def job(spark) -> Stream.")],
+    job: Annotated[str, typer.Argument(help="Python with: def job(spark) -> Stream; or .toml.")],
     kills: Annotated[
         int | None,
         typer.Option(help="How many times to kill with -9; at every point and a few if left out."),
