@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import re
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import BadSink, RowsRefused
-from beadline.sink import Guarantee, Part
+from beadline.sink import Guarantee, Part, Seen
 from beadline.sinks import HBaseSink
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.testing.servers import HBaseServer
@@ -128,6 +131,25 @@ def test_a_ledger_that_is_disabled(
     assert "Nothing was written" in message
     with pytest.raises(BadSink, match=rf"the ledger table '{ledger}' cannot be read.*NotEnabled"):
         orders.sink.last_seen(QUERY)
+
+
+def test_many_queries_that_start_at_once_make_one_ledger(
+    hbase_server: HBaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the others, the table that one of them is making is disabled for a moment."""
+    monkeypatch.setattr(Ledger, "table", f"ledger_{uuid.uuid4().hex[:8]}")
+    orders = Orders(hbase_server, tmp_path)
+
+    def start(number: int) -> Seen | None:
+        time.sleep(number * 0.05)
+        query = replace(QUERY, name=f"{QUERY.name}-{number}")
+        orders.sink.check(SCHEMA, query)
+        seen = orders.sink.last_seen(query)
+        orders.sink.open(query)
+        return seen
+
+    with ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(start, range(12))) == [None] * 12
 
 
 def test_what_is_promised(hbase_server: HBaseServer, tmp_path: Path) -> None:

@@ -211,15 +211,17 @@ def make_round(
     proxied: bool = False,
 ) -> Round:
     """New targets; between the job and their servers, proxies if asked for."""
-    place = scratch.Place(folder, task.tag)
     folder.mkdir(parents=True, exist_ok=True)
     readers: dict[str, Any] = {}
     made = Round(folder, temporary, task, found, readers, scratch_targets=not in_place)
     sinks: dict[str, Any] = {}
     by_address: dict[tuple[str, int], TcpProxy] = {}
     try:
-        for seen in found.sinks:
+        for number, seen in enumerate(found.sinks):
             store = scratch.store_of(seen.name, seen.sink)
+            # Sinks that share a prefix, a topic or a folder's name must not show each other's rows.
+            place = scratch.Place(folder / f"sink-{number}", f"{task.tag}s{number}")
+            place.folder.mkdir(exist_ok=True)
             sink = seen.sink if in_place else store.clone(seen.sink, place)
             readers[seen.name] = sinks[seen.name] = sink
             address = store.address(sink) if proxied else None

@@ -25,7 +25,7 @@ Rows = Iterable[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where scratch targets go: a folder of the round's own, and a tag that nobody else uses."""
+    """Where the scratch target of a sink goes: no other, in any round, has this folder and tag."""
 
     folder: Path
     tag: str

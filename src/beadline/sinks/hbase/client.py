@@ -74,8 +74,12 @@ class Client:
     def create(self, table: str, family: str) -> None:
         """Make a table that keeps one version of each cell; fine if it is there."""
         columns = [_thrift().ColumnDescriptor(name=f"{family}:".encode(), maxVersions=1)]
-        with suppress(_thrift().AlreadyExists):
-            _ask(self._calls.createTable, table.encode(), columns)
+        try:
+            with suppress(_thrift().AlreadyExists):
+                _ask(self._calls.createTable, table.encode(), columns)
+        except (Refused, Unreachable) as error:
+            if "TableExistsException" not in str(error):  # somebody else was making it
+                raise
 
     def mutate(self, table: str, rows: Sequence[Any], at_ms: int) -> None:
         """Put and delete cells of many rows under one time; some may be done when it fails."""

@@ -9,6 +9,7 @@ neither can hide the other.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from beadline.sinks.hbase.client import Client, Refused, put, row_of
 
 FAMILY = "f"
 _CELL = b"f:epoch"
+_CREATION_S = 5.0
+_LOOK_EVERY_S = 0.1
 _SEPARATOR = "~"  # in no name of a query, table or sink
 
 
@@ -43,6 +46,7 @@ class Ledger:
             if not refused.no_table:
                 raise
             client.create(self.table, FAMILY)
+        self._enabled(client)
 
     def check(self, client: Client, where: str) -> None:
         """Raise if there is a table of this name that cannot be the ledger."""
@@ -57,27 +61,42 @@ class Ledger:
                 f"{where}: the ledger table {self.table!r} has no column family {FAMILY!r}. If it "
                 "is not Beadline's, it is in the way: rename it. Nothing was written."
             )
-        if not client.is_enabled(self.table):
+        if not self._enabled(client):
             raise BadSink(
                 f"{where}: the ledger table {self.table!r} is disabled. In the HBase shell: enable "
                 f"'{self.table}'. Nothing was written."
             )
+
+    def _enabled(self, client: Client) -> bool:
+        """Whether it can be used; one that another query is just making is not enabled at once."""
+        deadline_s = time.monotonic() + _CREATION_S
+        while not client.is_enabled(self.table):
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
 
     def seen(self, client: Client, query: QueryId, sink: str | None = None) -> Seen | None:
         """Return what the table holds of ``query.name``; another incarnation's row first.
 
         Of this incarnation, the newest, or what the named sink wrote.
         """
-        mine: Seen | None = None
         try:
-            for of_sink, seen in self._rows(client, query.name):
-                if seen.incarnation != query.incarnation:
-                    return seen
-                if sink in (None, of_sink) and (mine is None or seen.epoch > mine.epoch):
-                    mine = seen
+            return self._seen(client, query, sink)
         except Refused as refused:
-            if not refused.no_table:
+            if refused.no_table:
+                return None
+            if not self._enabled(client):
                 raise
+        return self._seen(client, query, sink)
+
+    def _seen(self, client: Client, query: QueryId, sink: str | None) -> Seen | None:
+        mine: Seen | None = None
+        for of_sink, seen in self._rows(client, query.name):
+            if seen.incarnation != query.incarnation:
+                return seen
+            if sink in (None, of_sink) and (mine is None or seen.epoch > mine.epoch):
+                mine = seen
         return mine
 
     def seen_of_sink(self, client: Client, query: QueryId, sink: str) -> Seen | None:
