@@ -57,6 +57,8 @@ def test_a_sleep_past_the_timeout(start: Start, point: str, replayed: bool) -> N
     with start(transaction_timeout_s=TIMEOUT_S) as run:
         sleeper = fall_asleep(run, point)
         child = run.running()
+        if replayed:  # one that fell asleep early may not have come to Kafka yet, nor its siblings
+            assert run.wait_until(lambda: bool(run.open_transactions()), CHILD_TIMEOUT_S)
         run.wait_for_expiry()
         wake(sleeper)
         run.expect_news()
