@@ -48,10 +48,7 @@ def for_docs(results: Sequence[Result], seed: int) -> str:
             cells = [_short(found.get(f"{source}/{sink}/{function}")) for sink in SINKS]
             lines.append(f"| {source} | " + " | ".join(cells) + " |")
     lines += ["\n## Every cell\n"]
-    lines += [
-        "| cell | promised | observed | delivered | lost | twice | killed at | seconds | note |"
-    ]
-    lines += ["|---" * 9 + "|"]
+    lines += ["| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
     for result in results:
         kills = ", ".join(result.kills)
         figures = f"{result.delivered} | {result.lost} | {result.duplicated} | {kills}"
