@@ -96,6 +96,7 @@ def _hints(build: Callable[..., Any]) -> dict[str, Any]:
     import pyarrow as pa
 
     names = {"pa": pa, "SparkSession": OfSpark, "DataFrame": OfSpark, "StructType": OfSpark}
+    names["KW_ONLY"] = object  # which Python 3.10 does not take for a type, and gives up
     described = build
     if isinstance(build, type) and not dataclasses.is_dataclass(build):
         described = build.__init__  # type: ignore[misc]
