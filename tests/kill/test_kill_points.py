@@ -18,7 +18,7 @@ from beadline.chaos.points import POINTS
 from beadline.chaos.supervise import Run, RunFailed, replay, run_chain
 from beadline.chaos.workload import Workload
 
-MOMENTS = 5
+MOMENTS = 3
 MOMENTS_LONG = 40
 ROUNDS = 4
 # One chain must not be longer than what fits into its test's time on a busy machine.

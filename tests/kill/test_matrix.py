@@ -16,7 +16,7 @@ SERVERS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cell", every_cell(), ids=str)
 def test_a_cell_holds(cell: Cell, seed: int, request: pytest.FixtureRequest) -> None:
