@@ -117,7 +117,11 @@ def postgres_append(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """Upserts against ``executemany`` of INSERT … ON CONFLICT on the executors."""
+    """Upserts against ``executemany`` of INSERT … ON CONFLICT.
+
+    Once in the function of ``foreachBatch`` itself, which makes an epoch one transaction as ours
+    is, and once on the executors, where each part is a transaction of its own.
+    """
     write_rows(spark, folder / "in", UPSERTS)
     names = list(COLUMNS)
     marks = ", ".join(["%s"] * len(names))
@@ -135,10 +139,14 @@ def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
             with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
                 cursor.executemany(statement, [tuple(row) for row in rows])
 
+        def one_transaction(frame: DataFrame, _: int) -> None:
+            many(iter(frame.collect()))
+
         sink = PostgresSink(dsn, table="orders", mode="upsert", key="id")
         seconds = rounds(
             {
-                "executemany": theirs(lambda frame, _: frame.foreachPartition(many)),
+                "executemany": theirs(one_transaction),
+                "executemany_by_parts": theirs(lambda frame, _: frame.foreachPartition(many)),
                 "beadline": ours(sink),
             },
             folder,
@@ -151,6 +159,9 @@ def postgres_upsert(spark: SparkSession, folder: Path) -> dict[str, Any]:
         )
     return {
         "postgres_upsert_vs_executemany": ratio(seconds, "executemany", "beadline")["p50"],
+        "postgres_upsert_vs_executemany_by_parts": ratio(
+            seconds, "executemany_by_parts", "beadline"
+        )["p50"],
         "postgres_upsert_s": {name: spread(found) for name, found in seconds.items()},
     }
 

@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+Change = Callable[[bytes], bytes]
+
 _CHUNK = 65_536
 # Closing with this set drops what was not sent yet, as a crash does.
 _RESET = struct.pack("ii", 1, 0)
@@ -107,7 +109,7 @@ class TcpProxy:
             except OSError:  # stopped
                 return
             try:
-                server = socket.create_connection(self._target)
+                server = self._connect()
             except OSError:  # the server is down: so is whoever stands in front of it
                 _reset(client)
                 continue
@@ -119,22 +121,36 @@ class TcpProxy:
                 _reset(client)
                 _reset(server)
                 return
-            self._thread("requests", self._forward, client, server, self._requests)
-            self._thread("answers", self._forward, server, client, self._answers)
+            asked, answered = self._changes()
+            self._thread("requests", self._forward, client, server, self._requests, asked)
+            self._thread("answers", self._forward, server, client, self._answers, answered)
+
+    def _connect(self) -> socket.socket:
+        return socket.create_connection(self._target)
+
+    def _changes(self) -> tuple[Change, Change]:
+        """What is made of the bytes of one connection, by direction: nothing."""
+        return bytes, bytes
 
     def _forward(
-        self, source: socket.socket, target: socket.socket, flows: threading.Event
+        self, source: socket.socket, target: socket.socket, flows: threading.Event, change: Change
     ) -> None:
         """One direction of one connection; the end of either direction is the end of both."""
-        with suppress(OSError):
+        try:
             target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while chunk := source.recv(_CHUNK):
                 flows.wait()
-                target.sendall(chunk)
+                target.sendall(change(chunk))
             flows.wait()  # news of the end is held back too
+        except OSError:
+            pass  # cut
+        finally:
+            self._close(source, target)
+
+    def _close(self, *ends: socket.socket) -> None:
         with self._lock:
-            self._sockets -= {source, target}
-        for each in (source, target):
+            self._sockets.difference_update(ends)
+        for each in ends:
             with suppress(OSError):  # wakes the other direction's thread
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

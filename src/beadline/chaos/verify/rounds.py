@@ -16,7 +16,6 @@ from typing import Any
 
 from beadline import errors
 from beadline.chaos.child import Child
-from beadline.chaos.proxy import TcpProxy
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
 from beadline.chaos.verify.task import (
@@ -54,7 +53,7 @@ class Round:
     task: Task
     found: Found
     readers: dict[str, Any]
-    proxies: list[TcpProxy] = field(default_factory=list)
+    proxies: list[scratch.Proxy] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     scratch_targets: bool = True
 
@@ -215,7 +214,7 @@ def make_round(
     readers: dict[str, Any] = {}
     made = Round(folder, temporary, task, found, readers, scratch_targets=not in_place)
     sinks: dict[str, Any] = {}
-    by_address: dict[tuple[str, int], TcpProxy] = {}
+    by_address: dict[tuple[str, int], scratch.Proxy] = {}
     try:
         for number, seen in enumerate(found.sinks):
             store = scratch.store_of(seen.name, seen.sink)
@@ -227,7 +226,7 @@ def make_round(
             address = store.address(sink) if proxied else None
             if address is not None:
                 if address not in by_address:
-                    proxy = TcpProxy(address[1], target_host=address[0])
+                    proxy = store.proxy(sink, address)
                     proxy.start()
                     made.proxies.append(proxy)
                     by_address[address] = proxy

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from beadline.chaos.kafka_proxy import KafkaProxy
+from beadline.chaos.proxy import TcpProxy
 from beadline.chaos.verify.compare import Row, Shown, rows_of
 from beadline.errors import UsageError
 
 Rows = Iterable[Sequence[Any]]
+Proxy = TcpProxy | KafkaProxy
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ class Store:
     ``remove`` is told the query's name too: what a server remembers of it goes as well.
 
     ``key`` gives the key of a row, for sinks that keep the order of each. ``address`` says where
-    the server is, and ``through`` gives the sink with a proxy there instead; ``no_cuts`` says why
-    there is none. ``hurried`` gives the sink with a transaction timeout of so many seconds.
+    the server is, ``proxy`` makes one for it, and ``through`` gives the sink with a proxy instead;
+    ``no_cuts`` says why there is none. ``hurried`` gives the sink with a transaction timeout of so
+    many seconds.
     """
 
     clone: Callable[[Any, Place], Any]
@@ -49,6 +53,9 @@ class Store:
     atomic: Callable[[Any], bool] = lambda sink: False
     key: Callable[[Row], Hashable] | None = None
     address: Callable[[Any], tuple[str, int] | None] = lambda sink: None
+    proxy: Callable[[Any, tuple[str, int]], Proxy] = lambda sink, address: TcpProxy(
+        address[1], target_host=address[0]
+    )
     through: Callable[[Any, int], Any] = lambda sink, port: sink
     no_cuts: str = "it has no network between it and its target"
     hurried: Callable[[Any, float], Any] | None = None

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from beadline.chaos.kafka_proxy import KafkaProxy, addresses
 from beadline.chaos.verify.scratch import Place, Store
 from beadline.errors import UsageError
 
@@ -152,11 +153,19 @@ def _remove(sink: KafkaSink, query: str) -> None:
     delete(settings_of(sink), *names)
 
 
+def _address(sink: KafkaSink) -> tuple[str, int] | None:
+    encrypted = str(sink.options.get("security.protocol", "")).lower().endswith("ssl")
+    return None if encrypted else addresses(sink.bootstrap_servers)[0]
+
+
 KAFKA = Store(
     clone=_clone,
     shown=_shown,
     remove=_remove,
     key=lambda row: row[0],
-    no_cuts="Kafka's brokers tell clients their own addresses, which lead past a proxy",
+    address=_address,
+    proxy=lambda sink, _: KafkaProxy(sink.bootstrap_servers),
+    through=lambda sink, port: replace(sink, bootstrap_servers=f"127.0.0.1:{port}"),
+    no_cuts="brokers tell clients their own addresses, which a proxy cannot change under TLS",
     hurried=lambda sink, timeout_s: replace(sink, transaction_timeout_s=timeout_s),
 )
