@@ -99,6 +99,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
             os.rename(handle.pending, handle.finished)
         except FileNotFoundError:
             if Path(handle.finished).is_dir():
+                sync(Path(self.path))  # whoever moved it may have died before it could
                 return Outcome.ALREADY_COMMITTED
             raise CommitFailed(
                 f"{handle.finished} is neither there nor pending. Either a reader took it away "

@@ -27,6 +27,14 @@ class Committable:
         """Return the stored form."""
         return {"version": self.version, **dataclasses.asdict(self)}
 
+    def is_same(self, other: Committable) -> bool:
+        """Whether both stand for one and the same thing in the outside system.
+
+        What is decided is spared by this, too, when orphans are swept. Override it if a field says
+        something else than which thing is meant.
+        """
+        return self == other
+
     @classmethod
     def from_json(cls: type[T], stored: Json) -> T:
         """Read the stored form of this or any older version."""

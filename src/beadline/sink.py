@@ -205,8 +205,13 @@ class _SinkBase(ABC, Generic[C]):
     def open(self, query: QueryId) -> None:
         """On the driver, after the claim: create what is kept beside the target; any time again."""
 
-    def close(self, query: QueryId) -> None:
-        """On the driver, after a clean stop: let no writer of this query begin anything more."""
+    def close(self, query: QueryId) -> Callable[[], None] | None:
+        """On the driver, after a clean stop: let no writer of this query begin anything more.
+
+        Look which writers there are, and return what ends them: it is called unless a newer start
+        has taken over meanwhile, and must not touch writers that came later.
+        """
+        return None
 
     @abstractmethod
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:

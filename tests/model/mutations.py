@@ -48,6 +48,13 @@ class NeverSweepsLosers(Coordinator):
         """Leave them to the next start, which may be months away."""
 
 
+class LeavesLosersOpen(Coordinator):
+    """Rule 7: readers are held up by them, and the next epoch may be long in coming."""
+
+    def sweep_behind(self) -> None:
+        """Leave them to the next epoch."""
+
+
 class AbortsBeforeTheClaim(Coordinator):
     """Rule 1: abort only after your own claim holds a slot."""
 

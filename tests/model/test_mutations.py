@@ -108,15 +108,19 @@ def test_failed_append_taken_as_undecided_is_caught() -> None:
             finish(world)
 
 
-def test_losers_left_to_the_next_start_are_caught() -> None:
-    """The real protocol sweeps them before the next epoch is prepared; the mutation does not."""
+@pytest.mark.parametrize(
+    ("at", "mutation"),
+    [("prepare.before", worse.NeverSweepsLosers), ("epoch.return", worse.LeavesLosersOpen)],
+)
+def test_losers_left_to_the_next_start_are_caught(at: str, mutation: type[Coordinator]) -> None:
+    """The real protocol sweeps them when the epoch is finished, not when the next one comes."""
 
     def most_in_doubt(of: type[Coordinator]) -> int:
         world, most = ModelWorld(Setting(losers=True)), 0
 
         def hook(point: str) -> None:
             nonlocal most
-            if point == "prepare.before":
+            if point == at:
                 most = max(most, *(len(s.prepared) for s in world.servers.values()))
 
         with hooked(hook):
@@ -124,7 +128,7 @@ def test_losers_left_to_the_next_start_are_caught() -> None:
         return most
 
     assert most_in_doubt(Coordinator) == 0
-    assert most_in_doubt(worse.NeverSweepsLosers) > 0
+    assert most_in_doubt(mutation) > 0
 
 
 def crash_after(name: str, times: int) -> Callable[[str], None]:

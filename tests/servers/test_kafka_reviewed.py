@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from beadline import at_least_once
+from beadline import at_least_once, exactly_once
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.observe import Event
 from beadline.sink import CommitResult, Outcome, Part, Prepared
@@ -22,7 +23,7 @@ from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.transactions import Transaction, connect
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_job import Job
-from tests.spark.jobs import run, run_and_die
+from tests.spark.jobs import read, run, run_and_die
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_a_record_that_fails_after_it_was_queued_fails_the_part(
     with pytest.raises((OSError, KafkaException)):
         send_and_prepare()
     pool().discard(part)
-    job.sink.close(query)
+    job.sink.close(query)()
     pool().close()
 
 
@@ -134,3 +135,35 @@ def test_the_control_topic_has_every_replica_though_a_broker_is_down(
         victim.restart()
         kafka_trio.wait_ready()
     assert len(found.partitions[0].replicas) == 3
+
+
+def test_another_control_topic_spares_what_is_decided(job: Job) -> None:
+    """Its markers are not where the new start looks for them; the transactions are the same."""
+    ids = job.feed(4)
+    run_and_die(job.stream(), job.folder, "decide.after", times=2)
+    assert job.visible() == ids[:10]
+    moved = replace(job.sink, control_topic=f"{job.name}-elsewhere")
+    frame = read(job.spark, job.folder / "in").repartition(2, "id")
+    rows = frame.selectExpr("k AS key", "CAST(id AS STRING) AS value")
+    told: list[Event] = []
+    run(exactly_once(rows, job.name).to(moved, name="out"), job.folder, listener=told.append)
+    assert [event.details for event in told if event.kind == "recovered"] == [{"lost": []}]
+    assert [event for event in told if event.kind == "swept"] == []
+    assert job.visible() == ids
+
+
+def test_a_close_that_comes_late_spares_a_newer_start(job: Job) -> None:
+    query = QueryId(job.name, "a" * 32, "file:/x")
+    job.sink.open(query)
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    ending = []
+    for generation in (1, 2):
+        id_ = PartId(job.name, "a" * 32, "out", generation, 0, 0, 0)
+        prepared = job.sink.prepare(iter([rows]), Part(id_))
+        assert prepared is not None
+        ending.append(job.sink.close(query))
+    ending[0]()  # what the older start saw
+    assert len(job.open()) == 1
+    ending[1]()
+    assert job.open() == []
+    pool().close()

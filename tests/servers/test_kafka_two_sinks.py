@@ -48,7 +48,7 @@ def test_each_knows_its_own(kafka_cluster: KafkaCluster, names: tuple[str, str])
     sinks[0].abort(list(sinks[0].in_doubt(query)))
     assert list(sinks[0].in_doubt(query)) == []
     assert [part.id for part in sinks[1].in_doubt(query)] == [ids[1]]
-    sinks[1].close(query)
+    sinks[1].close(query)()
     assert list(sinks[1].in_doubt(query)) == []
 
 

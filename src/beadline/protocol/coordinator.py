@@ -21,7 +21,7 @@ from beadline.ids import QueryId
 from beadline.observe import Event, Listener, ignore
 from beadline.protocol import identity, replay
 from beadline.protocol.commit import Helpers, InOrder, Lost, commit, parts_of
-from beadline.protocol.decide import Times, decide, stored
+from beadline.protocol.decide import Times, decide, rows_of, stored
 from beadline.protocol.engine import Acks, Batch, Progress
 from beadline.protocol.epoch import EpochProgress, State
 from beadline.protocol.prepare import prepare
@@ -135,6 +135,7 @@ class Coordinator:
             self.expect_next(batch.number)
             self.sweep_losers()
             self.run_undecided(batch)
+            self.sweep_behind()
         reach("epoch.return")
 
     def run_undecided(self, batch: Batch) -> None:
@@ -187,12 +188,9 @@ class Coordinator:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
         except Exception:
             self.losers = True
-            try:
-                self.sweep_losers()
-            except BeadlineError:  # the next start sweeps; what failed first is what counts
-                logger.exception("query %s: sweeping after a failure failed too", self.name)
+            self.sweep_quietly()  # or the next start does; what failed first is what counts
             raise
-        self.losers = any(ack.extra_attempts for ack in acks.values())
+        self.losers = self.losers or any(ack.extra_attempts for ack in acks.values())
         self.tell("prepared", batch.number, acks={n: len(a.prepared) for n, a in acks.items()})
         return acks
 
@@ -220,6 +218,19 @@ class Coordinator:
             self.losers = False
             self.swept_at_s = time.monotonic()
 
+    def sweep_quietly(self) -> None:
+        """The same, where another sweep follows."""
+        try:
+            self.sweep_losers()
+        except BeadlineError:
+            logger.exception("query %s: a sweep failed", self.name)
+
+    def sweep_behind(self) -> None:
+        """At once, for readers are held up by losers; again before the next epoch, for the slow."""
+        if self.losers:
+            self.sweep_quietly()
+            self.losers = True
+
     def sweep_older(self) -> None:
         """Abort what older generations left."""
         self.sweep(lambda part: part.id.generation < self.generation)
@@ -241,22 +252,16 @@ class Coordinator:
         if pending is not None and pending not in self.finished:
             return  # decided and not finished: what is open of it must stay so
         for sink in self.sinks:
-            sink.sink.close(self.query)
+            if (end_writers := sink.sink.close(self.query)) is not None:
+                self.log.check_newest()  # or they may be a newer start's
+                end_writers()
 
     def sweep(self, wanted: Any) -> None:
         """Abort wanted parts in doubt, never one that the newest decision names."""
         self.log.check_newest()  # what is in doubt now may be a newer generation's
-        state = self.log.state
-        named: set[Any] = set()
-        if state.decision is not None:
-            named = {part.id for sink in self.sinks for part in self.parts(state.decision, sink)}
-        count = sweep(
-            self.query,
-            self.sinks,
-            lambda part: part.id not in named and wanted(part),
-            self.helpers,
-        )
-        if count:
+        decision = self.log.state.decision
+        named = [p for sink in self.sinks for p in self.parts(decision, sink)] if decision else []
+        if count := sweep(self.query, self.sinks, named, wanted, self.helpers):
             self.tell("swept", orphans=count)
 
     def parts(self, decision: Decision, sink: BoundSink) -> list[Prepared[Any]]:
@@ -293,8 +298,3 @@ class Coordinator:
             self.listener(event)
         except Exception:
             logger.exception("a listener failed on %s", event)
-
-
-def rows_of(decision: Decision) -> dict[str, int]:
-    """Rows per sink of a decision."""
-    return {name: sum(part.rows for part in parts) for name, parts in decision.sinks.items()}

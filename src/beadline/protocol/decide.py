@@ -77,3 +77,8 @@ def decide(
     log.append(decision)
     reach("decide.after")
     return decision
+
+
+def rows_of(decision: Decision) -> dict[str, int]:
+    """Rows per sink of a decision."""
+    return {name: sum(part.rows for part in parts) for name, parts in decision.sinks.items()}

@@ -73,16 +73,29 @@ def open_sinks(query: QueryId, mode: str, sinks: Collection[BoundSink]) -> None:
 Wanted = Callable[[Prepared[Any]], bool]
 
 
-def sweep(query: QueryId, sinks: Collection[BoundSink], wanted: Wanted, helpers: Helpers) -> int:
-    """Abort the parts in doubt that are ``wanted``; return how many there were.
+def sweep(
+    query: QueryId,
+    sinks: Collection[BoundSink],
+    named: Sequence[Prepared[Any]],
+    wanted: Wanted,
+    helpers: Helpers,
+) -> int:
+    """Abort the parts in doubt that are ``wanted``, but for those ``named`` by a decision.
 
     Only after our own claim holds a slot: before that, a part in doubt may be decided by
-    somebody else the moment after we looked.
+    somebody else the moment after we looked. Return how many there were.
     """
+    ids = {part.id for part in named}
+
+    def is_decided(part: Prepared[Any]) -> bool:
+        # A sink may be unable to tell which part it is, and still name the thing itself.
+        return part.id in ids or any(part.committable.is_same(one.committable) for one in named)
 
     def one(sink: BoundSink) -> int:
         try:
-            orphans = [part for part in sink.sink.in_doubt(query) if wanted(part)]
+            orphans = [
+                part for part in sink.sink.in_doubt(query) if wanted(part) and not is_decided(part)
+            ]
             if orphans:
                 sink.sink.abort(orphans)
         except BeadlineError:

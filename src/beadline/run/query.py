@@ -14,7 +14,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from beadline.decisions import DecisionLog, FileStore
-from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, EpochFailed, PrepareFailed
+from beadline.errors import (
+    BadSetting,
+    BeadlineError,
+    CheckpointProblem,
+    EpochFailed,
+    LogProblem,
+    PrepareFailed,
+)
 from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
 from beadline.protocol.commit import Threads
@@ -168,6 +175,8 @@ class Query:
         """Leave nothing open outside. What cannot be settled now is swept by the next start."""
         if self._settled or (self._error is not None and not self._interrupted):
             return
+        if isinstance(self._error, LogProblem):
+            return  # an append that cannot be told may still land: the next start knows more
         self._settled = True
         # A task that was cancelled may still be about to begin something: look again for it.
         pauses_s = STRAGGLER_PAUSES_S if self._interrupted and self._holds_up else ()

@@ -55,8 +55,7 @@ class Marker:
 
     def is_of(self, part: KafkaPart) -> bool:
         """Whether it was written in the transaction that a committable names."""
-        ours = (self.transactional_id, self.producer_id, self.producer_epoch)
-        return ours == (part.transactional_id, part.producer_id, part.producer_epoch)
+        return (self.transactional_id, self.producer_id, self.producer_epoch) == part.transaction
 
     @classmethod
     def read(cls, key: bytes | None, value: bytes | None) -> Marker | None:
@@ -211,14 +210,22 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
     if begin >= end:
         return
     consumer.assign([TopicPartition(topic, PARTITION, begin)])
+    deadline_s = time.monotonic() + _READ_TIMEOUT_S
     while True:
         message = consumer.poll(_READ_TIMEOUT_S)
         if message is None:
             raise TimeoutError(f"topic {topic!r} was not read to its end in {_READ_TIMEOUT_S} s")
         if message.error() is not None:
-            if message.error().code() == KafkaError._PARTITION_EOF:
+            if message.error().code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(message.error())
+            if message.offset() >= end:
                 return
-            raise KafkaException(message.error())
+            # A leader that is new does not know the end yet: what it does not show is not absent.
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"topic {topic!r} ends at {message.offset()}, not at {end}")
+            time.sleep(_PAUSE_S)
+            consumer.assign([TopicPartition(topic, PARTITION, message.offset())])
+            continue
         if message.offset() >= end:
             return
         marker = Marker.read(message.key(), message.value())

@@ -31,6 +31,15 @@ class KafkaPart(Committable):
     producer_epoch: int
     control_topic: str
 
+    def is_same(self, other: Committable) -> bool:
+        """Whether it is the same transaction; where its marker is, may be unknown or changed."""
+        return isinstance(other, KafkaPart) and self.transaction == other.transaction
+
+    @property
+    def transaction(self) -> tuple[str, int, int]:
+        """What the broker knows it by."""
+        return self.transactional_id, self.producer_id, self.producer_epoch
+
 
 @dataclass(frozen=True)
 class WriterId:

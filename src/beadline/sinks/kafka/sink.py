@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.chaos.points import reach
@@ -264,9 +265,12 @@ class KafkaSink(Sink[KafkaPart]):
                 writers += [name] if self._name in ("", writer.sink) else []
         return list(client.describe(writers).values())
 
-    def close(self, query: QueryId) -> None:
-        """Fence every writer of the query, so that a task that dies slowly opens nothing more."""
-        self._fence([one.transaction for one in self._described(query, ())])
+    def close(self, query: QueryId) -> Callable[[], None]:
+        """Fence every writer of the query, so that a task that dies slowly opens nothing more.
+
+        As they are now: a newer start raises their producers' epochs, and is left alone.
+        """
+        return partial(self._fence, [one.transaction for one in self._described(query, ())])
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the newest visible marker of any query of this name says."""
