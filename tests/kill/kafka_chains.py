@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from beadline.chaos import processes
 from beadline.chaos.child import CHILD_TIMEOUT_S
 from beadline.chaos.kafka.chain import Chain, replay, run_chain
 from beadline.chaos.kafka.check import Report
@@ -24,7 +25,6 @@ from beadline.testing.servers import KafkaCluster
 # Half of the transaction timeout of these runs: nobody has waited for that. On cores that others
 # use, a start of the job's first epoch alone may take most of it.
 HELD_UP_MAX_S = 60.0
-ASLEEP = "T"
 
 
 def judged_chain(
@@ -78,7 +78,7 @@ def fall_asleep(run: KafkaRun, point: str) -> int:
     deadline_s = time.monotonic() + CHILD_TIMEOUT_S
     while time.monotonic() < deadline_s:
         for pid in (child.pid, *child.python_workers()[1]):
-            if _state(pid) == ASLEEP:
+            if processes.state(pid) == processes.ASLEEP:
                 return pid
         time.sleep(0.02)
     raise TimeoutError(f"nobody fell asleep at {point}")
@@ -86,11 +86,3 @@ def fall_asleep(run: KafkaRun, point: str) -> int:
 
 def wake(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
-
-
-def _state(pid: int) -> str:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-    return text.rpartition(")")[2].split()[0]

@@ -64,7 +64,7 @@ def test_moments_are_of_drivers_and_workers() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["decide.never", "decide.before#0", "decide.before/worker", "decide.after/broker", "a/b"],
+    ["decide.never", "decide.before#0", "decide.before/worker", "decide.after/brokers", "a/b"],
 )
 def test_what_nobody_could_come_by_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"decide|'a'"):

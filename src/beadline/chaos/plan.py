@@ -7,7 +7,8 @@ leaves such a state; everything else is in the order of the seed.
 
 A kill is written ``decide.before#2/group``: the second time the child comes by, with its whole
 process group. ``moment/worker`` is a kill from outside, at a random moment; ``moment/broker`` is
-one of a server that the job talks to.
+one of a server that the job talks to, and ``decide.after/broker`` the same while the job stands
+still there.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Kill:
         if self.point != MOMENT and self.point not in EVERY_POINT:
             known = sorted(EVERY_POINT)
             raise ValueError(f"no crash point is named {self.point!r}; known: {known}")
-        if self.scope not in SCOPES or (self.scope in _FROM_OUTSIDE and self.point != MOMENT):
+        if self.scope not in SCOPES or (self.scope == WORKER and self.point != MOMENT):
             raise ValueError(f"{self.point} cannot be killed with scope {self.scope!r}")
         if self.occurrence < 1:
             raise ValueError(f"{self.point}#{self.occurrence}: the first time is #1")
@@ -120,6 +121,8 @@ class Kill:
     @property
     def leaves_decided(self) -> bool:
         """Whether an epoch is decided, and Spark not told, after this kill."""
+        if self.survived:
+            return False
         return self.point in LEAVES_DECIDED or (self.point, self.occurrence) == ("append.linked", 2)
 
     def may_follow(self, before: Kill) -> bool:

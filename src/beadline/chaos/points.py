@@ -168,9 +168,11 @@ def _take_mark(mark: str | None) -> bool:
     if mark is None:
         return True
     try:
-        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        descriptor = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
+    os.write(descriptor, str(os.getpid()).encode())
+    os.close(descriptor)
     return True
 
 

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+ASLEEP = "T"
 _PROC = Path("/proc")
 _DAEMON = b"pyspark.daemon"
 _END_TIMEOUT_S = 10.0
@@ -89,3 +90,12 @@ def _read(path: Path, session: int, marker: bytes) -> Process | None:
     except OSError:
         return None
     return Process(int(path.name), int(parent), _DAEMON in command)
+
+
+def state(pid: int) -> str:
+    """The letter by which the kernel says what a process does; empty if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[0]

@@ -8,6 +8,7 @@ nobody aborts holds every reader up. Everything that was started is ended, by it
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beadline.chaos import processes
 from beadline.chaos.child import CHILD_TIMEOUT_S, Child
@@ -121,7 +122,9 @@ class KafkaRun:
             self.kill_now()  # it is past that point, so it makes way for one that is not
         if kill.point == "kafka.proof":
             self.wait_for_expiry()
-        if kill.scope == BROKER:
+        if kill.scope == BROKER and kill.point != MOMENT:
+            self._kill_broker_at(kill)
+        elif kill.scope == BROKER:
             self._kill_broker()
         elif kill.point == MOMENT:
             self._kill_from_outside(kill)
@@ -174,6 +177,25 @@ class KafkaRun:
             time.sleep(self._rng.uniform(0, _START_S))
         victim = self._rng.choice(self.cluster.brokers)
         victim.kill()
+        self._do_without(victim)
+
+    def _kill_broker_at(self, kill: Kill) -> None:
+        """Kill -9 one broker while whoever comes by a point stands still there."""
+        mark = self.arm(kill.point, kill.occurrence, "pause")
+        child = self.running()
+        found = self.wait_until(lambda: asleep(mark) > 0 or not child.alive, _POINT_TIMEOUT_S)
+        self.disarm()
+        sleeper = asleep(mark) if found else 0
+        if not sleeper:
+            self.expect_news()
+            return
+        victim = self._rng.choice(self.cluster.brokers)
+        victim.kill()
+        os.kill(sleeper, signal.SIGCONT)
+        self._do_without(victim)
+
+    def _do_without(self, victim: Any) -> None:
+        """Let the job live on, with or until the broker is back."""
         self.kills += 1
         self._brokers_killed += 1
         if self._rng.random() < 0.5:
@@ -251,3 +273,12 @@ class KafkaRun:
             raise RunFailed(f"the last child ended with {code}\n{child.complaint()}")
         self._say(f"{time.monotonic() - self._began_s:6.1f} s  stopped")
         return check(self.cluster, self.workload, self.watcher.problems)
+
+
+def asleep(mark: Path) -> int:
+    """Who made a mark and stands still by now; 0 if nobody does yet."""
+    try:
+        pid = int(mark.read_text("utf-8") or 0)
+    except FileNotFoundError:
+        return 0
+    return pid if processes.state(pid) == processes.ASLEEP else 0

@@ -26,7 +26,6 @@ _EPOCHS_OF_HEIR = 2
 _CUT_S = (1.0, 4.0)
 _EVENTS_MAX = 8
 _ZOMBIE_TIMEOUT_S = 60.0
-_ASLEEP = "T"
 EXPIRY_S = 10.0
 # Brokers look every ten seconds for what has expired.
 _EXPIRED_AFTER_S = EXPIRY_S + 13.0
@@ -116,7 +115,7 @@ def _pause(run: Round, fault: Fault) -> Struck:
     _wait(sleeper, mark.exists)
     if not mark.exists():
         return Struck(found=_ended(sleeper, str(fault), killed=False))
-    _wait(sleeper, lambda: _state(sleeper.pid) == _ASLEEP)
+    _wait(sleeper, lambda: processes.state(sleeper.pid) == processes.ASLEEP)
     heir = run.start()
     _wait(heir, lambda: _committed(heir) >= _EPOCHS_OF_HEIR)
     os.kill(sleeper.pid, signal.SIGCONT)
@@ -217,11 +216,3 @@ def _code(child: Child) -> int | None:
 
 def _said(child: Child) -> str:
     return " ".join(child.complaint().split())[-_COMPLAINT_CHARACTERS:]
-
-
-def _state(pid: int) -> str:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-    return text.rpartition(")")[2].split()[0]
