@@ -16,7 +16,7 @@ from typing import Any
 
 from beadline import errors
 from beadline.chaos.child import Child
-from beadline.chaos.verify import scratch
+from beadline.chaos.verify import removal, scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
 from beadline.chaos.verify.task import (
     CHECKPOINT,
@@ -136,13 +136,25 @@ class Round:
         for proxy in self.proxies:
             proxy.stop()
 
-    def remove(self) -> None:
-        """Take the scratch targets away; what cannot be removed is left, and nobody dies of it."""
-        query = query_name(self.found.query, self.task.tag)
-        for name, sink in self.readers.items() if self.scratch_targets else ():
-            with suppress(Exception):
-                scratch.store_of(name, sink).remove(sink, query)
+    def remove(self) -> list[str]:
+        """Take the scratch targets away; what cannot be removed is left, and told."""
+        told = []
+        if self.scratch_targets:
+            claimed = self._claimed()
+            for name, sink in self.readers.items() if claimed is not None else ():
+                removal.abort(name, sink, claimed)
+            query = query_name(self.found.query, self.task.tag)
+            for name, sink in self.readers.items():
+                told += removal.remove(name, sink, query)
         shutil.rmtree(self.folder, ignore_errors=True)
+        return told
+
+    def _claimed(self) -> Any:
+        """The query as the log knows it; None if it never came so far."""
+        with suppress(Exception):
+            state = self._log()
+            return None if state is None or state.claim is None else state.claim.query
+        return None
 
 
 def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
@@ -188,16 +200,20 @@ def _own(path: Path) -> Any:
     return pickle.loads(path.read_bytes())  # noqa: S301
 
 
-def remove_ranges(folder: Path) -> None:
+def remove_ranges(folder: Path) -> list[str]:
     """Remove the copies of the sources; also after an inspection that failed half-way."""
     path = folder / RANGES
     if not path.exists():
-        return
+        return []
     from beadline.chaos.verify.topic_range import remove
 
+    told = []
     for fixed in _own(path):
-        with suppress(Exception):
+        try:
             remove(fixed)
+        except Exception as error:  # noqa: BLE001 (whatever a client library raises)
+            told.append(f"the copy of {fixed.name} {fixed.where} is left: {removal.plain(error)}")
+    return told
 
 
 def make_round(

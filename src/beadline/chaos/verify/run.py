@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 from beadline.chaos.plan import NEEDS_DECIDED
 from beadline.chaos.points import EVERY_POINT
 from beadline.chaos.verify import faults, scratch
@@ -72,22 +74,32 @@ class Verifier:
         self.tag = f"v{secrets.token_hex(3)}"
         self.rounds = 0
         self.kept: list[Round] = []
+        self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
         self.slowest_s = 0.0
 
     def run(self) -> Report:
         """Do it; whatever happens, nothing is left running."""
         try:
-            return self._run()
-        finally:
+            report = self._run()
+        except BaseException:
+            self._tidy_up()
+            for text in self.left:  # there is no report that would tell it
+                self.say(escape(text))
+            raise
+        self._tidy_up()
+        return replace(report, notes=(*report.notes, *self.left))
+
+    def _tidy_up(self) -> None:
+        """Remove what was made, and remember what stays."""
+        for made in self.kept:
+            made.end()
+        if not self.wish.keep:
             for made in self.kept:
-                made.end()
-                if not self.wish.keep:
-                    made.remove()
-            if not self.wish.keep:
-                remove_ranges(self.folder / "job")
-                shutil.rmtree(self.folder, ignore_errors=True)
-            shutil.rmtree(self.temporary, ignore_errors=True)
+                self.left += made.remove()
+            self.left += remove_ranges(self.folder / "job")
+            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _run(self) -> Report:
         wish = self.wish
@@ -191,7 +203,7 @@ class Verifier:
             self.slowest_s = max([self.slowest_s, *(each.seconds for each in chain.done)])
             made.end()
             if not self.wish.keep:
-                made.remove()
+                self.left += made.remove()
                 self.kept.remove(made)
             if self.wish.in_place:
                 why = "in place there is one round only: the range is used up"

@@ -68,16 +68,21 @@ def create(settings: Settings, topic: str, count: int) -> None:
 
 
 def delete(settings: Settings, *topics: str) -> None:
-    """Delete topics; one that is not there is fine."""
-    from confluent_kafka import KafkaException
+    """Delete topics; one that is not there is fine, and one that stays is named."""
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined, unused-ignore]
 
     admin: Any = AdminClient(settings)
-    for future in admin.delete_topics(list(topics), request_timeout=CALL_TIMEOUT_S).values():
+    futures = admin.delete_topics(list(topics), request_timeout=CALL_TIMEOUT_S)
+    stayed = []
+    for topic, future in futures.items():
         try:
             future.result(CALL_TIMEOUT_S)
-        except KafkaException:
-            continue
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                stayed.append(f"{topic} ({error.args[0].str()})")
+    if stayed:
+        raise UsageError(f"Kafka did not delete {', '.join(stayed)}")
 
 
 def consumer(settings: Settings, isolation: str = "read_committed") -> Any:
