@@ -21,6 +21,7 @@ from beadline.chaos.verify import faults, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
 from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.notes import check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
 from beadline.chaos.verify.rounds import (
     CHILD_TIMEOUT_S,
@@ -154,6 +155,7 @@ class Verifier:
                 f"(beadline analyze may say what). {'; '.join(differing)}"
             )
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
+        check_any_rows(agreed)
         if found.mode is not Guarantee.EXACTLY_ONCE:
             agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
         return agreed, set(os.listdir(seen))
@@ -224,15 +226,7 @@ class Verifier:
     def _report(
         self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
     ) -> Report:
-        notes = [each.said for each in found.ranges]
-        for seen in found.sinks:
-            store = scratch.store_of(seen.name, seen.sink)
-            notes += [f"{seen.name}: {store.note(seen.sink)}"] if store.note(seen.sink) else []
-            if store.address(seen.sink) is None:
-                notes.append(f"no network cuts for {seen.name}: {store.no_cuts}")
-            if not references[seen.name].by_epoch:
-                notes.append(f"{seen.name} is compared at the end only")
-        notes += [f"{name} is not compared: it cannot be read back" for name in found.left_out]
+        notes = notes_of(found, references)
         if self.wish.keep:
             notes.append(f"everything is kept in {self.folder}, and scratch targets where they are")
         return Report(

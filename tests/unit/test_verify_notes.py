@@ -1,0 +1,44 @@
+"""What ``beadline verify`` says it has not shown, and what it does not even begin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from beadline.chaos.verify.compare import Reference, Shown
+from beadline.chaos.verify.notes import check_any_rows, notes_of
+from beadline.chaos.verify.scratch_keys import pattern
+from beadline.chaos.verify.task import Found, SinkSeen
+from beadline.errors import UsageError
+from beadline.sink import Guarantee
+from tests.kill.broken.sinks import OwnSink
+
+FULL = Reference("own", {0: Shown(Counter([(1,)]))})
+EMPTY = Reference("own", {0: Shown(Counter())})
+
+
+def notes(reference: Reference, sink: type[OwnSink] = OwnSink) -> str:
+    seen = SinkSeen("own", sink(Path("own.db"), "t"), reference.exactly)
+    found = Found("orders", Guarantee.EXACTLY_ONCE, (seen,), ("console",), (), stateful=False)
+    return "\n".join(notes_of(found, {"own": reference}))
+
+
+def test_nothing_is_not_compared_with_nothing() -> None:
+    check_any_rows({"own": FULL, "other": EMPTY})
+    for references in ({"own": EMPTY, "other": EMPTY}, {"own": Reference("own", {})}):
+        with pytest.raises(UsageError, match="no rows in any sink.*--records.*--output-mode"):
+            check_any_rows(references)
+
+
+def test_a_sink_without_rows_is_named() -> None:
+    assert "own shows no rows" in notes(EMPTY)
+    assert "shows no rows" not in notes(FULL)
+    assert "console is not compared" in notes(FULL)
+
+
+def test_a_prefix_of_redis_is_no_pattern() -> None:
+    prefix = "shop[1]*?\\:"
+    assert pattern(prefix) == "shop\\[1\\]\\*\\?\\\\:*"
+    assert pattern("shop:") == "shop:*"
