@@ -28,7 +28,7 @@ def notes(reference: Reference, sink: type[OwnSink] = OwnSink) -> str:
 def test_nothing_is_not_compared_with_nothing() -> None:
     check_any_rows({"own": FULL, "other": EMPTY})
     for references in ({"own": EMPTY, "other": EMPTY}, {"own": Reference("own", {})}):
-        with pytest.raises(UsageError, match="no rows in any sink.*--records.*--output-mode"):
+        with pytest.raises(UsageError, match=r"no rows in any sink.*--records.*--output-mode"):
             check_any_rows(references)
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from beadline.chaos.verify.report import Report
 from beadline.chaos.verify.rounds import Round
-from beadline.chaos.verify.run import Verifier, Wish
+from beadline.chaos.verify.run import Verifier
 from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.task import CHECKPOINT, Found, Task
+from beadline.chaos.verify.wish import Wish
 from beadline.decisions import FileStore
 from beadline.errors import UsageError
 from beadline.files.local import LocalFiles

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from beadline.chaos.verify.rounds import (
     make_round,
     remove_ranges,
 )
-from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.task import Found, Task
+from beadline.chaos.verify.wish import Wish
 from beadline.errors import UsageError
 from beadline.sink import Guarantee
 
@@ -40,23 +40,6 @@ from beadline.sink import Guarantee
 AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
 _FENCE = "kafka.fence"
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asked for."""
-
-    job: str
-    seed: int
-    kills: int | None = None
-    minutes: float = 15.0
-    limits: Limits = field(default_factory=Limits)
-    only: tuple[Fault, ...] = ()
-    conf: Mapping[str, Any] = field(default_factory=dict)
-    output_mode: str | None = None
-    in_place: bool = False
-    keep: bool = False
-    fail_fast: bool = False
 
 
 @dataclass
@@ -240,6 +223,7 @@ class Verifier:
             notes=tuple(notes),
             seconds=round(time.monotonic() - self.began_s, 1),
             chosen=bool(self.wish.only),
+            options=self.wish.options,
         )
 
 
