@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Reference
-from beadline.chaos.verify.task import Found
+from beadline.chaos.verify.task import Found, SinkSeen
 from beadline.errors import UsageError
 
 
@@ -20,9 +20,19 @@ def check_any_rows(references: Mapping[str, Reference]) -> None:
         )
 
 
-def notes_of(found: Found, references: Mapping[str, Reference]) -> list[str]:
-    """Everything that a reader of the verdict should know of sources and sinks."""
-    return [*(each.said for each in found.ranges), *_of_sinks(found, references)]
+def notes_of(
+    found: Found, references: Mapping[str, Reference], *, chosen: bool = False
+) -> list[str]:
+    """Everything that a reader of the verdict should know; ``chosen``, if faults were by hand."""
+    notes = [*(each.said for each in found.ranges), *_of_sinks(found, references)]
+    if found.stateful and not chosen and any(map(can_expire, found.sinks)):
+        notes.append("the fault 'expire' is left out: the job keeps state")
+    return notes
+
+
+def can_expire(seen: SinkSeen) -> bool:
+    """Whether the server forgets what is prepared after a while."""
+    return scratch.store_of(seen.name, seen.sink).hurried is not None
 
 
 def _of_sinks(found: Found, references: Mapping[str, Reference]) -> Iterator[str]:
@@ -35,7 +45,15 @@ def _of_sinks(found: Found, references: Mapping[str, Reference]) -> Iterator[str
             yield f"no network cuts for {seen.name}: {store.no_cuts}"
         if not reference.end.rows:
             yield f"{seen.name} shows no rows in the undisturbed run: nothing is proven of it"
-        if not reference.by_epoch:
-            yield f"{seen.name} is compared at the end only"
+        if not reference.watched:
+            yield f"{seen.name} is compared at the end only: {_why_not_watched(reference, store)}"
     for name in found.left_out:
         yield f"{name} is not compared: it cannot be read back"
+
+
+def _why_not_watched(reference: Reference, store: scratch.Store) -> str:
+    if not reference.by_epoch:
+        return "its epochs are not the same in every run"
+    if reference.atomic:
+        return "its rows change, and may be written again (at-least-once)"
+    return store.no_watch

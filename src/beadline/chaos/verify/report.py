@@ -153,7 +153,7 @@ class Report:
 _ABSENT = "not part of this job: no undisturbed run comes by"
 _NOT_HERE = {
     "kafka.proof": "not part of this job: only after a transaction of Kafka was lost",
-    "kafka.burn": "only after an answer of Kafka was lost on the network, which cannot be cut here",
+    "kafka.burn": "only after an answer of Kafka was lost on the network",
 }
 
 

@@ -21,7 +21,7 @@ from beadline.chaos.verify import faults, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
 from beadline.chaos.verify.faults import Fault
-from beadline.chaos.verify.notes import check_any_rows, notes_of
+from beadline.chaos.verify.notes import can_expire, check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
 from beadline.chaos.verify.rounds import (
     CHILD_TIMEOUT_S,
@@ -98,9 +98,7 @@ class Verifier:
         network = any(
             scratch.store_of(each.name, each.sink).address(each.sink) for each in found.sinks
         )
-        expires = not found.stateful and any(
-            scratch.store_of(each.name, each.sink).hurried is not None for each in found.sinks
-        )
+        expires = not found.stateful and any(map(can_expire, found.sinks))
         points = _points(seen, found, expires)
         plan = list(wish.only) or faults.planned(
             wish.seed, wish.kills, points, network=network, expires=expires
@@ -209,7 +207,7 @@ class Verifier:
     def _report(
         self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
     ) -> Report:
-        notes = notes_of(found, references)
+        notes = notes_of(found, references, chosen=bool(self.wish.only))
         if self.wish.keep:
             notes.append(f"everything is kept in {self.folder}, and scratch targets where they are")
         return Report(
