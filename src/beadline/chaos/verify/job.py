@@ -20,7 +20,15 @@ from beadline.chaos.driver import MASTER, emit, settings, tell
 from beadline.chaos.processes import kill_group
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Shown
-from beadline.chaos.verify.source_range import SourceRange, check_all_fixed, fix, redirected
+from beadline.chaos.verify.source_range import (
+    Key,
+    SourceRange,
+    check_all_fixed,
+    fix,
+    found_again,
+    key_of,
+    redirected,
+)
 from beadline.chaos.verify.task import (
     FOUND,
     INSPECT,
@@ -79,12 +87,13 @@ def inspect(task: Task, folder: Path) -> None:
 
     copies = folder / "copies"
     copies.mkdir(parents=True, exist_ok=True)
-    fixed: dict[tuple[str, str], SourceRange] = {}
+    fixed: dict[Key, SourceRange] = {}
 
     def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
-        key = (seen.name, seen.where)
+        key = key_of(seen)
         if key not in fixed:
-            fixed[key] = fix(frame, seen, copies, task.tag, task.limits)
+            tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
+            fixed[key] = fix(frame, seen, copies, tag, task.limits)
             # At once: if the job is refused in the end, what was made is known, and removed.
             (folder / RANGES).write_bytes(pickle.dumps(tuple(fixed.values())))
         return fixed[key]
@@ -136,12 +145,9 @@ class Recorder:
 
 def run(task: Task, folder: Path) -> None:
     """Work the range off, or go on until told to stop."""
-    known = {each.key: each for each in task.ranges}
 
     def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
-        if (seen.name, seen.where) not in known:
-            raise UsageError(f"{seen.part} was not there when the job was looked at first")
-        return known[seen.name, seen.where]
+        return found_again(task.ranges, seen)
 
     stream, _, job = _built(task, folder, swap)
     outputs = tuple(

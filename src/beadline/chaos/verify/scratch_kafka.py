@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 60.0
 _TOPIC_LENGTH_MAX = 249
+# Copies keep the times of their records, and old ones would be deleted in the midst of the run.
+_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1"}
 Settings = dict[str, Any]
 
 
@@ -55,7 +57,8 @@ def create(settings: Settings, topic: str, count: int) -> None:
     )
 
     admin: Any = AdminClient(settings)
-    made = admin.create_topics([NewTopic(topic, num_partitions=count, replication_factor=-1)])
+    new = NewTopic(topic, num_partitions=count, replication_factor=-1, config=_CONFIG)
+    made = admin.create_topics([new])
     made[topic].result(CALL_TIMEOUT_S)
     deadline_s = time.monotonic() + CALL_TIMEOUT_S
     while time.monotonic() < deadline_s:
