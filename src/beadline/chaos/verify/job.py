@@ -11,6 +11,7 @@ import argparse
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -185,14 +186,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task: Task = pickle.loads((given.folder / TASK).read_bytes())  # noqa: S301 (our own)
     try:
         (inspect if given.act == INSPECT else run)(task, given.folder)
-    except BeadlineError as error:
-        emit({"kind": "failed", "error": type(error).__name__, "message": str(error)})
-        sys.exit(error.exit_code)
-    except Exception as error:
-        from beadline.run.jobs import reason
+    except Exception as error:  # noqa: BLE001 (told, and the process ends with it)
+        sys.exit(_fail(task, error))
 
-        emit({"kind": "failed", "error": type(error).__name__, "message": reason(error)})
-        raise
+
+def _fail(task: Task, error: Exception) -> int:
+    """Tell an error without what is secret in the job; return the code to exit with."""
+    from beadline.run.jobs import reason
+
+    said = str(error) if isinstance(error, BeadlineError) else reason(error)
+    message = _redacted(task, said)
+    emit({"kind": "failed", "error": type(error).__name__, "message": message})
+    if isinstance(error, BeadlineError):
+        return error.exit_code
+    sys.stderr.write(_redacted(task, "".join(traceback.format_exception(error))))
+    return 1
+
+
+def _redacted(task: Task, text: str) -> str:
+    from beadline.run.jobs import open_job
+
+    try:
+        return open_job(task.job).redact(text)
+    except BeadlineError:  # it is the file that is wrong, and its own error holds no secret
+        return text
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from beadline.ids import PartId
 from beadline.run.checkpoint import LOG_FOLDER
 
 CHILD_TIMEOUT_S = 240.0
+Redact = Callable[[str], str]
 
 
 class VerifyFailed(BeadlineError):
@@ -56,6 +57,7 @@ class Round:
     proxies: list[scratch.Proxy] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     scratch_targets: bool = True
+    redact: Redact = str  # takes what is secret in the job out of what its processes say
 
     @property
     def checkpoint(self) -> str:
@@ -75,6 +77,7 @@ class Round:
             self.folder / f"child-{number:03d}.log",
             self.temporary,
             environment=environment,
+            redact=self.redact,
         )
         self.children.append(child)
         return child
@@ -168,7 +171,7 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
     return found
 
 
-def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
+def inspect(task: Task, folder: Path, temporary: Path, redact: Redact = str) -> tuple[Found, Task]:
     """Look at the job in a process of its own; its errors are raised here.
 
     The task comes back with the connectors that the job was found to need.
@@ -178,7 +181,7 @@ def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
         task.save(folder)
         log = folder / "inspect.log"
         arguments = [str(folder), INSPECT]
-        child = Child("beadline.chaos.verify.job", arguments, log, temporary)
+        child = Child("beadline.chaos.verify.job", arguments, log, temporary, redact=redact)
         try:
             code = child.wait(CHILD_TIMEOUT_S)
         finally:
@@ -192,7 +195,7 @@ def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
     if not told:
         raise VerifyFailed(f"a look at the job ended with {code}\n{child.complaint()}")
     kind = getattr(errors, str(told[-1]["error"]), UsageError)
-    raise kind(told[-1]["message"])
+    raise kind(redact(str(told[-1]["message"])))
 
 
 def _own(path: Path) -> Any:
@@ -224,11 +227,14 @@ def make_round(
     *,
     in_place: bool = False,
     proxied: bool = False,
+    redact: Redact = str,
 ) -> Round:
     """New targets; between the job and their servers, proxies if asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     readers: dict[str, Any] = {}
-    made = Round(folder, temporary, task, found, readers, scratch_targets=not in_place)
+    made = Round(
+        folder, temporary, task, found, readers, scratch_targets=not in_place, redact=redact
+    )
     sinks: dict[str, Any] = {}
     by_address: dict[tuple[str, int], scratch.Proxy] = {}
     try:

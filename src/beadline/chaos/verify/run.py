@@ -25,6 +25,7 @@ from beadline.chaos.verify.notes import can_expire, check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
 from beadline.chaos.verify.rounds import (
     CHILD_TIMEOUT_S,
+    Redact,
     Round,
     VerifyFailed,
     inspect,
@@ -34,6 +35,7 @@ from beadline.chaos.verify.rounds import (
 from beadline.chaos.verify.task import Found, Task
 from beadline.chaos.verify.wish import Wish
 from beadline.errors import UsageError
+from beadline.run.jobs import open_job
 from beadline.sink import Guarantee
 
 # Points that only a fault leads to; the undisturbed run does not come by them.
@@ -57,6 +59,7 @@ class Verifier:
         self.began_s = time.monotonic()
         self.tag = f"v{secrets.token_hex(3)}"
         self.rounds = 0
+        self.redact: Redact = str
         self.kept: list[Round] = []
         self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
@@ -90,7 +93,8 @@ class Verifier:
         job = os.path.abspath(wish.job)
         task = Task(job, dict(wish.conf), self.tag, wish.limits, output_mode=wish.output_mode)
         self.say("looking at the job, and copying what its sources hold …")
-        found, task = inspect(task, self.folder / "job", self.temporary)
+        self.redact = open_job(wish.job).redact
+        found, task = inspect(task, self.folder / "job", self.temporary, self.redact)
         if wish.in_place:
             _check_empty(found)
         references, seen = self._references(task, found)
@@ -149,7 +153,13 @@ class Verifier:
         tag = f"{self.tag}{self.rounds:02d}"
         folder = self.folder / f"round-{self.rounds:02d}"
         made = make_round(
-            replace(task, tag=tag), found, folder, self.temporary, in_place=real, proxied=proxied
+            replace(task, tag=tag),
+            found,
+            folder,
+            self.temporary,
+            in_place=real,
+            proxied=proxied,
+            redact=self.redact,
         )
         self.kept.append(made)
         return made
