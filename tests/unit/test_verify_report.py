@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -12,6 +13,8 @@ from beadline.chaos.verify.compare import Kind, Violation
 from beadline.chaos.verify.faults import Fault
 from beadline.chaos.verify.html import page
 from beadline.chaos.verify.report import FaultResult, Report, views
+from beadline.chaos.verify.source_range import Limits
+from beadline.chaos.verify.wish import Wish
 
 LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
 
@@ -59,6 +62,27 @@ def test_a_violation_is_told_with_all_that_led_to_it() -> None:
     assert again in text
     assert "VIOLATED: lost" in text
     assert "lost in orders" in text
+
+
+def test_the_command_has_every_option_that_changes_what_is_run() -> None:
+    assert Wish("j", 7, kills=3, minutes=1.0, keep=True).options == ()
+    conf = {
+        "spark.sql.shuffle.partitions": "3 4",
+        "spark.hadoop.fs.s3a.secret.key": "hunter2",
+        "spark.hadoop.fs.s3a.access.key": "hunter2",
+        "spark.my.url": "db://anna:hunter2@host",
+    }
+    wish = Wish("j", 7, limits=Limits(5, 6, 7), conf=conf, output_mode="update", in_place=True)
+    made = replace(report(LOST), options=wish.options)
+    again = made.replay(made.results[0])
+    assert again == (
+        "beadline verify 'my job.py' --seed 7 --epochs 5 --files 6 --records 7 "
+        "--output-mode update --in-place --conf 'spark.sql.shuffle.partitions=3 4' "
+        "--conf 'spark.hadoop.fs.s3a.secret.key=***' --conf 'spark.hadoop.fs.s3a.access.key=***' "
+        "--conf 'spark.my.url=***' --only decide.before/process"
+    )
+    assert "hunter2" not in page(made) + text_of(made) + str(made.as_dict())
+    assert "--in-place" in next(line for line in text_of(made).split("\n") if "Any fault" in line)
 
 
 def test_every_point_is_reached_or_has_a_reason() -> None:

@@ -30,12 +30,17 @@ class Child:
         temporary: Path,
         on_event: Callable[[Line], None] = lambda line: None,
         environment: Mapping[str, str] | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """Start a module as a program; ``environment`` says where it is to die."""
+        """Start a module as a program; ``environment`` says where it is to die.
+
+        ``redact`` takes what is secret out of its complaints.
+        """
         self.events: list[Line] = []
         self._log = log
         self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
+        self._redact = redact
         self._news = threading.Condition()
         self._started_s = self._ended_s = time.monotonic()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
@@ -76,9 +81,9 @@ class Child:
             returncode = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.end()
+            last = self._redact(str(self.events[-5:]))
             raise TimeoutError(
-                f"a child did not end in {timeout_s} s; its last events: {self.events[-5:]}\n"
-                f"{self.complaint()}"
+                f"a child did not end in {timeout_s} s; its last events: {last}\n{self.complaint()}"
             ) from None
         self._ended_s = time.monotonic()
         self._reader.join(timeout=1.0 if returncode == 0 else 0.2)
@@ -107,7 +112,7 @@ class Child:
         """What it said at its end, for whoever has to find out why."""
         told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
         lines = self._log.read_text("utf-8", "replace").splitlines()
-        return "\n".join(told or lines[-_COMPLAINT_LINES:])
+        return self._redact("\n".join(told or lines[-_COMPLAINT_LINES:]))
 
     def _read(self, stdout: IO[bytes]) -> None:
         for text in stdout:

@@ -19,8 +19,9 @@ import typer
 from beadline.chaos import class_archive
 from beadline.chaos.verify import faults
 from beadline.chaos.verify.report import Report, views
-from beadline.chaos.verify.run import Verifier, Wish
+from beadline.chaos.verify.run import Verifier
 from beadline.chaos.verify.source_range import Limits
+from beadline.chaos.verify.wish import Wish
 from beadline.cli._jobs import ConfOption, settings_of
 from beadline.cli.output import ForPeople, JsonOption, Output, output
 from beadline.errors import UsageError

@@ -99,6 +99,11 @@ class Reference:
         """What must show in the end."""
         return self.state(self.last)
 
+    @property
+    def watched(self) -> bool:
+        """Whether ``moment`` can tell right from wrong before the end."""
+        return self.by_epoch and (self.grows or (self.atomic and self.exactly))
+
     def epoch_of(self, rows: Rows) -> int | None:
         """The first epoch after which any of these rows shows."""
         for epoch in sorted(self.states):
@@ -130,7 +135,7 @@ def moment(reference: Reference, before: int, shown: Rows, after: int) -> list[V
 
     ``before`` and ``after`` are the newest decided epochs, read before and after looking.
     """
-    if not reference.by_epoch:
+    if not reference.watched:
         return []
     if not reference.grows:
         return _one_of_the_states(reference, before, shown, after)
@@ -158,8 +163,6 @@ def moment(reference: Reference, before: int, shown: Rows, after: int) -> list[V
 def _one_of_the_states(
     reference: Reference, before: int, shown: Rows, after: int
 ) -> list[Violation]:
-    if not (reference.atomic and reference.exactly):
-        return []
     fitting = [
         epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
     ]

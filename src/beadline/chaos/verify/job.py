@@ -11,6 +11,7 @@ import argparse
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,15 @@ from beadline.chaos.driver import MASTER, emit, settings, tell
 from beadline.chaos.processes import kill_group
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Shown
-from beadline.chaos.verify.source_range import SourceRange, check_all_fixed, fix, redirected
+from beadline.chaos.verify.source_range import (
+    Key,
+    SourceRange,
+    check_all_fixed,
+    fix,
+    found_again,
+    key_of,
+    redirected,
+)
 from beadline.chaos.verify.task import (
     FOUND,
     INSPECT,
@@ -79,12 +88,13 @@ def inspect(task: Task, folder: Path) -> None:
 
     copies = folder / "copies"
     copies.mkdir(parents=True, exist_ok=True)
-    fixed: dict[tuple[str, str], SourceRange] = {}
+    fixed: dict[Key, SourceRange] = {}
 
     def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
-        key = (seen.name, seen.where)
+        key = key_of(seen)
         if key not in fixed:
-            fixed[key] = fix(frame, seen, copies, task.tag, task.limits)
+            tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
+            fixed[key] = fix(frame, seen, copies, tag, task.limits)
             # At once: if the job is refused in the end, what was made is known, and removed.
             (folder / RANGES).write_bytes(pickle.dumps(tuple(fixed.values())))
         return fixed[key]
@@ -136,12 +146,9 @@ class Recorder:
 
 def run(task: Task, folder: Path) -> None:
     """Work the range off, or go on until told to stop."""
-    known = {each.key: each for each in task.ranges}
 
     def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
-        if (seen.name, seen.where) not in known:
-            raise UsageError(f"{seen.part} was not there when the job was looked at first")
-        return known[seen.name, seen.where]
+        return found_again(task.ranges, seen)
 
     stream, _, job = _built(task, folder, swap)
     outputs = tuple(
@@ -179,14 +186,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task: Task = pickle.loads((given.folder / TASK).read_bytes())  # noqa: S301 (our own)
     try:
         (inspect if given.act == INSPECT else run)(task, given.folder)
-    except BeadlineError as error:
-        emit({"kind": "failed", "error": type(error).__name__, "message": str(error)})
-        sys.exit(error.exit_code)
-    except Exception as error:
-        from beadline.run.jobs import reason
+    except Exception as error:  # noqa: BLE001 (told, and the process ends with it)
+        sys.exit(_fail(task, error))
 
-        emit({"kind": "failed", "error": type(error).__name__, "message": reason(error)})
-        raise
+
+def _fail(task: Task, error: Exception) -> int:
+    """Tell an error without what is secret in the job; return the code to exit with."""
+    from beadline.run.jobs import reason
+
+    said = str(error) if isinstance(error, BeadlineError) else reason(error)
+    message = _redacted(task, said)
+    emit({"kind": "failed", "error": type(error).__name__, "message": message})
+    if isinstance(error, BeadlineError):
+        return error.exit_code
+    sys.stderr.write(_redacted(task, "".join(traceback.format_exception(error))))
+    return 1
+
+
+def _redacted(task: Task, text: str) -> str:
+    from beadline.run.jobs import open_job
+
+    try:
+        return open_job(task.job).redact(text)
+    except BeadlineError:  # it is the file that is wrong, and its own error holds no secret
+        return text
 
 
 if __name__ == "__main__":

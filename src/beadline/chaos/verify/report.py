@@ -77,6 +77,7 @@ class Report:
     notes: Sequence[str]
     seconds: float
     chosen: bool = False  # by --only
+    options: Sequence[str] = ()  # others that change what is run
 
     @property
     def fine(self) -> bool:
@@ -101,8 +102,12 @@ class Report:
     def replay(self, result: FaultResult) -> str:
         """The command that makes a fault again; a violation with all that led to it."""
         faults = [*result.chain, str(result.fault)] if result.found else [str(result.fault)]
-        only = shlex.quote(",".join(faults))
-        return f"beadline verify {shlex.quote(self.job)} --seed {self.seed} --only {only}"
+        return self.command(",".join(faults))
+
+    def command(self, only: str) -> str:
+        """The command line for these faults, with every option that changes what is run."""
+        words = [self.job, "--seed", str(self.seed), *self.options, "--only", only]
+        return f"beadline verify {shlex.join(words)}"
 
     def unreached(self) -> dict[str, str]:
         """Every crash point at which nobody was killed, with the reason."""
@@ -148,7 +153,7 @@ class Report:
 _ABSENT = "not part of this job: no undisturbed run comes by"
 _NOT_HERE = {
     "kafka.proof": "not part of this job: only after a transaction of Kafka was lost",
-    "kafka.burn": "only after an answer of Kafka was lost on the network, which cannot be cut here",
+    "kafka.burn": "only after an answer of Kafka was lost on the network",
 }
 
 
@@ -201,8 +206,7 @@ def views(report: Report) -> list[RenderableType]:
     for result, violation in report.violations:
         lines.append(f"[bold red]✗[/] {escape(str(result.fault))}: {escape(str(violation))}")
         lines.append(f"  replay: {escape(report.replay(result))}")
-    lines.append(f"[dim]Any fault again: beadline verify {escape(report.job)} --seed "
-                 f"{report.seed} --only FAULT[/]")  # fmt: skip
+    lines.append(f"[dim]Any fault again: {escape(report.command('FAULT'))}[/]")
     lines.append(closing(report))
     return lines
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from beadline import errors
 from beadline.chaos.child import Child
-from beadline.chaos.verify import scratch
+from beadline.chaos.verify import removal, scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
 from beadline.chaos.verify.task import (
     CHECKPOINT,
@@ -38,6 +38,7 @@ from beadline.ids import PartId
 from beadline.run.checkpoint import LOG_FOLDER
 
 CHILD_TIMEOUT_S = 240.0
+Redact = Callable[[str], str]
 
 
 class VerifyFailed(BeadlineError):
@@ -56,6 +57,7 @@ class Round:
     proxies: list[scratch.Proxy] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     scratch_targets: bool = True
+    redact: Redact = str  # takes what is secret in the job out of what its processes say
 
     @property
     def checkpoint(self) -> str:
@@ -75,6 +77,7 @@ class Round:
             self.folder / f"child-{number:03d}.log",
             self.temporary,
             environment=environment,
+            redact=self.redact,
         )
         self.children.append(child)
         return child
@@ -136,13 +139,25 @@ class Round:
         for proxy in self.proxies:
             proxy.stop()
 
-    def remove(self) -> None:
-        """Take the scratch targets away; what cannot be removed is left, and nobody dies of it."""
-        query = query_name(self.found.query, self.task.tag)
-        for name, sink in self.readers.items() if self.scratch_targets else ():
-            with suppress(Exception):
-                scratch.store_of(name, sink).remove(sink, query)
+    def remove(self) -> list[str]:
+        """Take the scratch targets away; what cannot be removed is left, and told."""
+        told = []
+        if self.scratch_targets:
+            claimed = self._claimed()
+            for name, sink in self.readers.items() if claimed is not None else ():
+                removal.abort(name, sink, claimed)
+            query = query_name(self.found.query, self.task.tag)
+            for name, sink in self.readers.items():
+                told += removal.remove(name, sink, query)
         shutil.rmtree(self.folder, ignore_errors=True)
+        return told
+
+    def _claimed(self) -> Any:
+        """The query as the log knows it; None if it never came so far."""
+        with suppress(Exception):
+            state = self._log()
+            return None if state is None or state.claim is None else state.claim.query
+        return None
 
 
 def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
@@ -156,7 +171,7 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
     return found
 
 
-def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
+def inspect(task: Task, folder: Path, temporary: Path, redact: Redact = str) -> tuple[Found, Task]:
     """Look at the job in a process of its own; its errors are raised here.
 
     The task comes back with the connectors that the job was found to need.
@@ -166,7 +181,7 @@ def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
         task.save(folder)
         log = folder / "inspect.log"
         arguments = [str(folder), INSPECT]
-        child = Child("beadline.chaos.verify.job", arguments, log, temporary)
+        child = Child("beadline.chaos.verify.job", arguments, log, temporary, redact=redact)
         try:
             code = child.wait(CHILD_TIMEOUT_S)
         finally:
@@ -180,7 +195,7 @@ def inspect(task: Task, folder: Path, temporary: Path) -> tuple[Found, Task]:
     if not told:
         raise VerifyFailed(f"a look at the job ended with {code}\n{child.complaint()}")
     kind = getattr(errors, str(told[-1]["error"]), UsageError)
-    raise kind(told[-1]["message"])
+    raise kind(redact(str(told[-1]["message"])))
 
 
 def _own(path: Path) -> Any:
@@ -188,16 +203,20 @@ def _own(path: Path) -> Any:
     return pickle.loads(path.read_bytes())  # noqa: S301
 
 
-def remove_ranges(folder: Path) -> None:
+def remove_ranges(folder: Path) -> list[str]:
     """Remove the copies of the sources; also after an inspection that failed half-way."""
     path = folder / RANGES
     if not path.exists():
-        return
+        return []
     from beadline.chaos.verify.topic_range import remove
 
+    told = []
     for fixed in _own(path):
-        with suppress(Exception):
+        try:
             remove(fixed)
+        except Exception as error:  # noqa: BLE001 (whatever a client library raises)
+            told.append(f"the copy of {fixed.name} {fixed.where} is left: {removal.plain(error)}")
+    return told
 
 
 def make_round(
@@ -208,11 +227,14 @@ def make_round(
     *,
     in_place: bool = False,
     proxied: bool = False,
+    redact: Redact = str,
 ) -> Round:
     """New targets; between the job and their servers, proxies if asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     readers: dict[str, Any] = {}
-    made = Round(folder, temporary, task, found, readers, scratch_targets=not in_place)
+    made = Round(
+        folder, temporary, task, found, readers, scratch_targets=not in_place, redact=redact
+    )
     sinks: dict[str, Any] = {}
     by_address: dict[tuple[str, int], scratch.Proxy] = {}
     try:

@@ -8,10 +8,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from rich.markup import escape
 
 from beadline.chaos.plan import NEEDS_DECIDED
 from beadline.chaos.points import EVERY_POINT
@@ -19,41 +21,27 @@ from beadline.chaos.verify import faults, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
 from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.notes import can_expire, check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
 from beadline.chaos.verify.rounds import (
     CHILD_TIMEOUT_S,
+    Redact,
     Round,
     VerifyFailed,
     inspect,
     make_round,
     remove_ranges,
 )
-from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.task import Found, Task
+from beadline.chaos.verify.wish import Wish
 from beadline.errors import UsageError
+from beadline.run.jobs import open_job
 from beadline.sink import Guarantee
 
 # Points that only a fault leads to; the undisturbed run does not come by them.
 AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
 _FENCE = "kafka.fence"
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asked for."""
-
-    job: str
-    seed: int
-    kills: int | None = None
-    minutes: float = 15.0
-    limits: Limits = field(default_factory=Limits)
-    only: tuple[Fault, ...] = ()
-    conf: Mapping[str, Any] = field(default_factory=dict)
-    output_mode: str | None = None
-    in_place: bool = False
-    keep: bool = False
-    fail_fast: bool = False
 
 
 @dataclass
@@ -71,30 +59,42 @@ class Verifier:
         self.began_s = time.monotonic()
         self.tag = f"v{secrets.token_hex(3)}"
         self.rounds = 0
+        self.redact: Redact = str
         self.kept: list[Round] = []
+        self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
         self.slowest_s = 0.0
 
     def run(self) -> Report:
         """Do it; whatever happens, nothing is left running."""
         try:
-            return self._run()
-        finally:
+            report = self._run()
+        except BaseException:
+            self._tidy_up()
+            for text in self.left:  # there is no report that would tell it
+                self.say(escape(text))
+            raise
+        self._tidy_up()
+        return replace(report, notes=(*report.notes, *self.left))
+
+    def _tidy_up(self) -> None:
+        """Remove what was made, and remember what stays."""
+        for made in self.kept:
+            made.end()
+        if not self.wish.keep:
             for made in self.kept:
-                made.end()
-                if not self.wish.keep:
-                    made.remove()
-            if not self.wish.keep:
-                remove_ranges(self.folder / "job")
-                shutil.rmtree(self.folder, ignore_errors=True)
-            shutil.rmtree(self.temporary, ignore_errors=True)
+                self.left += made.remove()
+            self.left += remove_ranges(self.folder / "job")
+            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _run(self) -> Report:
         wish = self.wish
         job = os.path.abspath(wish.job)
         task = Task(job, dict(wish.conf), self.tag, wish.limits, output_mode=wish.output_mode)
         self.say("looking at the job, and copying what its sources hold …")
-        found, task = inspect(task, self.folder / "job", self.temporary)
+        self.redact = open_job(wish.job).redact
+        found, task = inspect(task, self.folder / "job", self.temporary, self.redact)
         if wish.in_place:
             _check_empty(found)
         references, seen = self._references(task, found)
@@ -102,9 +102,7 @@ class Verifier:
         network = any(
             scratch.store_of(each.name, each.sink).address(each.sink) for each in found.sinks
         )
-        expires = not found.stateful and any(
-            scratch.store_of(each.name, each.sink).hurried is not None for each in found.sinks
-        )
+        expires = not found.stateful and any(map(can_expire, found.sinks))
         points = _points(seen, found, expires)
         plan = list(wish.only) or faults.planned(
             wish.seed, wish.kills, points, network=network, expires=expires
@@ -142,6 +140,7 @@ class Verifier:
                 f"(beadline analyze may say what). {'; '.join(differing)}"
             )
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
+        check_any_rows(agreed)
         if found.mode is not Guarantee.EXACTLY_ONCE:
             agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
         return agreed, set(os.listdir(seen))
@@ -154,7 +153,13 @@ class Verifier:
         tag = f"{self.tag}{self.rounds:02d}"
         folder = self.folder / f"round-{self.rounds:02d}"
         made = make_round(
-            replace(task, tag=tag), found, folder, self.temporary, in_place=real, proxied=proxied
+            replace(task, tag=tag),
+            found,
+            folder,
+            self.temporary,
+            in_place=real,
+            proxied=proxied,
+            redact=self.redact,
         )
         self.kept.append(made)
         return made
@@ -191,7 +196,7 @@ class Verifier:
             self.slowest_s = max([self.slowest_s, *(each.seconds for each in chain.done)])
             made.end()
             if not self.wish.keep:
-                made.remove()
+                self.left += made.remove()
                 self.kept.remove(made)
             if self.wish.in_place:
                 why = "in place there is one round only: the range is used up"
@@ -212,15 +217,7 @@ class Verifier:
     def _report(
         self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
     ) -> Report:
-        notes = [each.said for each in found.ranges]
-        for seen in found.sinks:
-            store = scratch.store_of(seen.name, seen.sink)
-            notes += [f"{seen.name}: {store.note(seen.sink)}"] if store.note(seen.sink) else []
-            if store.address(seen.sink) is None:
-                notes.append(f"no network cuts for {seen.name}: {store.no_cuts}")
-            if not references[seen.name].by_epoch:
-                notes.append(f"{seen.name} is compared at the end only")
-        notes += [f"{name} is not compared: it cannot be read back" for name in found.left_out]
+        notes = notes_of(found, references, chosen=bool(self.wish.only))
         if self.wish.keep:
             notes.append(f"everything is kept in {self.folder}, and scratch targets where they are")
         return Report(
@@ -234,6 +231,7 @@ class Verifier:
             notes=tuple(notes),
             seconds=round(time.monotonic() - self.began_s, 1),
             chosen=bool(self.wish.only),
+            options=self.wish.options,
         )
 
 

@@ -6,7 +6,8 @@ A sink of your own is found here too if it brings two methods::
     def shown(self) -> list[tuple]          every row that a reader of the target sees now
 
 and, if it likes: ``remove_scratch(self)``, which takes the target away again; ``grows = True``, if
-rows are added and never changed; ``atomic = True``, if an epoch shows at once.
+rows are added and never changed; ``atomic = True``, if an epoch shows at once. Without one of these
+two it is compared at the end only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Store:
     ``key`` gives the key of a row, for sinks that keep the order of each. ``address`` says where
     the server is, ``proxy`` makes one for it, and ``through`` gives the sink with a proxy instead;
     ``no_cuts`` says why there is none. ``hurried`` gives the sink with a transaction timeout of so
-    many seconds.
+    many seconds. ``no_watch`` says why what it shows in the midst of a run cannot be judged, if it
+    neither grows nor is atomic.
     """
 
     clone: Callable[[Any, Place], Any]
@@ -60,6 +62,7 @@ class Store:
     no_cuts: str = "it has no network between it and its target"
     hurried: Callable[[Any, float], Any] | None = None
     note: Callable[[Any], str] = lambda sink: ""
+    no_watch: str = "its rows change, and an epoch of it does not show at once"
 
 
 def store_of(name: str, sink: Any) -> Store:
@@ -114,4 +117,5 @@ _OWN = Store(
     grows=lambda sink: bool(getattr(sink, "grows", False)),
     atomic=lambda sink: bool(getattr(sink, "atomic", False)),
     no_cuts="a sink of your own: nobody here knows its address",
+    no_watch="it says neither grows = True nor atomic = True",
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from beadline.sinks import MySqlSink, PostgresSink
 
 _TABLE_BYTES_MAX = 63
+_LOCK_TIMEOUT_S = 5  # a table that somebody holds is left, and named
 _LOOPBACK = "127.0.0.1"
 _MADE_UP = ("nextval(", "now(", "current_", "clock_timestamp(", "_random_uuid(", "uuid_generate")
 _POSTGRES_COLUMNS = """SELECT a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
@@ -81,6 +82,7 @@ def _remove_postgres(sink: PostgresSink, query: str) -> None:
     from beadline.sinks.postgres.ledger import MARKERS
 
     with _postgres(sink) as connection:
+        connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
         connection.execute(f"DROP TABLE IF EXISTS {_postgres_name(sink)}")
         for table in (LEDGER, MARKERS):
             name = _postgres_name(sink, table)
@@ -166,6 +168,8 @@ def _remove_mysql(sink: MySqlSink, query: str) -> None:
     from beadline.sinks.mysql.xa import MARKS
 
     with _mysql(sink) as cursor:
+        for setting in ("lock_wait_timeout", "innodb_lock_wait_timeout"):
+            cursor.execute(f"SET SESSION {setting} = {_LOCK_TIMEOUT_S}")
         cursor.execute(f"DROP TABLE IF EXISTS {mysql_quoted(sink.table)}")
         for table in (LEDGER, MARKS):
             cursor.execute("SHOW TABLES LIKE %s", (table,))

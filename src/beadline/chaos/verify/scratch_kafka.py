@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 60.0
 _TOPIC_LENGTH_MAX = 249
+# Copies keep the times of their records, and old ones would be deleted in the midst of the run.
+_CONFIG = {"retention.ms": "-1", "retention.bytes": "-1"}
 Settings = dict[str, Any]
 
 
@@ -55,7 +57,8 @@ def create(settings: Settings, topic: str, count: int) -> None:
     )
 
     admin: Any = AdminClient(settings)
-    made = admin.create_topics([NewTopic(topic, num_partitions=count, replication_factor=-1)])
+    new = NewTopic(topic, num_partitions=count, replication_factor=-1, config=_CONFIG)
+    made = admin.create_topics([new])
     made[topic].result(CALL_TIMEOUT_S)
     deadline_s = time.monotonic() + CALL_TIMEOUT_S
     while time.monotonic() < deadline_s:
@@ -68,16 +71,21 @@ def create(settings: Settings, topic: str, count: int) -> None:
 
 
 def delete(settings: Settings, *topics: str) -> None:
-    """Delete topics; one that is not there is fine."""
-    from confluent_kafka import KafkaException
+    """Delete topics; one that is not there is fine, and one that stays is named."""
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined, unused-ignore]
 
     admin: Any = AdminClient(settings)
-    for future in admin.delete_topics(list(topics), request_timeout=CALL_TIMEOUT_S).values():
+    futures = admin.delete_topics(list(topics), request_timeout=CALL_TIMEOUT_S)
+    stayed = []
+    for topic, future in futures.items():
         try:
             future.result(CALL_TIMEOUT_S)
-        except KafkaException:
-            continue
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                stayed.append(f"{topic} ({error.args[0].str()})")
+    if stayed:
+        raise UsageError(f"Kafka did not delete {', '.join(stayed)}")
 
 
 def consumer(settings: Settings, isolation: str = "read_committed") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -33,7 +34,12 @@ def _client(sink: RedisSink) -> Any:
 
 
 def _keys(sink: RedisSink, client: Any) -> list[bytes]:
-    return sorted(set(client.scan_iter(match=f"{sink.prefix}*", count=1000)))
+    return sorted(set(client.scan_iter(match=pattern(sink.prefix), count=1000)))
+
+
+def pattern(prefix: str) -> str:
+    """What SCAN finds the keys of a prefix by; a prefix may hold what is a pattern to Redis."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
 
 
 def _shown_redis(sink: RedisSink) -> Iterator[tuple[Any, ...]]:

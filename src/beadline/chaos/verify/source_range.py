@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,10 @@ _FILES_KEPT = "files"
 _FIRST_TIME_S = 1_600_000_000
 
 
+# Name, place and options: by this the same source is found again in another process.
+Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much is taken of each source, and in how many epochs."""
@@ -50,19 +54,39 @@ class Limits:
 class SourceRange:
     """One source, fixed: what it was, where its copy is, and what Spark's reader is told."""
 
-    name: str
-    where: str
+    key: Key = field(repr=False)
     path: str | None
-    options: dict[str, str]
+    options: dict[str, str] = field(repr=False)
     said: str
     topics: tuple[str, ...] = ()
     tag: str = ""
     client: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """By which the same source is found again in another process."""
-        return self.name, self.where
+    def name(self) -> str:
+        """The format, as Spark calls it."""
+        return self.key[0]
+
+    @property
+    def where(self) -> str:
+        """The real folder or topics."""
+        return self.key[1]
+
+
+def key_of(seen: SourceSeen) -> Key:
+    """Tell sources apart: two clusters may have one name of a topic, a folder two filters."""
+    return seen.name, seen.where, tuple(sorted(seen.options.items()))
+
+
+def found_again(ranges: Sequence[SourceRange], seen: SourceSeen) -> SourceRange:
+    """The copy of a source, in another process that builds the same job."""
+    same = [each for each in ranges if each.key == key_of(seen)]
+    if not same:  # an option may be made up anew each time, such as one that holds the time
+        near = [each for each in ranges if (each.name, each.where) == (seen.name, seen.where)]
+        same = near if len(near) == 1 else []
+    if not same:
+        raise UsageError(f"{seen.part} was not there when the job was looked at first")
+    return same[0]
 
 
 def fix(frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: Limits) -> SourceRange:
@@ -101,7 +125,7 @@ def _fix_files(frame: DataFrame, seen: SourceSeen, folder: Path, limits: Limits)
     options.pop("basepath", None)
     cut = f", the first {len(taken):,}" if len(taken) < len(paths) else ""
     said = f"{len(paths):,} files of {seen.where}{cut}, {per_epoch} an epoch"
-    return SourceRange(seen.name, seen.where, str(scratch), options, said)
+    return SourceRange(key_of(seen), str(scratch), options, said)
 
 
 def _base(root: str) -> str:

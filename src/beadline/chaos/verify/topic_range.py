@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from beadline.chaos.verify import scratch_kafka as kafka
-from beadline.chaos.verify.source_range import Limits, SourceRange
+from beadline.chaos.verify.source_range import Limits, SourceRange, key_of
 from beadline.errors import UsageError
 from beadline.run.kafka_client import librdkafka_settings
+from beadline.run.positions import GROUP
 
 if TYPE_CHECKING:
     from beadline.guarantee.sources import SourceSeen
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
 _COPY_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 60.0
 _QUEUE_FULL_PAUSE_S = 0.1
-_DROPPED = ("subscribe", "subscribepattern", "assign", "startingoffsets", "maxoffsetspertrigger")
+# The group too: positions in a copy are not for those who watch the lag of the real topic.
+_DROPPED = (
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "maxoffsetspertrigger",
+    GROUP,
+)
 Start = dict[tuple[str, int], int]
 
 
@@ -36,21 +45,34 @@ def fix_topics(seen: SourceSeen, tag: str, limits: Limits) -> SourceRange:
     counts: dict[str, int] = {}
     for topic, partition in starts:
         counts[topic] = max(counts.get(topic, 0), partition + 1)
-    for topic, count in counts.items():
-        kafka.create(settings, kafka.scratch_topic(topic, tag), count)
-    copied = _copy(settings, isolation, starts, tag, limits.records)
-    if not copied:
-        raise UsageError(f"{seen.part} holds no records: there is nothing to verify with.")
     scratch = tuple(kafka.scratch_topic(topic, tag) for topic in counts)
+    try:
+        for topic, count in counts.items():
+            kafka.create(settings, kafka.scratch_topic(topic, tag), count)
+        copied = _copy(settings, isolation, starts, tag, limits.records)
+        if not copied:
+            raise UsageError(f"{seen.part} holds no records: there is nothing to verify with.")
+    except BaseException:
+        with suppress(Exception):  # nobody else knows of them yet
+            kafka.delete(settings, *scratch)
+        raise
     per_epoch = math.ceil(copied / limits.epochs)
-    told = {key: value for key, value in options.items() if key not in _DROPPED}
-    told |= {
-        "subscribe": ",".join(scratch),
+    told = reader_options(options, scratch, per_epoch)
+    said = f"{copied:,} records of {', '.join(counts)}, some {per_epoch:,} an epoch"
+    return SourceRange(key_of(seen), None, told, said, scratch, tag, settings)
+
+
+def reader_options(
+    options: dict[str, str], topics: tuple[str, ...], per_epoch: int
+) -> dict[str, str]:
+    """What Spark's reader of the copies is told: all that the job said, but for where and when."""
+    kept = {key: value for key, value in options.items() if key not in _DROPPED}
+    return {
+        **kept,
+        "subscribe": ",".join(topics),
         "startingoffsets": "earliest",
         "maxoffsetspertrigger": str(per_epoch),
     }
-    said = f"{copied:,} records of {', '.join(counts)}, some {per_epoch:,} an epoch"
-    return SourceRange(seen.name, seen.where, None, told, said, scratch, tag, settings)
 
 
 def remove(fixed: SourceRange) -> None:
@@ -98,7 +120,13 @@ def _copy(
     from confluent_kafka import Producer
 
     each_max = math.ceil(records_max / len(starts)) if records_max else 0
-    producer: Any = Producer({**settings, "enable.idempotence": True})
+    refused: list[str] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is not None:
+            refused.append(f"{message.topic()}: {error.str()}")
+
+    producer: Any = Producer({**settings, "enable.idempotence": True, "on_delivery": delivered})
     copied = 0
     with closing(kafka.consumer(settings, isolation)) as reader:
         for place, offset in starts.items():
@@ -109,10 +137,18 @@ def _copy(
                 if each_max and count >= each_max:
                     break
             copied += count
-    left = producer.flush(_FLUSH_TIMEOUT_S)
-    if left:
-        raise TimeoutError(f"{left} records of the copy were not taken by Kafka")
+    check_taken(producer.flush(_FLUSH_TIMEOUT_S), refused)
     return copied
+
+
+def check_taken(waiting: int, refused: list[str]) -> None:
+    """Refuse a copy that is not whole: every run of the job would lack the same rows."""
+    if refused:
+        raise UsageError(
+            f"Kafka did not take {len(refused):,} records of the copy. The first is of {refused[0]}"
+        )
+    if waiting:
+        raise TimeoutError(f"{waiting} records of the copy were not taken by Kafka")
 
 
 def _produce(producer: Any, topic: str, partition: int, message: Any) -> None:

@@ -1,0 +1,65 @@
+"""What a job file takes from the environment shows in nothing that its processes say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from beadline.chaos.child import Child
+from beadline.chaos.verify.job import main
+from beadline.chaos.verify.source_range import Limits
+from beadline.chaos.verify.task import INSPECT, Task
+from beadline.errors import BeadlineError, UsageError
+from tests.unit.test_job_toml import _as_before, changed
+
+__all__ = ["_as_before"]  # the fixture
+
+SECRET = "hunter2 is my secret"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError(f"no: {SECRET}"), 2), (OSError(f"no: {SECRET}"), 1)]
+)
+def test_the_process_of_the_job(
+    error: Exception,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PASSWORD", SECRET)
+    file = tmp_path / "job.toml"
+    file.write_text(changed(("SELECT *", "SELECT '${PASSWORD}'")), "utf-8")
+    Task(str(file), {}, "v1", Limits()).save(tmp_path)
+
+    def fail(task: Task, folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("beadline.chaos.verify.job.inspect", fail)
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), INSPECT])
+    assert ended.value.code == code
+    out, err = capfd.readouterr()
+    assert "hunter2" not in out + err
+    told = json.loads(out)
+    assert told["error"] == type(error).__name__
+    assert "no: ${PASSWORD}" in told["message"]
+    assert ("Traceback" in err) == (not isinstance(error, BeadlineError))
+
+
+def test_the_log_of_a_child(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = Child(
+        "ast",
+        ["/nowhere/hunter2"],
+        log,
+        tmp_path,
+        redact=lambda text: text.replace("hunter2", "${PASSWORD}"),
+    )
+    assert child.wait(60) != 0
+    child.end()
+    assert "hunter2" in log.read_text("utf-8")
+    assert "/nowhere/${PASSWORD}" in child.complaint()
+    assert "hunter2" not in child.complaint()
