@@ -17,6 +17,7 @@ from beadline.errors import GuaranteeRefused
 from beadline.guarantee import Kind
 from beadline.run.facts import expressions
 from beadline.run.facts import sources as seen_in
+from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.sink import Guarantee
 from beadline.sinks import ConsoleSink, SqliteSink
 from tests.spark.jobs import read, rows_sink, sqlite_job, write_input
@@ -45,6 +46,32 @@ def test_sources_are_read_from_the_plan(spark: SparkSession, tmp_path: Path) -> 
     ]
     (only,) = seen_in(socket(spark))
     assert (only.name, only.where) == ("socket", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("query", "leaves", "stateful"),
+    [
+        ("WITH x AS (SELECT value FROM r) SELECT value FROM x", 1, False),
+        ("WITH x AS (SELECT value FROM r) SELECT * FROM x UNION ALL SELECT * FROM x", 2, False),
+        ("WITH x AS (SELECT value FROM r), unused AS (SELECT 1 FROM r) SELECT * FROM x", 1, False),
+        ("WITH x AS (WITH y AS (SELECT value FROM r) SELECT * FROM y) SELECT * FROM x", 1, False),
+        ("WITH x AS (SELECT value, rand() FROM r) SELECT value FROM x", 1, False),
+        ("WITH x AS (SELECT value FROM r) SELECT value, count(*) FROM x GROUP BY value", 1, True),
+    ],
+)
+def test_with_in_sql_is_seen_through(
+    spark: SparkSession, tmp_path: Path, query: str, leaves: int, stateful: bool
+) -> None:
+    sources.rate(spark).createOrReplaceTempView("r")
+    frame = spark.sql(query)
+    assert [seen.name for seen in seen_in(frame)] == ["rate"] * leaves
+    assert len(source_options(frame)) == leaves
+    assert is_stateful(frame) is stateful
+    assert is_narrow(frame) is not stateful
+    assert chance(frame) == (["Rand"] if "rand" in query else [])
+    report = exactly_once(frame, "job").to(rows_sink(tmp_path)).guarantee()
+    assert report.level is Guarantee.EXACTLY_ONCE
+    assert Kind.SOURCE not in {found.kind for found in report.warnings}
 
 
 def diced(value: int) -> float:

@@ -127,9 +127,9 @@ def _files(seen: SourceSeen) -> Iterator[Finding]:
     yield _found(
         seen,
         EXACTLY,
-        "the checkpoint names the files of each epoch; a file that is gone stops the query, and "
-        "one that is changed in place after it was listed, or that comes in with an old "
-        "modification time, is not noticed",
+        "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
+        "given again stops the query, and one that is changed in place after it was listed, or "
+        "that comes in with an old modification time, is not noticed",
         "move files in whole, by a rename, and leave them alone until their epoch is committed",
     )
 

@@ -10,7 +10,7 @@ from beadline.guarantee.plan import ExpressionSeen, PlanSeen
 from beadline.guarantee.report import Kind
 from beadline.guarantee.settings import KEYS
 from beadline.guarantee.sources import SourceSeen
-from beadline.run.plan import is_stateful, nodes, streaming_leaves
+from beadline.run.plan import is_stateful, nodes, plan_of, streaming_leaves
 from beadline.run.python_code import calls_by_chance
 from beadline.sink import BoundSink
 
@@ -50,7 +50,7 @@ def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = 
 
 def sources(frame: DataFrame) -> Iterator[SourceSeen]:
     """Yield the streaming sources of a plan, in its order."""
-    for leaf in streaming_leaves(frame._jdf.queryExecution().analyzed()):
+    for leaf in streaming_leaves(plan_of(frame)):
         yield _SHAPES.get(leaf.getClass().getSimpleName(), _other)(leaf)
 
 
@@ -81,7 +81,7 @@ _WHERE = ("subscribe", "subscribepattern", "assign", "path", "host")
 
 def expressions(frame: DataFrame) -> Iterator[ExpressionSeen]:
     """Yield what in a plan may answer differently when it is run again, and the clocks."""
-    for node in nodes(frame._jdf.queryExecution().analyzed()):
+    for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
 

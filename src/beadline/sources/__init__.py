@@ -36,9 +36,10 @@ def files(
 
     Guarantee: exactly-once, for files that are put there whole (by a rename) and are neither
     changed nor deleted before their epoch is committed: Spark's checkpoint names the files of each
-    epoch, so an epoch that is given again has the same rows, and fails if one of them is gone. A
-    file whose modification time is more than ``maxFileAge`` (7 days) behind the newest is not
-    seen. ``max_files_per_epoch`` bounds an epoch; without it the first one takes all that is there.
+    epoch, so an epoch that is given again has the same rows; if one of its files is gone by then,
+    Beadline stops the query, where Spark would leave the file out. A file whose modification time
+    is more than ``maxFileAge`` (7 days) behind the newest is not seen. ``max_files_per_epoch``
+    bounds an epoch; without it the first one takes all that is there.
 
     ``schema`` is needed for every format but text: a stream does not guess its columns. Other
     ``options`` go to Spark's reader.
