@@ -110,6 +110,8 @@ def journaled(
     Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
     it. What the sender had handed over and was not on the disk yet when this process died is lost,
     unless the sender is told: a ``Receiver`` of your own may acknowledge after ``journal.sync()``.
+    If it dies between the two, the sender sends again and the value is there twice: let the sender
+    give each value an id, and drop repeats by that.
     It only takes in while the query runs.
     """
     from beadline.sources._journaled import read_journaled
