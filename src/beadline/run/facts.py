@@ -11,7 +11,7 @@ from beadline.guarantee.report import Kind
 from beadline.guarantee.settings import KEYS
 from beadline.guarantee.sources import SourceSeen
 from beadline.run.plan import is_stateful, nodes, plan_of, streaming_leaves
-from beadline.run.python_code import calls_by_chance
+from beadline.run.python_code import calls_by_chance, can_be_read
 from beadline.sink import BoundSink
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _parts(expression: Any) -> Iterator[ExpressionSeen]:
     unreadable = False
     if name in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
         function = _function(expression)
-        unreadable = function is None
         chance = calls_by_chance(function) if function is not None else ()
+        unreadable = not chance and (function is None or not can_be_read(function))
     yield ExpressionSeen(name, text, deterministic, chance, unreadable)
 
 
