@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -167,3 +169,54 @@ def test_analyze_exits_with_3_if_run_would_refuse(run: Run, tmp_path: Path) -> N
     code, out, _ = run(job, command="analyze")
     assert code == 3
     assert "at-most-once, and was to be exactly-once; run would refuse it" in out
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("spark.sql.files.ignoreMissingFiles", "rows lost without a word"),
+        ("spark.sql.files.ignoreCorruptFiles", "rows lost without a word"),
+        ("spark.sql.adaptive.streaming.stateless.enabled", "into other parts"),
+    ],
+)
+def test_analyze_sees_settings_that_run_refuses(
+    run: Run, spark: SparkSession, tmp_path: Path, key: str, words: str
+) -> None:
+    write_input(tmp_path / "in", 1)
+    job = job_file(tmp_path, GOOD)
+    adaptive = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(adaptive)
+    spark.conf.set(adaptive, "true")
+    spark.conf.set(key, "true")
+    try:
+        code, out, _ = run(job, command="analyze")
+        assert (code, "run would refuse it" in out, key in out) == (3, True, True)
+        code, out, _ = run(job, "--json", command="analyze")
+        found = json.loads(out.splitlines()[-1])
+        assert (code, found["refused"], len(found["problems"])) == (3, True, 1)
+        assert words in found["problems"][0]
+        refused, _, _ = run(job)
+        assert refused == 2
+    finally:
+        spark.conf.unset(key)
+        spark.conf.set(adaptive, str(before))
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "job.py", "__pycache__"}
+
+
+def test_analyze_sees_a_checkpoint_that_run_refuses(run: Run, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    job = job_file(tmp_path, f'CHECKPOINT = "s3a://bucket/checkpoint"\n{GOOD}')
+    code, out, _ = run(job, command="analyze")
+    assert code == 3
+    assert "not proven to have one winner" in out
+
+
+def test_functions_that_are_wrapped_or_cannot_be_read(spark: SparkSession) -> None:
+    rate = sources.rate(spark)
+    assert chance(rate.select(udf(functools.partial(diced), "double")("value"))) == ["PythonUDF"]
+    (seen,) = [
+        each
+        for each in expressions(rate.select(udf(functools.partial(np.sin), "double")("value")))
+        if each.name == "PythonUDF"
+    ]
+    assert (seen.chance, seen.unreadable) == ((), True)
