@@ -20,6 +20,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
     └── EpochFailed                     1
         ├── PrepareFailed                   nothing of the epoch was decided; it will be given again
+        ├── SourceGone                      what an epoch was planned with cannot be read again
         ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
         ├── PartLost                        decided, and proven absent from the outside system
@@ -105,6 +106,10 @@ class EpochFailed(BeadlineError):
 
 class PrepareFailed(EpochFailed):
     """Preparing failed. Nothing of the epoch was decided, and Spark will give it again."""
+
+
+class SourceGone(EpochFailed):
+    """An epoch is given again, and the source no longer has all of its rows."""
 
 
 class RowsRefused(EpochFailed):

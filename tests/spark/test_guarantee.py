@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +19,7 @@ from beadline.errors import GuaranteeRefused
 from beadline.guarantee import Kind
 from beadline.run.facts import expressions
 from beadline.run.facts import sources as seen_in
+from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.sink import Guarantee
 from beadline.sinks import ConsoleSink, SqliteSink
 from tests.spark.jobs import read, rows_sink, sqlite_job, write_input
@@ -45,6 +48,32 @@ def test_sources_are_read_from_the_plan(spark: SparkSession, tmp_path: Path) -> 
     ]
     (only,) = seen_in(socket(spark))
     assert (only.name, only.where) == ("socket", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("query", "leaves", "stateful"),
+    [
+        ("WITH x AS (SELECT value FROM r) SELECT value FROM x", 1, False),
+        ("WITH x AS (SELECT value FROM r) SELECT * FROM x UNION ALL SELECT * FROM x", 2, False),
+        ("WITH x AS (SELECT value FROM r), unused AS (SELECT 1 FROM r) SELECT * FROM x", 1, False),
+        ("WITH x AS (WITH y AS (SELECT value FROM r) SELECT * FROM y) SELECT * FROM x", 1, False),
+        ("WITH x AS (SELECT value, rand() FROM r) SELECT value FROM x", 1, False),
+        ("WITH x AS (SELECT value FROM r) SELECT value, count(*) FROM x GROUP BY value", 1, True),
+    ],
+)
+def test_with_in_sql_is_seen_through(
+    spark: SparkSession, tmp_path: Path, query: str, leaves: int, stateful: bool
+) -> None:
+    sources.rate(spark).createOrReplaceTempView("r")
+    frame = spark.sql(query)
+    assert [seen.name for seen in seen_in(frame)] == ["rate"] * leaves
+    assert len(source_options(frame)) == leaves
+    assert is_stateful(frame) is stateful
+    assert is_narrow(frame) is not stateful
+    assert chance(frame) == (["Rand"] if "rand" in query else [])
+    report = exactly_once(frame, "job").to(rows_sink(tmp_path)).guarantee()
+    assert report.level is Guarantee.EXACTLY_ONCE
+    assert Kind.SOURCE not in {found.kind for found in report.warnings}
 
 
 def diced(value: int) -> float:
@@ -140,3 +169,54 @@ def test_analyze_exits_with_3_if_run_would_refuse(run: Run, tmp_path: Path) -> N
     code, out, _ = run(job, command="analyze")
     assert code == 3
     assert "at-most-once, and was to be exactly-once; run would refuse it" in out
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("spark.sql.files.ignoreMissingFiles", "rows lost without a word"),
+        ("spark.sql.files.ignoreCorruptFiles", "rows lost without a word"),
+        ("spark.sql.adaptive.streaming.stateless.enabled", "into other parts"),
+    ],
+)
+def test_analyze_sees_settings_that_run_refuses(
+    run: Run, spark: SparkSession, tmp_path: Path, key: str, words: str
+) -> None:
+    write_input(tmp_path / "in", 1)
+    job = job_file(tmp_path, GOOD)
+    adaptive = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(adaptive)
+    spark.conf.set(adaptive, "true")
+    spark.conf.set(key, "true")
+    try:
+        code, out, _ = run(job, command="analyze")
+        assert (code, "run would refuse it" in out, key in out) == (3, True, True)
+        code, out, _ = run(job, "--json", command="analyze")
+        found = json.loads(out.splitlines()[-1])
+        assert (code, found["refused"], len(found["problems"])) == (3, True, 1)
+        assert words in found["problems"][0]
+        refused, _, _ = run(job)
+        assert refused == 2
+    finally:
+        spark.conf.unset(key)
+        spark.conf.set(adaptive, str(before))
+    assert {path.name for path in tmp_path.iterdir()} <= {"in", "job.py", "__pycache__"}
+
+
+def test_analyze_sees_a_checkpoint_that_run_refuses(run: Run, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 1)
+    job = job_file(tmp_path, f'CHECKPOINT = "s3a://bucket/checkpoint"\n{GOOD}')
+    code, out, _ = run(job, command="analyze")
+    assert code == 3
+    assert "not proven to have one winner" in out
+
+
+def test_functions_that_are_wrapped_or_cannot_be_read(spark: SparkSession) -> None:
+    rate = sources.rate(spark)
+    assert chance(rate.select(udf(functools.partial(diced), "double")("value"))) == ["PythonUDF"]
+    (seen,) = [
+        each
+        for each in expressions(rate.select(udf(functools.partial(np.sin), "double")("value")))
+        if each.name == "PythonUDF"
+    ]
+    assert (seen.chance, seen.unreadable) == ((), True)

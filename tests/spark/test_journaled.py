@@ -141,3 +141,27 @@ def test_bad_settings(spark: SparkSession, tmp_path: Path) -> None:
         sources.journaled(spark, receiver, str(tmp_path), keep_bytes=-1)
     with pytest.raises(BadSetting, match="local disk"):
         sources.journaled(spark, receiver, "hdfs://far/journal")
+
+
+class OnAFullDisk(Receiver):
+    """The first value is journaled, and no other."""
+
+    def receive(self, journal: Journal) -> None:
+        def full() -> None:
+            raise OSError(28, "No space left on device")
+
+        if not journal.durable:
+            journal.append(b"first")
+            journal.sync()
+        journal._write_out = full  # type: ignore[method-assign]
+        journal.append(b"second")
+        journal.sync()
+
+
+def test_a_journal_that_cannot_be_written_ends_the_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = started(spark, tmp_path, OnAFullDisk())
+    with pytest.raises(Exception, match=r"could not be written: OSError: .*No space left"):
+        query.awaitTermination(60)
+    assert [value for _, value in shown(tmp_path)] == ["first"]

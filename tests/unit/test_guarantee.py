@@ -194,3 +194,28 @@ def test_settings(key: str, value: str, stateful: bool, level: Guarantee) -> Non
     assert [found.part for found in report.warnings] == [f"{key}={value}"]
     if stateful:
         assert judge(facts(conf={key: value})).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "words"),
+    [
+        ({}, EXACTLY, "read again from there"),
+        ({"failondataloss": "true", "ignorechanges": "false"}, EXACTLY, "read again from there"),
+        ({"failondataloss": "False"}, AT_MOST, "passed over without a word"),
+        ({"ignorechanges": "true"}, AT_LEAST, "read a second time"),
+        ({"ignorechanges": "true", "failondataloss": "false"}, AT_MOST, "passed over"),
+    ],
+)
+def test_options_of_a_delta_source(options: dict[str, str], level: Guarantee, words: str) -> None:
+    found = judge_source(SourceSeen("delta", "/table", options))
+    weakest = min(found, key=lambda each: each.level)
+    assert weakest.level is level
+    assert words in weakest.why
+
+
+@pytest.mark.parametrize("name", ["ignoreDeletes", "skipChangeCommits"])
+def test_what_a_delta_source_leaves_out_on_purpose_is_told(name: str) -> None:
+    told, rest = judge_source(SourceSeen("delta", "/table", {name.lower(): "true"}))
+    assert (told.level, told.warning, rest.warning) == (EXACTLY, True, False)
+    assert f"{name} is true" in told.why
+    assert "on purpose" in told.why

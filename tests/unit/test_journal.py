@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from beadline.errors import BadSetting
 from beadline.sources import SocketReceiver, _journal
-from beadline.sources._journal import Journal, JournalProblem, read, segments
+from beadline.sources._journal import Journal
+from beadline.sources._segments import JournalProblem, read, segments
 
 
 def values(folder: Path, start: int, end: int) -> list[bytes]:
@@ -59,7 +64,7 @@ def test_written_but_not_synced_when_the_process_died(tmp_path: Path) -> None:
     """The disk has it, though nobody was told: it is kept."""
     journal = filled(tmp_path, b"a")
     journal.append(b"b")
-    journal._file.flush()
+    journal._write_out()
     again = _after_a_crash(journal)
     assert values(tmp_path, 0, again.durable) == [b"a", b"b"]
 
@@ -76,7 +81,7 @@ def test_a_torn_end_is_cut_and_its_positions_are_left_out(tmp_path: Path, torn: 
     journal = filled(tmp_path, b"a", b"b")
     offered = journal.durable
     journal.append(b"torn")
-    journal._file.flush()
+    journal._write_out()
     with last(tmp_path).open("rb+") as file:
         file.truncate(offered + torn)
     again = _after_a_crash(journal)
@@ -147,3 +152,127 @@ def test_a_value_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_address_that_is_none(host: str, port: int) -> None:
     with pytest.raises(BadSetting, match="a host and a port"):
         SocketReceiver(host, port)
+
+
+LIMITED = """
+import resource, sys
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from beadline.sources import _journal
+from beadline.sources._journal import Journal
+from beadline.sources._segments import JournalProblem
+
+folder, size, often, _journal.BUFFER_BYTES_MAX = Path(sys.argv[1]), *map(int, sys.argv[2:])
+journal = Journal(folder)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+kept, waiting, failed = [], [], 0
+
+def sync():
+    global waiting, failed
+    before = journal.durable
+    try:
+        journal.sync()
+        kept.extend(waiting)
+    except (OSError, JournalProblem):
+        failed += 1
+        assert journal.durable == before
+    waiting = []
+
+def append(number, size):
+    global failed
+    try:
+        journal.append(b"%d " % number + b"x" * size)
+        waiting.append(number)
+    except OSError:
+        failed += 1
+
+for number in range(70):
+    append(number, size)
+    if number % often == often - 1:
+        sync()
+sync()
+assert failed, "the limit was not met"
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+sync()
+for number in range(70, 140):
+    append(number, size)
+sync()
+assert kept[-70:] == list(range(70, 140)), kept
+print(journal.durable, *kept)
+"""
+
+
+@pytest.mark.parametrize("buffer", [1, 20_000, 16 << 20])
+@pytest.mark.parametrize("often", [1, 7, 70])
+@pytest.mark.parametrize("size", [9_000, 140_000])
+def test_a_full_disk_loses_nothing_that_was_acknowledged(
+    tmp_path: Path, size: int, often: int, buffer: int
+) -> None:
+    """A limit on the size of files stands in for the disk: some bytes are written, then none."""
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), str(size), str(often), str(buffer)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+    end, *kept = map(int, child.stdout.split())
+    assert [int(value.split()[0]) for value in values(tmp_path, 0, end)] == kept
+    again = Journal(tmp_path)
+    again.append(b"-1")
+    assert [int(value.split()[0]) for value in values(tmp_path, 0, again.sync())] == [*kept, -1]
+
+
+def test_an_error_of_append_is_told_again_by_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever acknowledges by sync must not count what the failed append took with it."""
+    journal = filled(tmp_path, b"a")
+    durable = journal.durable
+    journal.append(b"taken")
+    monkeypatch.setattr(_journal, "BUFFER_BYTES_MAX", 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            journal.append(b"refused")
+    with pytest.raises(JournalProblem, match="Do not acknowledge"):
+        journal.sync()
+    assert journal.durable == durable
+    journal.append(b"b")
+    assert values(tmp_path, 0, journal.sync()) == [b"a", b"b"]
+    assert journal.problem is None
+
+
+def test_after_a_failed_fsync_a_new_segment_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second fsync of the same file may say yes to pages that the first one gave up."""
+    journal = filled(tmp_path, b"a")
+    before = last(tmp_path)
+    size = before.stat().st_size
+    journal.append(b"lost")
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            journal.sync()
+        assert journal.durable == size
+        journal.append(b"lost too")
+        with pytest.raises(OSError, match="No space"):
+            journal.sync()
+    journal.append(b"b")
+    end = journal.sync()
+    assert last(tmp_path) != before
+    assert before.stat().st_size == size
+    assert values(tmp_path, 0, end) == [b"a", b"b"]
+    journal.close()
+    assert values(tmp_path, 0, Journal(tmp_path).durable) == [b"a", b"b"]
+
+
+def test_nothing_is_appended_to_a_closed_journal(tmp_path: Path) -> None:
+    journal = filled(tmp_path, b"a")
+    journal.close()
+    with pytest.raises(JournalProblem, match="closed"):
+        journal.append(b"b")
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -44,7 +44,9 @@ def test_counting() -> None:
         (AT_LEAST, 0, 0, "exactly-once", True),
         (AT_LEAST, 1, 0, "at-most-once", False),
         (AT_MOST, 1, 0, "at-most-once", True),
-        (AT_MOST, 1, 1, "lost and twice", True),
+        (AT_MOST, 0, 0, "exactly-once", True),
+        (AT_MOST, 0, 1, "at-least-once", False),
+        (AT_MOST, 1, 1, "lost and twice", False),
     ],
 )
 def test_what_is_held(

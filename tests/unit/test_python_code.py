@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import math
 import random
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -11,11 +14,12 @@ from datetime import datetime as moment
 from random import randint
 from time import time as now
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from beadline.run.python_code import calls_by_chance
+from beadline.run.python_code import calls_by_chance, can_be_read
 
 
 def inside(row: int) -> float:
@@ -48,6 +52,28 @@ class Stamper:
         return f"{row} {uuid.uuid4()}"
 
 
+class Clock:
+    def __call__(self, row: int) -> float:
+        return row + time.time()
+
+
+class Dated:
+    def __init__(self, row: int) -> None:
+        self.day = datetime.date.today()
+
+
+@functools.lru_cache
+def cached(row: int) -> int:
+    return row + time.time_ns()
+
+
+clock = Clock()
+
+
+def applied(function: Callable[[int], Any], row: int) -> Any:
+    return function(row)
+
+
 @pytest.mark.parametrize(
     ("function", "names"),
     [
@@ -64,6 +90,22 @@ class Stamper:
         (generator, {"random.random"}),
         (enclosing(), {"time.time"}),
         (Stamper().stamp, {"uuid.uuid4"}),
+        (functools.partial(through), {"time.time_ns"}),
+        (functools.partial(functools.partial(through), 1), {"time.time_ns"}),
+        (functools.partial(applied, helper), {"time.time_ns"}),
+        (functools.partial(applied, function=lambda row: randint(1, row)), {"random.randint"}),
+        (functools.partial(random.randint, 1), {"random.randint"}),
+        (functools.partial(Stamper().stamp, 1), {"uuid.uuid4"}),
+        (Clock(), {"time.time"}),
+        (Clock().__call__, {"time.time"}),
+        (lambda row: clock(row) + 1, {"time.time"}),
+        (Dated, {"datetime.date.today"}),
+        (cached, {"time.time_ns"}),
+        (lambda row: cached(row) + 1, {"time.time_ns"}),
+        (lambda row: uuid4(), {"uuid.uuid4"}),
+        (time.time, {"time.time"}),
+        (uuid4, {"uuid.uuid4"}),
+        (np.random.rand, {"numpy.random.rand"}),
     ],
 )
 def test_chance_is_found(function: Callable[..., Any], names: set[str]) -> None:
@@ -83,3 +125,39 @@ def test_chance_is_found(function: Callable[..., Any], names: set[str]) -> None:
 )
 def test_what_is_always_the_same_is_not(function: Callable[..., Any]) -> None:
     assert calls_by_chance(function) == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "readable"),
+    [
+        (helper, True),
+        (functools.partial(applied, helper), True),
+        (functools.partial(math.pow, 2), True),
+        (Stamper().stamp, True),
+        (Clock(), True),
+        (Dated, True),
+        (cached, True),
+        (len, True),
+        (str.upper, True),
+        ("-".join, True),
+        (int, True),
+        (np.sin, False),
+        (functools.partial(np.sin), False),
+        (np.vectorize(np.sin).pyfunc, False),
+    ],
+)
+def test_code_that_cannot_be_looked_into_is_told(
+    function: Callable[..., Any], readable: bool
+) -> None:
+    assert can_be_read(function) is readable
+
+
+def test_a_module_that_the_driver_has_not_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draws(row: int) -> Any:
+        import numpy.random
+
+        return numpy.random.rand(row) + time.time()
+
+    for name in ("numpy", "numpy.random"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert calls_by_chance(draws) == ("time.time",)

@@ -42,6 +42,8 @@ def analyze(
     Refused is what `run` would not start. Reads the job's plan and settings, and asks the servers
     of its sinks. Nothing is written.
     """
+    from beadline.run.analyze import analyze as judged
+
     out = output(json)
     file = open_job(job)
     if not verbose:
@@ -50,7 +52,10 @@ def analyze(
     try:
         settings = {**file.conf, **settings_of(conf)}
         with job_session(file, settings, "analyze") as spark:
-            reports = [plan.stream.guarantee(restart_s=restart) for plan in file.plan(spark)]
+            reports = [
+                judged(plan.stream, restart, plan.checkpoint, plan.options)
+                for plan in file.plan(spark)
+            ]
     except Exception as error:
         if verbose:
             show_trace(file, error)
@@ -59,10 +64,10 @@ def analyze(
         out.show(report.to_dict(), *views(report))
     if file.several:  # the last line is about all of them
         worst = min(reports, key=lambda report: report.level)
-        refused = any(report.refusals for report in reports)
+        refused = any(report.refused for report in reports)
         whole = {"level": str(worst.level), "refused": refused}
         out.show({"job": str(file.path), **whole, "queries": [each.query for each in reports]})
-    if any(report.refusals for report in reports):
+    if any(report.refused for report in reports):
         raise typer.Exit(GuaranteeRefused.exit_code)
 
 
@@ -74,6 +79,8 @@ def views(report: Report) -> list[RenderableType]:
     if report.level < report.asked:
         verdict.append(f", and was to be {report.asked}")
         verdict.append("; run would refuse it" if report.refusals else ", which was allowed")
+    for problem in report.problems:
+        verdict.append(f"\nrun would refuse it: {problem}", style="red")
     table = Table(expand=False)
     for title in ("part", "keeps", "why, and what would help"):
         table.add_column(title, overflow="fold")

@@ -59,6 +59,7 @@ class Report:
     query: str
     asked: Guarantee
     findings: tuple[Finding, ...]
+    problems: tuple[str, ...] = ()  # what start() refuses whatever the level: settings, checkpoint
 
     @property
     def level(self) -> Guarantee:
@@ -83,13 +84,19 @@ class Report:
         """The parts for which ``start()`` refuses: below the function's name, and not allowed."""
         return tuple(f for f in self.findings if f.level < self.asked and not f.allowed)
 
+    @property
+    def refused(self) -> bool:
+        """Whether ``start()`` would refuse the query."""
+        return bool(self.refusals or self.problems)
+
     def to_dict(self) -> dict[str, Any]:
         """The report for programs."""
         return {
             "query": self.query,
             "asked": str(self.asked),
             "level": str(self.level),
-            "refused": bool(self.refusals),
+            "refused": self.refused,
+            "problems": list(self.problems),
             "limits": [found.to_dict() for found in self.limits],
             "warnings": [found.to_dict() for found in self.warnings],
             "findings": [found.to_dict() for found in self.findings],
@@ -103,6 +110,7 @@ class Report:
         lines = [f"query {self.query!r} is {self.level}"]
         if self.level < self.asked:
             lines[0] += f", and was to be {self.asked}"
+        lines += [f"start() refuses it: {problem}" for problem in self.problems]
         for title, findings in (
             ("limited by", self.limits),
             ("know that", [found for found in self.warnings if found not in self.limits]),

@@ -127,9 +127,9 @@ def _files(seen: SourceSeen) -> Iterator[Finding]:
     yield _found(
         seen,
         EXACTLY,
-        "the checkpoint names the files of each epoch; a file that is gone stops the query, and "
-        "one that is changed in place after it was listed, or that comes in with an old "
-        "modification time, is not noticed",
+        "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
+        "given again stops the query, and one that is changed in place after it was listed, or "
+        "that comes in with an old modification time, is not noticed",
         "move files in whole, by a rename, and leave them alone until their epoch is committed",
     )
 
@@ -139,7 +139,55 @@ def _rate(seen: SourceSeen) -> Iterator[Finding]:
     yield _found(seen, EXACTLY, "a row is a function of its number; it can always be made again")
 
 
-@_judged("delta", "iceberg", "hudi")
+@_judged("delta")
+def _delta(seen: SourceSeen) -> Iterator[Finding]:
+    weaker = False
+    for name, risky, level, why, cure in _DELTA:
+        if seen.option(name, "") == risky:
+            weaker = weaker or level is not EXACTLY
+            warning = level is EXACTLY
+            yield _found(seen, level, f"{name} is {risky}: {why}", cure, warning=warning)
+    if not weaker:
+        yield from _table(seen)
+
+
+# Options of Delta's source: with which value, what is left of the promise, why, and what helps.
+_DELTA = (
+    (
+        "failOnDataLoss",
+        "false",
+        AT_MOST,
+        "versions whose log or files are gone before they were read are passed over without a word",
+        "leave failOnDataLoss at true, and keep the table's history for longer",
+    ),
+    (
+        "ignoreChanges",
+        "true",
+        AT_LEAST,
+        "when a file is rewritten (UPDATE, MERGE, DELETE), the rows in it that did not change are "
+        "read a second time",
+        "read the table's change data feed, or use skipChangeCommits",
+    ),
+    (
+        "skipChangeCommits",
+        "true",
+        EXACTLY,
+        "commits that change or delete rows are left out on purpose, with all that is in them, new "
+        "rows of a MERGE included; appended rows are read once",
+        "read the table's change data feed if changes are to be seen",
+    ),
+    (
+        "ignoreDeletes",
+        "true",
+        EXACTLY,
+        "commits that only delete are left out on purpose: rows that were read before stay in the "
+        "sinks",
+        "read the table's change data feed if deletes are to be seen",
+    ),
+)
+
+
+@_judged("iceberg", "hudi")
 def _table(seen: SourceSeen) -> Iterator[Finding]:
     yield _found(
         seen,

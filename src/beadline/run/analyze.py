@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from beadline.errors import BadSetting
 from beadline.files import qualify
 from beadline.guarantee.judge import judge
 from beadline.ids import QueryId
@@ -30,12 +32,34 @@ class Checked:
     writer: DataStreamWriter
 
 
-def analyze(stream: Stream, restart_s: float | None = None) -> Report:
-    """Judge a stream by its plan, its settings, and what the servers of its sinks say."""
+def analyze(
+    stream: Stream,
+    restart_s: float | None = None,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Report:
+    """Judge a stream by its plan, its settings, and what the servers of its sinks say.
+
+    What a start would refuse beside the level is in the report too, as far as it is known here.
+    """
     checks.check_stream(stream)
     query = QueryId(stream.name, uuid.uuid4().hex, "file:///nowhere")
     sinks = checks.bind(stream, query, refuse=False)
-    return judge(facts(stream, sinks, restart_s))
+    problems = tuple(_problems(stream, checkpoint, options or {}))
+    return replace(judge(facts(stream, sinks, restart_s)), problems=problems)
+
+
+def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield what breaks a rule of the protocol, whatever the level; nothing is tried out."""
+    try:
+        checks.check_settings(stream, dict(options))
+    except BadSetting as error:
+        yield str(error)
+    try:
+        if checkpoint is not None:
+            checks.check_rule(qualify(checkpoint), stream.mode)
+    except BadSetting as error:
+        yield str(error)
 
 
 def check_start(stream: Stream, settings: Settings) -> Checked:

@@ -74,17 +74,22 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
 
 
 def check_files(checkpoint: str, mode: Guarantee) -> None:
-    """The checkpoint's file system must be able to keep the log's rule."""
+    """The checkpoint's file system must be able to keep the log's rule; a link is tried out."""
+    check_rule(checkpoint, mode)
+    if checkpoint.startswith("file:") and not can_link(checkpoint):
+        raise BadSetting(
+            f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
+            f"create-if-absent has one winner. Use another disk, or hdfs:. {_NOTHING}"
+        )
+
+
+def check_rule(checkpoint: str, mode: Guarantee) -> None:
+    """The same, by the name of the file system alone."""
     if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Use a local disk or hdfs:, or "
             f"at_least_once(). {_NOTHING}"
-        )
-    if checkpoint.startswith("file:") and not can_link(checkpoint):
-        raise BadSetting(
-            f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
-            f"create-if-absent has one winner. Use another disk, or hdfs:. {_NOTHING}"
         )
 
 

@@ -27,6 +27,7 @@ from beadline.run.checksum import ORDERED, SUMMED, supported
 from beadline.run.plan import is_narrow
 from beadline.run.refusals import Refusals, RefusedAgain, Refusing, keeping, parse
 from beadline.run.slots import SLOTS, Owners
+from beadline.run.source_files import PlannedFiles
 from beadline.run.tasks import CHECKSUM, TICKET, Task, prepare_task, publish_task
 from beadline.sink import BoundSink, FrameSink, Prepared, Sink
 
@@ -45,6 +46,7 @@ class Engine:
     """What all epochs of one running query have in common."""
 
     progress: SparkProgress
+    planned: PlannedFiles
     rows: Mapping[str, Rows]
     stateful: bool
     narrow: bool
@@ -82,6 +84,7 @@ class SparkBatch:
         self._engine = engine
         self._frame = frame
         self._number = number
+        self._checked = False
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(engine.progress.sync, number)
 
@@ -110,6 +113,7 @@ class SparkBatch:
         in secret, and two sinks could then hold different rows of one epoch (rule 9). With the
         lineage cut, the job fails instead, the epoch is not decided, and is given again.
         """
+        self._check_source()
         # A rows= that prunes (a limit, a filter that is never true) would leave state unmoved.
         eager = self._engine.stateful and bool(self._engine.rows)
         if sinks < 2 and not eager:
@@ -196,12 +200,20 @@ class SparkBatch:
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
         if self._engine.stateful:
+            self._check_source()
             self._frame.write.format("noop").mode("overwrite").save()
+
+    def _check_source(self) -> None:
+        """Rows are about to be made: they must be those that the epoch was planned with."""
+        if not self._checked:
+            self._engine.planned.check(self._number)
+            self._checked = True
 
     def _rows_of(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
     ) -> DataFrame:
         """Return what the sink is given: its share of the epoch's rows, or dead letters."""
+        self._check_source()
         rows = self._engine.rows.get(sink.name)
         if refused is not None:
             wanted = sink.sink.dead_letter_columns

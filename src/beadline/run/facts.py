@@ -10,8 +10,8 @@ from beadline.guarantee.plan import ExpressionSeen, PlanSeen
 from beadline.guarantee.report import Kind
 from beadline.guarantee.settings import KEYS
 from beadline.guarantee.sources import SourceSeen
-from beadline.run.plan import is_stateful, nodes, streaming_leaves
-from beadline.run.python_code import calls_by_chance
+from beadline.run.plan import is_stateful, nodes, plan_of, streaming_leaves
+from beadline.run.python_code import calls_by_chance, can_be_read
 from beadline.sink import BoundSink
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = 
 
 def sources(frame: DataFrame) -> Iterator[SourceSeen]:
     """Yield the streaming sources of a plan, in its order."""
-    for leaf in streaming_leaves(frame._jdf.queryExecution().analyzed()):
+    for leaf in streaming_leaves(plan_of(frame)):
         yield _SHAPES.get(leaf.getClass().getSimpleName(), _other)(leaf)
 
 
@@ -81,7 +81,7 @@ _WHERE = ("subscribe", "subscribepattern", "assign", "path", "host")
 
 def expressions(frame: DataFrame) -> Iterator[ExpressionSeen]:
     """Yield what in a plan may answer differently when it is run again, and the clocks."""
-    for node in nodes(frame._jdf.queryExecution().analyzed()):
+    for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
 
@@ -100,8 +100,8 @@ def _parts(expression: Any) -> Iterator[ExpressionSeen]:
     unreadable = False
     if name in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
         function = _function(expression)
-        unreadable = function is None
         chance = calls_by_chance(function) if function is not None else ()
+        unreadable = not chance and (function is None or not can_be_read(function))
     yield ExpressionSeen(name, text, deterministic, chance, unreadable)
 
 

@@ -56,8 +56,23 @@ def is_stateful(frame: DataFrame) -> bool:
 
 def _names(frame: DataFrame) -> set[str]:
     """Return the names of all nodes of a logical plan."""
+    return {node.getClass().getSimpleName() for node in nodes(plan_of(frame))}
+
+
+def plan_of(frame: DataFrame) -> Any:
+    """Return a frame's logical plan, with each ``WITH x AS (…)`` put where it is used.
+
+    Spark does the same before it runs a stream: each use is a source of its own in the offset log,
+    and what nobody uses is not read.
+    """
     plan = frame._jdf.queryExecution().analyzed()
-    return {node.getClass().getSimpleName() for node in nodes(plan)}
+    if not any(node.getClass().getSimpleName() == "WithCTE" for node in nodes(plan)):
+        return plan
+    jvm = frame.sparkSession.sparkContext._jvm
+    assert jvm is not None
+    always_inline, keep_unused = True, False
+    inline = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(always_inline, keep_unused)
+    return inline.apply(plan)
 
 
 def nodes(plan: Any) -> Iterator[Any]:
@@ -75,10 +90,25 @@ def source_options(frame: DataFrame) -> list[dict[str, str]]:
     two lines. Sources of the old kind, such as files, have no options to show.
     """
     found = []
-    for leaf in streaming_leaves(frame._jdf.queryExecution().analyzed()):
+    for leaf in streaming_leaves(plan_of(frame)):
         new = leaf.getClass().getSimpleName() == "StreamingRelationV2"
         found.append(dict(leaf.extraOptions()) if new else {})
     return found
+
+
+def source_folders(frame: DataFrame) -> list[int]:
+    """Return each source's folder below ``sources/``, in the order of Spark's offset log.
+
+    Sources are numbered from left to right; the very same relation, used twice, is one of them.
+    """
+    known: list[Any] = []
+    folders = []
+    for leaf in streaming_leaves(plan_of(frame)):
+        number = next((at for at, other in enumerate(known) if leaf.equals(other)), len(known))
+        if number == len(known):
+            known.append(leaf)
+        folders.append(number)
+    return folders
 
 
 def streaming_leaves(plan: Any) -> Iterator[Any]:

@@ -7,9 +7,19 @@ functions of the job that it calls, and cannot see through a library.
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from inspect import getattr_static
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 _ALL = frozenset({"*"})
@@ -24,6 +34,7 @@ CHANCE: dict[str, frozenset[str]] = {
     "uuid": frozenset({"uuid1", "uuid4"}),
 }
 _DEPTH_MAX = 5
+_IN_C = (BuiltinFunctionType, ClassMethodDescriptorType, MethodDescriptorType)
 _UNKNOWN = object()
 
 
@@ -35,22 +46,75 @@ def calls_by_chance(function: Callable[..., Any]) -> tuple[str, ...]:
     ('time.time',)
     """
     found: dict[str, None] = {}
+    _note_itself(function, found)
     _look(function, found, set(), 0)
     return tuple(found)
 
 
-def _look(function: Any, found: dict[str, None], seen: set[int], depth: int) -> None:
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType) or id(function) in seen or depth > _DEPTH_MAX:
+def can_be_read(function: Callable[..., Any]) -> bool:
+    """Whether there is code to look into; what comes with Python is known without.
+
+    >>> can_be_read(lambda row: row), can_be_read(len), can_be_read(functools.partial(max, 0))
+    (True, True, True)
+    """
+    if isinstance(function, FunctionType):
+        return True
+    inner = list(_wrapped(function))
+    if inner:
+        return can_be_read(inner[0])
+    if isinstance(function, type):
+        return _of_python(function.__module__)
+    return isinstance(function, _IN_C) and _of_python(_home(function))
+
+
+def _home(value: Any) -> Any:
+    """The module of something that is written in C: its own, or that of what it belongs to."""
+    owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType):
+        return getattr(value, "__module__", None)
+    return (owner if isinstance(owner, type) else type(owner)).__module__
+
+
+def _wrapped(value: Any) -> Iterator[Any]:
+    """Yield what a callable calls that is no plain function; without running anything of it."""
+    if isinstance(value, MethodType):
+        yield value.__func__
+    elif isinstance(value, functools.partial):
+        yield value.func
+        yield from (given for given in (*value.args, *value.keywords.values()) if callable(given))
+    elif isinstance(value, type):
+        yield from (v for v in map(vars(value).get, ("__new__", "__init__")) if v is not None)
+    elif not isinstance(value, FunctionType | ModuleType | BuiltinFunctionType):
+        for holder, name in ((value, "__wrapped__"), (type(value), "__call__")):
+            found = getattr_static(holder, name, None)
+            if isinstance(found, FunctionType | functools.partial | MethodType):
+                yield found
+                return
+
+
+def _of_python(module: Any) -> bool:
+    return str(module).partition(".")[0] in sys.stdlib_module_names
+
+
+def _look(value: Any, found: dict[str, None], seen: set[int], depth: int) -> None:
+    if id(value) in seen or depth > _DEPTH_MAX:
         return
-    if str(function.__module__).partition(".")[0] in sys.stdlib_module_names:
+    if not isinstance(value, FunctionType):
+        if isinstance(value, type) and depth:
+            return  # named, not called, as far as can be told
+        seen.add(id(value))
+        for inner in _wrapped(value):
+            _note_itself(inner, found)
+            _look(inner, found, seen, depth + 1)
         return
-    seen.add(id(function))
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    if _of_python(value.__module__):
+        return
+    seen.add(id(value))
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
     enclosed = {name: _content(cell) for name, cell in cells}
-    for code in _codes(function.__code__):
-        for value in _used(code, {**function.__globals__, **enclosed}, found):
-            _look(value, found, seen, depth + 1)
+    for code in _codes(value.__code__):
+        for used in _used(code, {**value.__globals__, **enclosed}, found):
+            _look(used, found, seen, depth + 1)
 
 
 def _content(cell: Any) -> Any:
@@ -101,7 +165,10 @@ def _imported(name: str) -> Any:
     import importlib
 
     known = any(module == name or module.startswith(f"{name}.") for module in CHANCE)
-    return importlib.import_module(name) if known else _UNKNOWN
+    try:
+        return importlib.import_module(name) if known else _UNKNOWN
+    except Exception:  # noqa: BLE001 (it may be on the workers only, or fail in its own way here)
+        return _UNKNOWN
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -125,12 +192,14 @@ def _note(source: Any, name: str, found: dict[str, None]) -> None:
 
 def _note_itself(value: Any, found: dict[str, None]) -> None:
     """What was imported by its own name: ``from time import time``."""
+    if not isinstance(value, BuiltinFunctionType | FunctionType | MethodType):
+        return
     owner = getattr(value, "__self__", None)
-    if isinstance(value, BuiltinFunctionType) or type(owner).__module__ == "random":
-        module = getattr(value, "__module__", None) or type(owner).__module__
-        if isinstance(owner, type):
-            module = owner.__module__
-        name = getattr(value, "__name__", "")
-        known = CHANCE.get(str(module), frozenset())
-        if name in known or (known == _ALL and name):
-            found[f"{module}.{name}"] = None
+    module = str(getattr(value, "__module__", None) or type(owner).__module__)
+    if isinstance(owner, type):
+        module = owner.__module__
+    if module.startswith("numpy.random."):
+        module = "numpy.random"
+    known = CHANCE.get(module, frozenset())
+    if value.__name__ in known or known == _ALL:
+        found[f"{module}.{value.__name__}"] = None

@@ -30,9 +30,10 @@ from beadline.protocol.publish import Publisher
 from beadline.run.analyze import check_start
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
-from beadline.run.plan import is_narrow, is_stateful, source_options
+from beadline.run.plan import is_narrow, is_stateful, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
+from beadline.run.source_files import PlannedFiles
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
@@ -207,7 +208,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     checkpoint = checked.checkpoint
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
-    engine = _engine(stream, SparkProgress(checkpoint))
+    engine = _engine(stream, checkpoint)
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
     listener = positions.listening(listener or ignore)
@@ -227,12 +228,14 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     return query
 
 
-def _engine(stream: Stream, progress: SparkProgress) -> Engine:
+def _engine(stream: Stream, checkpoint: str) -> Engine:
     rows = {output.name: output.rows for output in stream.outputs if output.rows is not None}
     conf = stream.frame.sparkSession.sparkContext.getConf()
     speculation = conf.get("spark.speculation", "false") == "true"
     frame = stream.frame
-    return Engine(progress, rows, is_stateful(frame), is_narrow(frame), speculation)
+    planned = PlannedFiles(checkpoint, source_folders(frame))
+    progress = SparkProgress(checkpoint)
+    return Engine(progress, planned, rows, is_stateful(frame), is_narrow(frame), speculation)
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:

@@ -36,9 +36,10 @@ def files(
 
     Guarantee: exactly-once, for files that are put there whole (by a rename) and are neither
     changed nor deleted before their epoch is committed: Spark's checkpoint names the files of each
-    epoch, so an epoch that is given again has the same rows, and fails if one of them is gone. A
-    file whose modification time is more than ``maxFileAge`` (7 days) behind the newest is not
-    seen. ``max_files_per_epoch`` bounds an epoch; without it the first one takes all that is there.
+    epoch, so an epoch that is given again has the same rows; if one of its files is gone by then,
+    Beadline stops the query, where Spark would leave the file out. A file whose modification time
+    is more than ``maxFileAge`` (7 days) behind the newest is not seen. ``max_files_per_epoch``
+    bounds an epoch; without it the first one takes all that is there.
 
     ``schema`` is needed for every format but text: a stream does not guess its columns. Other
     ``options`` go to Spark's reader.
@@ -109,6 +110,8 @@ def journaled(
     Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
     it. What the sender had handed over and was not on the disk yet when this process died is lost,
     unless the sender is told: a ``Receiver`` of your own may acknowledge after ``journal.sync()``.
+    If it dies between the two, the sender sends again and the value is there twice: let the sender
+    give each value an id, and drop repeats by that.
     It only takes in while the query runs.
     """
     from beadline.sources._journaled import read_journaled

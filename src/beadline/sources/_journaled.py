@@ -18,7 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from beadline.errors import BadSetting
 from beadline.files.local import local_path
 from beadline.guarantee import declare
-from beadline.sources._journal import Journal, Record, read, segments
+from beadline.sources._journal import Journal
+from beadline.sources._segments import JournalProblem, Record, read, segments
 from beadline.sources.receivers import Receiver
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class JournalReader(DataSourceStreamReader):
         self._packed = lowered["receiver"]
         self._journal: Journal | None = None
         self._committed = 0
+        self._offered = -1
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Where the oldest segment begins."""
@@ -104,8 +106,22 @@ class JournalReader(DataSourceStreamReader):
         return {"position": segments(Path(self._folder))[0].first}
 
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
-        """The position up to which everything is on the disk."""
-        return {"position": self._open().durable}
+        """The position up to which everything is on the disk.
+
+        A journal that cannot be written ends the query, once all that is in it was offered: a
+        warning beside a query that runs on would not be seen.
+        """
+        journal = self._open()
+        problem, durable = journal.problem, journal.durable
+        if problem is not None and durable == self._offered:
+            raise JournalProblem(
+                f"journal {self._folder} could not be written: {type(problem).__name__}: "
+                f"{problem}. What had arrived and was not on the disk is lost to it, unless the "
+                "sender sends it again; what Spark was offered is safe. "
+                "Make room, and start the query again."
+            )
+        self._offered = durable
+        return {"position": durable}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """One task, so that what arrived in order stays so."""

@@ -78,7 +78,9 @@ class Result:
             return False
         if self.promised is Guarantee.EXACTLY_ONCE:
             return not self.lost and not self.duplicated
-        return self.promised is Guarantee.AT_MOST_ONCE or not self.lost
+        if self.promised is Guarantee.AT_MOST_ONCE:
+            return not self.duplicated
+        return not self.lost
 
     @property
     def note(self) -> str:

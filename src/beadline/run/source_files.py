@@ -1,0 +1,105 @@
+"""The files of an epoch that is given again: all of them must still be there.
+
+Spark's checkpoint names them, but where one is gone Spark plans the epoch without it, and says
+nothing. So before anything is made of an epoch that an earlier start has planned, the source's own
+log is compared with what exists. An epoch that is planned now is not looked at: it was listed a
+moment ago, and a file that goes before it is read fails its task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from beadline.errors import SourceGone
+from beadline.files import FileSystem, join, open_files
+
+logger = logging.getLogger("beadline")
+
+_COMPACT = ".compact"
+_SHOWN_MAX = 5
+
+
+class PlannedFiles:
+    """What a start finds planned by those before it."""
+
+    def __init__(self, checkpoint: str, folders: Sequence[int]) -> None:
+        """``folders`` are those below ``sources/``, in the order of the lines of the offset log."""
+        self._checkpoint = checkpoint
+        self._folders = folders
+        self._files = open_files(checkpoint)
+        names = self._files.names(join(checkpoint, "offsets"))
+        self._planned = max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def check(self, epoch: int) -> None:
+        """Raise if a file of an epoch is gone that was planned before this start."""
+        if epoch > self._planned:
+            return
+        try:
+            gone = [path for path in self._paths(epoch) if not open_files(path).exists(path)]
+        except ValueError as error:
+            logger.warning(
+                "epoch %s is given again, and whether its files are still there cannot be seen: %s",
+                epoch, error,
+            )  # fmt: skip
+            return
+        if gone:
+            more = f" and {len(gone) - _SHOWN_MAX} more" if len(gone) > _SHOWN_MAX else ""
+            raise SourceGone(
+                f"epoch {epoch} was planned with source files that are gone: "
+                f"{', '.join(gone[:_SHOWN_MAX])}{more}. Spark would give the epoch again without "
+                "their rows, so nothing was prepared or decided without them. Bring the files "
+                "back, and start again."
+            )
+
+    def _paths(self, epoch: int) -> Iterator[str]:
+        ends = self._ends(epoch)
+        starts = self._ends(epoch - 1) if epoch else [-1] * len(ends)
+        for folder, start, end in zip(self._folders, starts, ends, strict=True):
+            for batch in range(start + 1, end + 1):
+                yield from self._logged(join(self._checkpoint, "sources", str(folder)), batch)
+
+    def _ends(self, epoch: int) -> list[int]:
+        """The newest entry of each source's log that an epoch has; -1 for other kinds."""
+        data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        if data is None:
+            raise ValueError(f"Spark's checkpoint has no offsets of epoch {epoch}")
+        version, _, *lines = data.decode().splitlines()
+        if version != "v1" or len(lines) != len(self._folders):
+            raise ValueError(f"Spark's offset log is {version} with {len(lines)} sources")
+        return [_log_offset(line) for line in lines]
+
+    def _logged(self, folder: str, batch: int) -> Iterator[str]:
+        """The paths of one entry of a file source's log, which may stand in a later, whole one."""
+        entries = _entries(self._files, join(folder, str(batch)))
+        if entries is None:
+            found = [n.removesuffix(_COMPACT) for n in self._files.names(folder) if _COMPACT in n]
+            later = sorted(int(n) for n in found if n.isdigit() and int(n) >= batch)
+            whole = _entries(self._files, join(folder, f"{later[0]}{_COMPACT}")) if later else None
+            entries = [e for e in whole or () if e["batchId"] == batch]
+        if not entries:
+            raise ValueError(f"the log of a file source, {folder}, has no entry {batch}")
+        # As a URI there, and everywhere else as it is written.
+        yield from (unquote(entry["path"]) for entry in entries)
+
+
+def _log_offset(line: str) -> int:
+    """Only Spark's file source has offsets of this form; "-" is a source that has none yet."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return -1
+    return int(found["logOffset"]) if isinstance(found, dict) and "logOffset" in found else -1
+
+
+def _entries(files: FileSystem, path: str) -> list[dict[str, Any]] | None:
+    data = files.read(path)
+    if data is None:
+        return None
+    version, *lines = data.decode().splitlines()
+    if version != "v1":
+        raise ValueError(f"{path} is of version {version!r}, and only v1 is known")
+    return [json.loads(line) for line in lines if line]
