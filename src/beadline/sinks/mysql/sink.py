@@ -141,8 +141,8 @@ class MySqlSink(Sink[MySqlPart]):
         else:
             sentence = "Each row takes effect once: an epoch's rows and its ledger row are one "
             sentence += "transaction of the database."
-        if not facts.safe:
-            sentence += " This server's innodb_flush_log_at_trx_commit is not 1: a power cut may "
+        for setting in facts.unsafe:
+            sentence += f" This server's {setting} is not 1: a power cut may "
             sentence += "take back its last second, epochs that were finished included."
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
@@ -227,12 +227,13 @@ class MySqlSink(Sink[MySqlPart]):
         if staged:
             result = commit_staged(self._server, connection, epoch, staged, self._wish, self._where)
             outcomes, detail = dict(result.outcomes), result.detail
-            if Outcome.LOST not in outcomes.values():
-                # The epoch is there. Tables that cannot be dropped now are swept by a start.
-                with suppress(*library_errors()):
-                    drop(connection, [part.committable.name for part in staged])
+        there = Outcome.LOST not in outcomes.values()
         if prepared:
             outcomes |= commit_xa(connection, epoch, prepared, self._wish, self._where)
+        if there:
+            # The epoch is there. Tables that cannot be dropped now are swept by a start.
+            with suppress(*library_errors()):
+                drop(connection, [part.committable.name for part in staged])
         return CommitResult(outcomes, detail)
 
     def abort(self, parts: Parts) -> None:
@@ -241,10 +242,10 @@ class MySqlSink(Sink[MySqlPart]):
         prepared = [part.id for part in parts if part.committable.how == "xa"]
 
         def sweep(connection: Connection) -> None:
-            drop(connection, staged)
             abort_xa(connection, prepared)
+            drop(connection, staged)
 
-        # A task that was cancelled may be in mid-statement: its table is locked until that ends.
+        # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
         self._patiently(sweep)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
