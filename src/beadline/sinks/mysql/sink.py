@@ -150,6 +150,7 @@ class MySqlSink(Sink[MySqlPart]):
             target=f"mysql:{facts.identity}/{self._server.address.database}.{self.table}",
             atomic=self.how != "xa",
             holds_up=self.how == "xa",
+            remembers=True,
             start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
             f"'{query.name}' in database {self._server.address.database!r}",
         )
