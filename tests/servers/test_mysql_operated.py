@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from typing import Any
 
 import pyarrow as pa
 import pymysql
 import pytest
 
+from beadline.errors import CommitFailed
 from beadline.sink import Outcome
 from beadline.testing.servers import MariaDbServer, mariadb
 from tests.servers.mysql_tables import Table
@@ -76,3 +78,17 @@ def test_a_commit_does_not_wait_for_a_reader_of_its_staging_table(
     sink.abort(list(sink.in_doubt(table.query)))
     assert table.stages() == []
     assert len(table.rows()) == 2
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"mode": "upsert", "key": "id"}], ids=["append", "upsert"]
+)
+def test_a_decided_epoch_that_cannot_be_written_has_a_way_out(
+    mariadb_server: MariaDbServer, settings: dict[str, Any]
+) -> None:
+    """Both rows are in the epoch: no row of the table is in the way, and rows= comes too late."""
+    table = Table(mariadb_server, "id INT PRIMARY KEY", **settings)
+    with pytest.raises(CommitFailed, match="none of it is visible") as caught:
+        table.write(ROWS, ROWS)
+    assert 'give it another name, and start once with drop=["mine"]' in str(caught.value)
+    assert table.rows() == []
