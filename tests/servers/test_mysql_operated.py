@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -92,3 +93,18 @@ def test_a_decided_epoch_that_cannot_be_written_has_a_way_out(
         table.write(ROWS, ROWS)
     assert 'give it another name, and start once with drop=["mine"]' in str(caught.value)
     assert table.rows() == []
+
+
+@pytest.mark.parametrize("how", ["staged", "xa"])
+def test_how_to_start_over(mariadb_server: MariaDbServer, how: str) -> None:
+    """As the error says it, and then another incarnation begins."""
+    table = Table(mariadb_server, "id INT", how=how)
+    table.write(ROWS)
+    told = table.sink().check(ROWS.schema, table.query).start_over
+    assert ("XA RECOVER" in told) == (how == "xa")
+    forget = told.partition("and run ")[2].partition(" in database")[0]
+    for statement in ("DELETE FROM t", *forget.split("; ")):
+        table.run(statement.replace("DELETE FROM ", f"DELETE FROM {table.database}."))
+    table.query = replace(table.query, incarnation="e" * 32)
+    assert table.sink().last_seen(table.query) is None
+    assert table.write(ROWS) == {Outcome.COMMITTED}

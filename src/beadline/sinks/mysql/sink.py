@@ -151,9 +151,19 @@ class MySqlSink(Sink[MySqlPart]):
             atomic=self.how != "xa",
             holds_up=self.how == "xa",
             remembers=True,
-            start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
-            f"'{query.name}' in database {self._server.address.database!r}",
+            start_over=self._start_over(query),
         )
+
+    def _start_over(self, query: QueryId) -> str:
+        xa = self.how == "xa"
+        # Prepared transactions hold locks, and emptying the table would wait for them.
+        first = "roll back the old ones of this query that XA RECOVER lists; " if xa else ""
+        forget = "; ".join(
+            f"DELETE FROM {name} WHERE query = '{query.name}'"
+            for name in ((LEDGER, MARKS) if xa else (LEDGER,))
+        )
+        database = self._server.address.database
+        return f"{first}empty the table and run {forget} in database {database!r}"
 
     def open(self, query: QueryId) -> None:
         """Make the ledger."""
