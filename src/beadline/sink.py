@@ -72,7 +72,8 @@ class Capabilities:
     ``publishes`` says that ``publish`` is there.
     ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
     that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
-    to make the target forget the query.
+    to make the target forget the query. ``remembers`` says that ``last_seen`` is never older than
+    the newest epoch with rows that was committed: where it is, the target was set back.
     """
 
     guarantee: Guarantee
@@ -88,16 +89,24 @@ class Capabilities:
     columns: tuple[str, ...] | None = None
     raised_by: str = ""
     start_over: str = "empty the target"
+    remembers: bool = False
 
 
 Refuse = Callable[["pa.RecordBatch", str], None]
 
 
-def _no_dead_letter(rows: pa.RecordBatch, reason: str) -> None:
-    raise RowsRefused(
-        f"{rows.num_rows} row(s) cannot be taken: {reason}. Nothing of the epoch was written. "
-        "Repair or filter them, or let them go to another sink with .to(..., dead_letter=sink)"
-    )
+@dataclass(frozen=True)
+class _NoDeadLetter:
+    """What ``refuse`` does where rows have nowhere to go: it says which part they are of."""
+
+    id: PartId
+
+    def __call__(self, rows: pa.RecordBatch, reason: str) -> None:
+        raise RowsRefused(
+            f"{rows.num_rows} row(s) of part {self.id.partition} cannot be taken: {reason}. "
+            "Nothing of the epoch was written. Repair or filter them, or let them go to another "
+            "sink with .to(..., dead_letter=sink)"
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,12 @@ class Part:
     id: PartId
     decided: tuple[PartId, ...] = ()
     slot: int = 0
-    refuse: Refuse = _no_dead_letter
+    refuse: Refuse = None  # type: ignore[assignment]  # made from the id
+
+    def __post_init__(self) -> None:
+        """Without a dead letter sink, a refused row is an error."""
+        if self.refuse is None:
+            object.__setattr__(self, "refuse", _NoDeadLetter(self.id))
 
 
 @dataclass(frozen=True)

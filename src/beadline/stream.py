@@ -115,8 +115,8 @@ class Stream:
 
         ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes what
         is there and ends; neither runs epoch after epoch. ``drop`` gives up, by name, the rows
-        that a decided epoch holds for a sink that is gone. ``keep`` is how many records of the
-        log are retained. ``listener`` is told every step of every epoch.
+        that a decided epoch holds for a sink that is gone, or that a sink has lost since. ``keep``
+        is how many records of the log are retained. ``listener`` is told every step of every epoch.
         """
         from beadline.run.query import start
         from beadline.run.settings import Settings

@@ -112,8 +112,12 @@ def test_a_key_twice_in_an_epoch_waits_for_an_order(postgres_server: PostgresSer
     orders.start(ROWS)
     shares = [table(id=[1, 7], total=[1, 2]), table(id=[7], total=[3])]
     parts = [orders.prepare(rows, part_id(0, number)) for number, rows in enumerate(shares)]
-    with pytest.raises(CommitFailed, match=r"epoch 0.*\(id\) = \(7\) twice.*decided.*order_by"):
+    with pytest.raises(
+        CommitFailed, match=r"epoch 0.*\(id\) = \(7\) twice.*decided.*order_by"
+    ) as caught:
         orders.commit(0, parts)
+    assert 'give it another name, and start once with drop=["orders"]' in str(caught.value)
+    assert "leave one" not in str(caught.value), "its rows are staged already"
     assert orders.rows() == []
     # As the error says: the next start has an order, and finishes the epoch.
     orders.sink = PostgresSink(

@@ -187,7 +187,8 @@ def test_a_duplicate_row_names_table_epoch_and_part(postgres_server: PostgresSer
     orders.start(ROWS)
     parts = [orders.prepare(table(id=[n], total=[n]), part_id(4, n)) for n in (1, 2)]
     orders.run(f'INSERT INTO "{orders.schema}".orders VALUES (2, 0)')
-    with pytest.raises(CommitFailed, match=r"epoch 4, part 2.*orders'.*duplicate key.*decided"):
+    words = r"epoch 4, part 2.*orders'.*duplicate key.*decided.*drop=\[\"orders\"\]"
+    with pytest.raises(CommitFailed, match=words):
         orders.commit(4, parts)
     assert orders.rows() == [(2, 0)]
     orders.run(f'DELETE FROM "{orders.schema}".orders')

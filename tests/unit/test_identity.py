@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -159,7 +160,7 @@ def test_the_decided_epoch_is_another() -> None:
     world.store, theirs = store, world.servers
     world.servers = copy.deepcopy(theirs)
     for server in world.servers.values():
-        server.seen.clear()
+        server.seen[NAME] = replace(server.seen[NAME], epoch=0, nonce="")
     die(world, "decide.after")
     world.servers = theirs
     with refused(world, "holds epoch 1, which the decision log does not know"):

@@ -169,8 +169,10 @@ def check_targets(
     state: LogState, pending: Decision | None, sinks: Sequence[BoundSink], drop: Collection[str]
 ) -> tuple[str, ...]:
     """A decided epoch's sinks must still be there; return those that are dropped by name."""
-    if pending is None or state.claim is None:
+    if state.claim is None:
         return ()
+    if pending is None:
+        return _check_set_back(state, sinks, drop)
     here = {sink.name: sink.capabilities.target for sink in sinks}
     dropped = set(given_up(state, pending))
     for name, parts in pending.sinks.items():
@@ -187,3 +189,39 @@ def check_targets(
             f'with start(..., drop=["{name}"]). {_NOTHING}'
         )
     return tuple(sorted(dropped))
+
+
+def _check_set_back(
+    state: LogState, sinks: Sequence[BoundSink], drop: Collection[str]
+) -> tuple[str, ...]:
+    """A finished epoch must still be in its sinks; return those whose loss is taken by name.
+
+    Only the claim under which it was decided tells where its rows went: after a newer one a sink
+    may have been moved, or dropped and brought back, and then there is nothing to expect.
+    """
+    claim, decision = state.claim, state.decision
+    if claim is None or decision is None or decision.generation != claim.generation:
+        return ()
+    dropped = []
+    for sink in sinks:
+        target = sink.capabilities.target
+        there = any(part.rows for part in decision.sinks.get(sink.name, ()))
+        if not (sink.capabilities.remembers and there and claim.sinks.get(sink.name) == target):
+            continue
+        seen = sink.sink.last_seen(claim.query)
+        if seen is not None and seen.epoch >= decision.epoch:
+            continue
+        if sink.name in drop:
+            dropped.append(sink.name)
+            continue
+        has = "nothing of this query" if seen is None else f"epoch {seen.epoch}"
+        raise CheckpointProblem(
+            f"sink {sink.name!r} ({target}) has acknowledged epoch {decision.epoch} of query "
+            f"{claim.query.name!r} and now holds {has}: it lost what it had acknowledged (restored "
+            "from an old backup, a replica took over that had not got it, a power cut with "
+            "settings that allow it, or its ledger was emptied). Its rows of the epochs between "
+            "are missing, and the source will not give them again. Restore the target; or start "
+            f"over with a new checkpoint: {sink.capabilities.start_over}; or go on without those "
+            f'rows with start(..., drop=["{sink.name}"]), once. {_NOTHING}'
+        )
+    return tuple(dropped)

@@ -33,7 +33,7 @@ def prepare(
             last = decided.get(sink.name, ())
             ticket = Ticket(query, generation, batch.number, sink.name, last)
             refused = acks[owners[sink.name]].refused if sink.name in owners else None
-            with failing(query, batch.number, sink.name):
+            with failing(query, batch.number, sink):
                 acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
     reach("prepare.after")
     return acks
@@ -69,7 +69,7 @@ def prepare_sink(
 
 
 @contextmanager
-def failing(query: QueryId, epoch: int, sink: str) -> Iterator[None]:
+def failing(query: QueryId, epoch: int, sink: BoundSink) -> Iterator[None]:
     """Turn whatever a sink or Spark raises into an error that says where, and what it means."""
     try:
         yield
@@ -78,9 +78,9 @@ def failing(query: QueryId, epoch: int, sink: str) -> Iterator[None]:
         if isinstance(error, BeadlineError) and not isinstance(error, RowsRefused):
             raise
         raise PrepareFailed(
-            f"query {query.name!r}, epoch {epoch}, sink {sink!r}: preparing failed: "
-            f"{_reason(error)}. Nothing of the epoch is decided; it is given again by the next "
-            "start."
+            f"query {query.name!r}, epoch {epoch}, sink {sink.name!r} "
+            f"({sink.capabilities.target}): preparing failed: {_reason(error)}. Nothing of the "
+            "epoch is decided; it is given again by the next start."
         ) from error
 
 

@@ -42,12 +42,15 @@ class Publisher(Coordinator):
     ) -> Acks:
         """Publish one sink's parts; if it cannot by itself, prepare and commit at once."""
         ticket = Ticket(self.query, self.generation, batch.number, sink.name)
-        with failing(self.query, batch.number, sink.name):
+        with failing(self.query, batch.number, sink):
             if sink.capabilities.publishes:
                 return batch.publish(sink, ticket, refused) if refused != () else Acks((), 0)
             reach("prepare.before")
             acks = prepare_sink(batch, sink, ticket, refused)
         self.losers = self.losers or acks.extra_attempts
+        # A ledger that has this epoch takes nothing more of it. If a power cut took Spark's plan
+        # back, it would come again with more rows: so the plan must be on the disk first.
+        batch.offsets()
         # No nonce: a later start must not take it for that of another decision.
         epoch = EpochId(self.query, batch.number, "", self.next_version_ms())
         if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], self.helpers):

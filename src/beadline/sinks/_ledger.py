@@ -29,3 +29,11 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
             "or its old checkpoint back."
         )
     return seen.epoch >= epoch.number
+
+
+def way_out(sink: str) -> str:
+    """Say what ends a decided epoch that the target does not take: giving its rows up, by name."""
+    return (
+        "Or take the sink out, or give it another name, and start once with "
+        f'drop=["{sink}"], which gives up its rows of this epoch.'
+    )

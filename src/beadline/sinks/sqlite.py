@@ -131,6 +131,7 @@ class SqliteSink(Sink[StagedPart]):
             target=f"sqlite:{self.path}#{self.table}",
             atomic=True,
             shared_disk=True,
+            remembers=True,
             start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
             f"'{query.name}' in {self.path}",
         )

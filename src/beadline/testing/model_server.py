@@ -125,6 +125,7 @@ class ModelSink(Sink[ModelCommittable]):
             atomic=self.kind == LEDGER,
             expires=self.kind == PARTS,
             publishes=self.publishes,
+            remembers=True,
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:

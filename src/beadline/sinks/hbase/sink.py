@@ -157,6 +157,7 @@ class HBaseSink(Sink[StagedPart]):
             sentence=_ONCE + (_DELETES if deletes else ""),
             target=f"hbase:{cluster}#{self.table}",
             shared_disk=True,
+            remembers=True,
             columns=None if self.columns is None else cells.columns,
             start_over=f"empty the table, then {Ledger(self.table).start_over(query)}, and delete "
             f"{self._staging.pattern(query)}",

@@ -18,10 +18,10 @@ _CONNECTION_LOST = (0, 2002, 2003, 2006, 2013, 2055, 4031)
 _SERVER_LEAVES = (1053, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 3169)
 _TOO_MANY = (1040, 1203)
 GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
-_LOCKED = (1205, 1213, 3572)  # lock wait timeout, deadlock
+LOCKED = frozenset((1205, 1213, 3572))  # lock wait timeout, deadlock
 # A server that is being replaced takes no writes for a while; 3101 is a group's rollback.
 _TAKES_NO_WRITES = (1290, 1836, 3101)
-BUSY = frozenset((*_LOCKED, *_TAKES_NO_WRITES))
+BUSY = frozenset((*LOCKED, *_TAKES_NO_WRITES))
 MISSING_TABLE = frozenset((1051, 1146))
 UNKNOWN_XID = 1397
 DUPLICATE_KEY = frozenset((1062, 1586))

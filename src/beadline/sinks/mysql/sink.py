@@ -141,8 +141,8 @@ class MySqlSink(Sink[MySqlPart]):
         else:
             sentence = "Each row takes effect once: an epoch's rows and its ledger row are one "
             sentence += "transaction of the database."
-        if not facts.safe:
-            sentence += " This server's innodb_flush_log_at_trx_commit is not 1: a power cut may "
+        for setting in facts.unsafe:
+            sentence += f" This server's {setting} is not 1: a power cut may "
             sentence += "take back its last second, epochs that were finished included."
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
@@ -150,9 +150,20 @@ class MySqlSink(Sink[MySqlPart]):
             target=f"mysql:{facts.identity}/{self._server.address.database}.{self.table}",
             atomic=self.how != "xa",
             holds_up=self.how == "xa",
-            start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
-            f"'{query.name}' in database {self._server.address.database!r}",
+            remembers=True,
+            start_over=self._start_over(query),
         )
+
+    def _start_over(self, query: QueryId) -> str:
+        xa = self.how == "xa"
+        # Prepared transactions hold locks, and emptying the table would wait for them.
+        first = "roll back the old ones of this query that XA RECOVER lists; " if xa else ""
+        forget = "; ".join(
+            f"DELETE FROM {name} WHERE query = '{query.name}'"
+            for name in ((LEDGER, MARKS) if xa else (LEDGER,))
+        )
+        database = self._server.address.database
+        return f"{first}empty the table and run {forget} in database {database!r}"
 
     def open(self, query: QueryId) -> None:
         """Make the ledger."""
@@ -227,12 +238,13 @@ class MySqlSink(Sink[MySqlPart]):
         if staged:
             result = commit_staged(self._server, connection, epoch, staged, self._wish, self._where)
             outcomes, detail = dict(result.outcomes), result.detail
-            if Outcome.LOST not in outcomes.values():
-                # The epoch is there. Tables that cannot be dropped now are swept by a start.
-                with suppress(*library_errors()):
-                    drop(connection, [part.committable.name for part in staged])
+        there = Outcome.LOST not in outcomes.values()
         if prepared:
             outcomes |= commit_xa(connection, epoch, prepared, self._wish, self._where)
+        if there:
+            # The epoch is there. Tables that cannot be dropped now are swept by a start.
+            with suppress(*library_errors()):
+                drop(connection, [part.committable.name for part in staged])
         return CommitResult(outcomes, detail)
 
     def abort(self, parts: Parts) -> None:
@@ -241,10 +253,10 @@ class MySqlSink(Sink[MySqlPart]):
         prepared = [part.id for part in parts if part.committable.how == "xa"]
 
         def sweep(connection: Connection) -> None:
-            drop(connection, staged)
             abort_xa(connection, prepared)
+            drop(connection, staged)
 
-        # A task that was cancelled may be in mid-statement: its table is locked until that ends.
+        # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
         self._patiently(sweep)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:

@@ -9,7 +9,7 @@ from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks._ledger import holds
+from beadline.sinks._ledger import holds, way_out
 from beadline.sinks.mysql.columns import DELETED, folded, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import Ledger
@@ -122,7 +122,8 @@ def _check_twice(
         raise CommitFailed(
             f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: "
             f"{twice_said(found[0], wish)}, and start again, which finishes the epoch with the "
-            "rows as they were staged. It is decided, and none of it is visible."
+            "rows as they were staged: another rows= helps later epochs only. "
+            f"{way_out(parts[0].id.sink)} It is decided, and none of it is visible."
         )
 
 
@@ -147,7 +148,7 @@ def _merge(
                 f"query {epoch.query.name!r}, epoch {epoch.number}, part {which}: {where} refuses "
                 f"a row: {said(error, server.address)}. The epoch is decided and none of it is "
                 "visible. Remove the constraint or the row in its way; the next start finishes "
-                "the epoch."
+                f"the epoch. {way_out(parts[0].id.sink)}"
             ) from None
         part = by_stage[stages[0]]
         if merge.wish.mode == "append" and taken != part.committable.rows:

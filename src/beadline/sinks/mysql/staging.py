@@ -10,6 +10,7 @@ sent again: what is there already is skipped by its number, whoever comes first.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,21 @@ from beadline.sinks.mysql.loading import Loader, Misfit
 from beadline.sinks.mysql.merge import twice_query, twice_said
 from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
 from beadline.sinks.mysql.plan import ROW, Plan, Wish
-from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors, patiently, said
+from beadline.sinks.mysql.problems import (
+    LOCKED,
+    MISSING_TABLE,
+    code_of,
+    library_errors,
+    patiently,
+    said,
+)
 from beadline.sinks.mysql.server import Server
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_DROP_LOCK_WAIT_S = 1  # the least that MySQL takes
+_DROP_LOCKED_S = 10.0  # for all that are locked together
 
 
 class StagedWriter:
@@ -71,7 +82,7 @@ class StagedWriter:
         if not self._made:
             return
         try:
-            self._open().run(f"DROP TABLE IF EXISTS {quoted(self._name)}")
+            drop(self._open(), [self._name])
         except library_errors():
             self._close()
 
@@ -191,8 +202,31 @@ def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared
 
 
 def drop(connection: Connection, names: Sequence[str]) -> None:
-    """Drop staging tables, those that are there."""
+    """Drop staging tables, those that are there and that nobody reads.
+
+    Whoever has read one keeps it locked until their transaction ends, which may be hours. Nobody
+    waits for that: no later part has the name of one that is left, and a later sweep finds it.
+    Afterwards the connection is as impatient with everything else.
+    """
     if any(not name.startswith(STAGE) for name in names):
         raise BeadlineError(f"not a staging table: {names}")
-    if names:
+    if not names:
+        return
+    connection.run(f"SET SESSION lock_wait_timeout = {_DROP_LOCK_WAIT_S}")
+    if _dropped(connection, names) or len(names) == 1:
+        return
+    deadline_s = time.monotonic() + _DROP_LOCKED_S
+    for name in names:
+        if not _dropped(connection, [name]) and time.monotonic() > deadline_s:
+            return
+
+
+def _dropped(connection: Connection, names: Sequence[str]) -> bool:
+    """Drop all of these, or none because one is locked."""
+    try:
         connection.run(f"DROP TABLE IF EXISTS {', '.join(map(quoted, names))}")
+    except library_errors() as error:
+        if code_of(error) not in LOCKED:
+            raise
+        return False
+    return True

@@ -154,6 +154,7 @@ def _capabilities(run: Run, sink: PostgresSink, table: Table, query: QueryId) ->
         atomic=reason is not None,
         holds_up=reason is None,
         start_over=_start_over(table, query),
+        remembers=True,
     )
 
 

@@ -24,9 +24,12 @@ Run = Callable[[str], list[tuple[Any, ...]]]
 _CONNECT_TIMEOUT_S = 10.0
 # Commits, and the making of a staging table, must survive a power cut whatever the server's
 # default; other values than "off" are somebody's choice of which standby to wait for.
-_DURABLE = (
+# A limit on transactions, unknown to servers before 17, would make large epochs fail for ever.
+_FIRST = (
     "SELECT set_config('synchronous_commit', 'on', false) "
-    "WHERE current_setting('synchronous_commit') = 'off'"
+    "WHERE current_setting('synchronous_commit') = 'off' "
+    "UNION ALL SELECT set_config('transaction_timeout', '0', false) "
+    "WHERE current_setting('transaction_timeout', true) <> '0'"
 )
 PAUSE_S = 0.25
 
@@ -45,6 +48,7 @@ def conninfo(dsn: str, timeout_s: float) -> str:
         settings = {
             "lock_timeout": str(lock_ms),
             "idle_in_transaction_session_timeout": str(max(lock_ms, 60_000)),
+            "statement_timeout": "0",  # an epoch is as large as it is
             "default_transaction_isolation": "read\\ committed",
             "standard_conforming_strings": "on",
             "client_min_messages": "error",
@@ -154,7 +158,7 @@ def _kept(
     connection = make() if fresh else connection
     try:
         if fresh:
-            run_on(connection)(_DURABLE)
+            run_on(connection)(_FIRST)
         yield connection
     except BaseException:
         _close(connection)
@@ -167,7 +171,7 @@ def _kept(
 
 def _answers(connection: Any, run_on: Callable[[Any], Run]) -> bool:
     try:
-        run_on(connection)(_DURABLE)
+        run_on(connection)(_FIRST)
     except Exception as error:
         if not is_database_error(error):
             raise

@@ -25,14 +25,14 @@ def duplicate_in_part(run: Run, sink: PostgresSink, id_: PartId, stage: str) -> 
     if found:
         raise PrepareFailed(
             f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {sink.where} is given "
-            f"{found}. Nothing of the epoch was decided. {advice(sink)}"
+            f"{found}. Nothing of the epoch was decided. {advice(sink)} Or leave one in rows=."
         )
 
 
 def advice(sink: PostgresSink) -> str:
-    """Say what settles a key that comes twice."""
+    """Say what settles a key that comes twice, also of rows that are staged already."""
     if sink.order_by is None:
-        return "Say which row counts with order_by=, the largest wins; or leave one in rows=."
+        return "Say which row counts with order_by=, the largest wins."
     return f"Order by a column in which no two rows of a key are the same, not {sink.order_by!r}."
 
 

@@ -13,6 +13,7 @@ from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared
+from beadline.sinks._ledger import way_out
 from beadline.sinks.postgres.connect import Run
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
 from beadline.sinks.postgres.ledger import Ledger
@@ -116,9 +117,10 @@ def _write(
     columns: Sequence[str],
 ) -> None:
     stages = _stages(parts)
+    name = parts[0].id.sink
     # Without deletes and an order, the database itself finds a key that comes twice.
     if sink.mode == "upsert" and (sink.order_by is not None or sink.deleted is not None):
-        _refuse_duplicate(run, sink, epoch, union(stages, columns))
+        _refuse_duplicate(run, sink, epoch, name, union(stages, columns))
     for number, statement in enumerate(statements(sink, table, columns, stages)):
         try:
             run(statement)
@@ -127,23 +129,23 @@ def _write(
                 raise
             run("ROLLBACK")
             if sink.mode == "upsert":
-                _refuse_duplicate(run, sink, epoch, union(stages, columns))
+                _refuse_duplicate(run, sink, epoch, name, union(stages, columns))
             one = str(parts[number].id.partition) if sink.mode == "append" else ""
             every = ", ".join(str(part.id.partition) for part in parts)
             raise CommitFailed(
                 f"query {epoch.query.name!r}, epoch {epoch.number}, part {one or every}: "
                 f"{sink.where} refuses a row: {said(error, sink.dsn)}. The epoch is decided and "
                 "none of it is visible. Remove the constraint or the row in its way, or widen the "
-                "column; the next start finishes the epoch."
+                f"column; the next start finishes the epoch. {way_out(name)}"
             ) from None
 
 
-def _refuse_duplicate(run: Run, sink: PostgresSink, epoch: EpochId, source: str) -> None:
+def _refuse_duplicate(run: Run, sink: PostgresSink, epoch: EpochId, name: str, source: str) -> None:
     found = find_duplicate(run, sink, source)
     if found:
         raise CommitFailed(
             f"query {epoch.query.name!r}, epoch {epoch.number}: {sink.where} is given {found}, by "
             "two of its parts. The epoch is decided and none of it is visible. "
             f"{advice(sink)} The next start finishes the epoch with the new setting; its rows are "
-            "staged as they were."
+            f"staged as they were, so that another rows= helps later epochs only. {way_out(name)}"
         )

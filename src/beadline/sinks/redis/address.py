@@ -46,18 +46,20 @@ class Address:
                 "for TLS, or unix://; the one given is not (special characters of a password are "
                 "written as %XX). Nothing was written."
             )
-        strange = [name for name in options if not _taken(name)]
-        if strange:
+        # Not named: what follows a bare ? in a password looks like an option.
+        if not all(map(_taken, options)):
             raise BadSink(
-                f"option {strange[0]!r} in the URL of Redis is none that RedisSink takes; those "
-                f"are {', '.join(_OPTIONS)}, and what begins with {' or '.join(_OPTIONS_BEGIN)}. "
+                "the URL of Redis has an option that is none that RedisSink takes; those are "
+                f"{', '.join(_OPTIONS)}, and what begins with {' or '.join(_OPTIONS_BEGIN)}. If it "
+                "is part of a password: special characters there are written as %XX. "
                 "Nothing was written."
             )
         return cls(where, database)
 
 
 def _taken(option: str) -> bool:
-    return option in _OPTIONS or option.startswith(_OPTIONS_BEGIN)
+    plain = option.replace("_", "").isalnum()
+    return option in _OPTIONS or (plain and option.startswith(_OPTIONS_BEGIN))
 
 
 def redacted(text: str, url: str) -> str:

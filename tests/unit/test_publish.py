@@ -1,0 +1,56 @@
+"""``at_least_once`` through sinks that keep a ledger: never ahead of Spark's own plan on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from beadline.errors import PrepareFailed
+from beadline.ids import EpochId
+from beadline.protocol.publish import Publisher
+from beadline.sink import CommitResult, Part, Prepared
+from beadline.testing.model import ModelBatch, ModelWorld, Setting, drive
+from beadline.testing.model_server import LEDGER, ModelCommittable, ModelSink
+
+
+def test_an_epoch_is_planned_on_disk_before_a_ledger_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a power cut takes the plan back, and what comes with the next one is not taken."""
+    offsets, commit = ModelBatch.offsets, ModelSink.commit
+    durable: set[int] = set()
+
+    def offsets_noted(batch: ModelBatch) -> str:
+        durable.add(batch.number)
+        return offsets(batch)
+
+    def commit_looked_at(
+        sink: ModelSink, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]
+    ) -> CommitResult:
+        assert epoch.number in durable
+        return commit(sink, epoch, parts)
+
+    monkeypatch.setattr(ModelBatch, "offsets", offsets_noted)
+    monkeypatch.setattr(ModelSink, "commit", commit_looked_at)
+    world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, coordinator=Publisher))
+    drive(world, Publisher)
+    assert durable == {0, 1, 2}
+    world.check_end()
+
+
+class Refusing(ModelSink):
+    """Refuses rows, and has no dead letter sink."""
+
+    def without_refused(
+        self, rows: Iterator[pa.RecordBatch], part: Part
+    ) -> Iterator[pa.RecordBatch]:
+        return ModelSink(self.server, refuses=True).without_refused(rows, part)
+
+
+def test_refused_rows_name_query_epoch_sink_target_and_part() -> None:
+    world = ModelWorld(Setting(kinds=(LEDGER,), sink=Refusing))
+    words = r"query 'model', epoch 0, sink 'ledger0' \(ledger0\): .*row\(s\) of part \d cannot be"
+    with pytest.raises(PrepareFailed, match=words):
+        drive(world)
