@@ -24,6 +24,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
@@ -95,18 +96,12 @@ class Capabilities:
 Refuse = Callable[["pa.RecordBatch", str], None]
 
 
-@dataclass(frozen=True)
-class _NoDeadLetter:
-    """What ``refuse`` does where rows have nowhere to go: it says which part they are of."""
-
-    id: PartId
-
-    def __call__(self, rows: pa.RecordBatch, reason: str) -> None:
-        raise RowsRefused(
-            f"{rows.num_rows} row(s) of part {self.id.partition} cannot be taken: {reason}. "
-            "Nothing of the epoch was written. Repair or filter them, or let them go to another "
-            "sink with .to(..., dead_letter=sink)"
-        )
+def _no_dead_letter(id_: PartId, rows: pa.RecordBatch, reason: str) -> None:
+    raise RowsRefused(
+        f"{rows.num_rows} row(s) of part {id_.partition} cannot be taken: {reason}. "
+        "Nothing of the epoch was written. Repair or filter them, or let them go to another "
+        "sink with .to(..., dead_letter=sink)"
+    )
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,7 @@ class Part:
     def __post_init__(self) -> None:
         """Without a dead letter sink, a refused row is an error."""
         if self.refuse is None:
-            object.__setattr__(self, "refuse", _NoDeadLetter(self.id))
+            object.__setattr__(self, "refuse", partial(_no_dead_letter, self.id))
 
 
 @dataclass(frozen=True)
