@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.errors import WrongCheckpoint
+from beadline.errors import CheckpointProblem, WrongCheckpoint
 from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders
+from tests.spark.jobs import read, run, write_input
 
 CRASHES = (
     "decide.before",
@@ -70,3 +71,37 @@ def test_a_driver_that_keeps_dying(
         run_epochs(
             spark, build, script[1:2], tmp_path / "again", schema="id long, word string, n int"
         )
+
+
+@pytest.mark.parametrize("way", ["prepared", "staged"])
+def test_a_server_that_was_set_back_is_refused(
+    spark: SparkSession,
+    postgres_server: PostgresServer,
+    tmp_path: Path,
+    way: Literal["prepared", "staged"],
+) -> None:
+    """As if an old backup had been restored: two epochs are gone that it had acknowledged."""
+    log = Orders(postgres_server, "id bigint, k text, v bigint")
+    sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how=way)
+    place = f'"{log.schema}"'
+    kept = ("orders", "_beadline_ledger", "_beadline_parts")
+
+    def start(**settings: Any) -> None:
+        stream = exactly_once(read(spark, tmp_path / "in"), log.schema.replace(" ", "-"))
+        run(stream.to(sink, name="orders"), tmp_path, **settings)
+
+    first = write_input(tmp_path / "in", 2)
+    start()
+    for name in kept:
+        log.run(f'CREATE TABLE {place}."backup_{name}" AS TABLE {place}."{name}"')
+    write_input(tmp_path / "in", 2, first=2)
+    start()
+    for name in kept:
+        log.run(f'DELETE FROM {place}."{name}"; INSERT INTO {place}."{name}" '
+                f'TABLE {place}."backup_{name}"')  # fmt: skip
+    last = write_input(tmp_path / "in", 1, first=4)
+    with pytest.raises(CheckpointProblem, match=r"acknowledged epoch 3 .* now holds epoch 1"):
+        start()
+    assert sorted(row[0] for row in log.rows()) == first
+    start(drop=["orders"])  # the loss is taken, once
+    assert sorted(row[0] for row in log.rows()) == first + last
