@@ -95,7 +95,7 @@ def test_programs_see_one_object_per_event(run: Run, tmp_path: Path) -> None:
     job = job_file(tmp_path, "AVAILABLE_NOW = True\n" + GOOD)
     code, out, _ = run(job, "--json")
     assert code == 0
-    events = objects(out)
+    events = [e for e in objects(out) if e["event"] != "waiting"]  # a busy machine may take long
     assert [e["event"] for e in events] == ["claimed", "prepared", "decided", "committed", "ended"]
     assert events[3]["rows"] == {"o-t": 10}
     assert (events[3]["epoch"], events[3]["generation"]) == (0, 1)

@@ -97,11 +97,16 @@ def _as_lines(event: Event) -> list[str]:
         "recovered": f"epoch {event.epoch}: decided by an older start, finished now",
         "swept": f"orphans of older starts aborted: {details.get('orphans')}",
         "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
+        "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
     }.get(event.kind)
     return [] if text is None else [text]
+
+
+def _place(event: Event) -> str:
+    return "" if event.epoch is None else f"epoch {event.epoch}: "
 
 
 def _rows(rows: dict[str, int]) -> str:

@@ -30,6 +30,7 @@ from beadline.protocol.publish import Publisher
 from beadline.run.analyze import check_start
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
+from beadline.run.patience import Patience
 from beadline.run.plan import is_narrow, is_stateful, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
@@ -46,13 +47,19 @@ class Query:
     """One start of one stream."""
 
     def __init__(
-        self, coordinator: Coordinator, engine: Engine, threads: Threads, positions: Positions
+        self,
+        coordinator: Coordinator,
+        engine: Engine,
+        threads: Threads,
+        positions: Positions,
+        patience: Patience,
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
         self._engine = engine
         self._threads = threads
         self._positions = positions
+        self._patience = patience
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
@@ -152,6 +159,7 @@ class Query:
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
+        self._patience.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
@@ -162,6 +170,8 @@ class Query:
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
+        finally:
+            self._patience.ended()
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
@@ -196,6 +206,7 @@ class Query:
 
     def _close(self) -> None:
         self._later.cancel()
+        self._patience.close()
         self._threads.close()
         self._coordinator.log.close()
         self._engine.close()
@@ -211,14 +222,17 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     engine = _engine(stream, checkpoint)
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
-    listener = positions.listening(listener or ignore)
+    patience = Patience()
+    listener = patience.listening(positions.listening(listener or ignore))
     coordinator = kind(
         stream.name, checkpoint, checked.sinks, log, engine.progress, threads, listener
     )
-    query = Query(coordinator, engine, threads, positions)
+    query = Query(coordinator, engine, threads, positions, patience)
     threads.stopping = lambda: query._stopping
     try:
+        patience.start(coordinator.tell)
         coordinator.start(settings.drop)
+        patience.ended()
         positions.start(coordinator.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)
     except BaseException:

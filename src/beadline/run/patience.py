@@ -1,0 +1,78 @@
+"""What takes long is spoken of: whoever watches a query sees that it waits, and what it is at.
+
+A broker that is down in the middle of an epoch, an outcome that nobody tells, a slow plan: all of
+them are waited for. One thread looks at the clock now and then; an epoch itself only notes when it
+began.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from beadline.observe import Event, Listener
+
+SPEAK_AFTER_S = 10.0
+SPEAK_EVERY_S = 10.0
+
+Tell = Callable[..., Any]
+# What follows an event of the protocol, in the words of whoever reads along.
+_DOING = {
+    "claimed": "finishing what older starts left",
+    "prepared": "deciding",
+    "decided": "committing",
+    "lost": "computing lost parts again",
+}
+
+
+class Patience:
+    """Tells, every few seconds, what an epoch has been doing for so long."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._doing = ""
+        self._since_s: float | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def listening(self, listener: Listener) -> Listener:
+        """Return a listener that takes note of what comes next, and passes everything on."""
+
+        def both(event: Event) -> None:
+            if event.kind == "claimed":
+                self.began(None)
+            self._doing = _DOING.get(event.kind, self._doing)
+            listener(event)
+
+        return both
+
+    def start(self, tell: Tell) -> None:
+        """Begin to look at the clock; ``tell`` is the coordinator's."""
+        self._thread = threading.Thread(
+            target=self._run, args=(tell,), name="beadline-patience", daemon=True
+        )
+        self._thread.start()
+
+    def began(self, epoch: int | None, doing: str = "preparing") -> None:
+        """An epoch begins, or with None, a start."""
+        self._epoch, self._doing = epoch, doing
+        self._since_s = time.monotonic()
+
+    def ended(self) -> None:
+        """It is through, or failed."""
+        self._since_s = None
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._closed.set()
+
+    def _run(self, tell: Tell) -> None:
+        while not self._closed.wait(SPEAK_EVERY_S):
+            since_s = self._since_s
+            if since_s is None:
+                continue
+            seconds = time.monotonic() - since_s
+            if seconds >= SPEAK_AFTER_S:
+                tell("waiting", self._epoch, doing=self._doing, seconds=round(seconds))
