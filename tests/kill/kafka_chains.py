@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos import processes
 from beadline.chaos.child import CHILD_TIMEOUT_S
 from beadline.chaos.kafka.chain import Chain, replay, run_chain
 from beadline.chaos.kafka.check import Report
-from beadline.chaos.kafka.run import KafkaRun
+from beadline.chaos.kafka.run import KafkaRun, asleep
 from beadline.chaos.kafka.workload import KafkaWorkload
 from beadline.chaos.plan import Kill
 from beadline.chaos.supervise import RunFailed
@@ -70,18 +68,13 @@ def judge(report: Report, again: str) -> None:
 
 def fall_asleep(run: KafkaRun, point: str) -> int:
     """Let the job, which runs well, stop (SIGSTOP) at a point; return the process that sleeps."""
-    child = run.running()
+    run.running()
     run.expect_news()
     mark = run.arm(point, scope="pause")
-    assert run.wait_until(mark.exists, CHILD_TIMEOUT_S), f"nobody came by {point}"
+    fell = run.wait_until(lambda: asleep(mark) > 0, CHILD_TIMEOUT_S)
     run.disarm()
-    deadline_s = time.monotonic() + CHILD_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        for pid in (child.pid, *child.python_workers()[1]):
-            if processes.state(pid) == processes.ASLEEP:
-                return pid
-        time.sleep(0.02)
-    raise TimeoutError(f"nobody fell asleep at {point}")
+    assert fell, f"nobody fell asleep at {point}"
+    return asleep(mark)
 
 
 def wake(pid: int) -> None:

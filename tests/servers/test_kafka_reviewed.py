@@ -92,16 +92,19 @@ def test_at_least_once_goes_on_after_a_replay(job: Job) -> None:
     assert job.visible() == ids
 
 
+def prepared_by(job: Job, generation: int) -> Prepared[KafkaPart]:
+    """The same part of the same epoch, by one start after the other."""
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    id_ = PartId(job.name, "a" * 32, "out", generation, 0, 0, 0)
+    prepared = job.sink.prepare(iter([rows]), Part(id_))
+    assert prepared is not None
+    return Prepared(id_, 1, prepared)
+
+
 def test_a_fence_that_comes_late_spares_whoever_took_the_name_over(job: Job) -> None:
     query = QueryId(job.name, "a" * 32, "file:/x")
     job.sink.open(query)
-    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
-    parts = []
-    for generation in (1, 2):
-        id_ = PartId(job.name, "a" * 32, "out", generation, 0, 0, 0)
-        prepared = job.sink.prepare(iter([rows]), Part(id_))
-        assert prepared is not None
-        parts.append(Prepared(id_, 1, prepared))
+    parts = [prepared_by(job, generation) for generation in (1, 2)]
     job.sink.abort(parts[:1])  # the zombie's view of what is open
     client = connect(job.cluster.bootstrap_servers, {})
     (found,) = client.describe([parts[1].committable.transactional_id]).values()
@@ -155,12 +158,9 @@ def test_another_control_topic_spares_what_is_decided(job: Job) -> None:
 def test_a_close_that_comes_late_spares_a_newer_start(job: Job) -> None:
     query = QueryId(job.name, "a" * 32, "file:/x")
     job.sink.open(query)
-    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
     ending = []
     for generation in (1, 2):
-        id_ = PartId(job.name, "a" * 32, "out", generation, 0, 0, 0)
-        prepared = job.sink.prepare(iter([rows]), Part(id_))
-        assert prepared is not None
+        prepared_by(job, generation)
         ending.append(job.sink.close(query))
     ending[0]()  # what the older start saw
     assert len(job.open()) == 1

@@ -55,9 +55,9 @@ class Patience:
         )
         self._thread.start()
 
-    def began(self, epoch: int | None, doing: str = "preparing") -> None:
+    def began(self, epoch: int | None) -> None:
         """An epoch begins, or with None, a start."""
-        self._epoch, self._doing = epoch, doing
+        self._epoch, self._doing = epoch, "preparing"
         self._since_s = time.monotonic()
 
     def ended(self) -> None:

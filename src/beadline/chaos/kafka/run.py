@@ -175,9 +175,7 @@ class KafkaRun:
         else:
             self.start()
             time.sleep(self._rng.uniform(0, _START_S))
-        victim = self._rng.choice(self.cluster.brokers)
-        victim.kill()
-        self._do_without(victim)
+        self._do_without(self._kill_one_broker())
 
     def _kill_broker_at(self, kill: Kill) -> None:
         """Kill -9 one broker while whoever comes by a point stands still there."""
@@ -189,15 +187,19 @@ class KafkaRun:
         if not sleeper:
             self.expect_news()
             return
-        victim = self._rng.choice(self.cluster.brokers)
-        victim.kill()
+        victim = self._kill_one_broker()
         os.kill(sleeper, signal.SIGCONT)
         self._do_without(victim)
 
-    def _do_without(self, victim: Any) -> None:
-        """Let the job live on, with or until the broker is back."""
+    def _kill_one_broker(self) -> Any:
+        victim = self._rng.choice(self.cluster.brokers)
+        victim.kill()
         self.kills += 1
         self._brokers_killed += 1
+        return victim
+
+    def _do_without(self, victim: Any) -> None:
+        """Let the job live on, without the broker or until it is back."""
         if self._rng.random() < 0.5:
             self.expect_news()
         else:

@@ -21,6 +21,7 @@ from typing import Any
 from beadline.ids import PartId
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.part import KafkaPart
+from beadline.sinks.kafka.transactions import Transaction
 
 PARTITION = 0
 TAIL_RECORDS = 2_000
@@ -48,6 +49,11 @@ class Marker:
     producer_epoch: int
     part: PartId
 
+    @property
+    def transaction(self) -> Transaction:
+        """Which one it was written in."""
+        return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
+
     def to_bytes(self) -> bytes:
         """Return the record's value; its key is the transactional id."""
         fields = {"part": str(self.part), "producer": [self.producer_id, self.producer_epoch]}
@@ -55,7 +61,7 @@ class Marker:
 
     def is_of(self, part: KafkaPart) -> bool:
         """Whether it was written in the transaction that a committable names."""
-        return (self.transactional_id, self.producer_id, self.producer_epoch) == part.transaction
+        return self.transaction == part.transaction
 
     @classmethod
     def read(cls, key: bytes | None, value: bytes | None) -> Marker | None:

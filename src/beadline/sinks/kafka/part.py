@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from beadline.committable import Committable
 from beadline.ids import PartId, QueryId
+from beadline.sinks.kafka.transactions import Transaction
 
 _PREFIX = "beadline-txn"
 _SEPARATOR = "~"
@@ -36,9 +37,9 @@ class KafkaPart(Committable):
         return isinstance(other, KafkaPart) and self.transaction == other.transaction
 
     @property
-    def transaction(self) -> tuple[str, int, int]:
+    def transaction(self) -> Transaction:
         """What the broker knows it by."""
-        return self.transactional_id, self.producer_id, self.producer_epoch
+        return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class KafkaSink(Sink[KafkaPart]):
         except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
             said_so = f"no broker answered: {type(error).__name__}"
             return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, said_so)
-        by_name = {_transaction(part.committable): part for part in parts}
+        by_name = {part.committable.transaction: part for part in parts}
         reach("kafka.commit")
         answers = client.end(list(by_name), commit=True)
         reach("kafka.answered")
@@ -208,7 +208,7 @@ class KafkaSink(Sink[KafkaPart]):
 
     def abort(self, parts: Sequence[Prepared[KafkaPart]]) -> None:
         """Fence each writer, which aborts its transaction; whoever took the name over stays."""
-        self._fence([_transaction(part.committable) for part in parts])
+        self._fence([part.committable.transaction for part in parts])
 
     def _fence(self, transactions: Sequence[Transaction]) -> None:
         """Ask until the coordinator has done it; while it aborts, it says so."""
@@ -239,10 +239,7 @@ class KafkaSink(Sink[KafkaPart]):
             return []
         topic = self.control_topic_of(query.name)
         markers = Reader(self.bootstrap_servers, self.options).open_now(topic)
-        parts = {
-            Transaction(m.transactional_id, m.producer_id, m.producer_epoch): m.part
-            for m in markers
-        }
+        parts = {marker.transaction: marker.part for marker in markers}
         found = []
         for one in open_now:
             writer = WriterId.parse(one.transaction.id)
@@ -285,7 +282,3 @@ class KafkaSink(Sink[KafkaPart]):
 
 # EndTxn requests that got no answer and may still be on their way, in this process.
 _unanswered: set[Transaction] = set()
-
-
-def _transaction(part: KafkaPart) -> Transaction:
-    return Transaction(part.transactional_id, part.producer_id, part.producer_epoch)
