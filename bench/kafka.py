@@ -30,6 +30,7 @@ from bench._kafka_latency import latency
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
 PAIRS = int(os.environ.get("BENCH_PAIRS", "7"))
+WARM_UP = 5  # rounds, until Java has compiled what runs in all of them
 BIG_EPOCH_ROWS = int(os.environ.get("BENCH_BIG_ROWS", "10000000"))
 ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
 SIDES = ("spark", "exactly_once", "at_least_once")
@@ -46,11 +47,11 @@ def throughput(spark: SparkSession, cluster: KafkaCluster, folder: Path) -> dict
         for kind in SIDES
     }
     rates: dict[str, list[float]] = {kind: [] for kind in SIDES}
-    for round_ in range(-2, PAIRS):  # two rounds to warm up
+    for round_ in range(-WARM_UP, PAIRS):
         # Whoever goes first changes from round to round.
         order = [SIDES[(round_ + place) % 3] for place in range(3)]
         for kind in order:
-            rate = one_epoch(feeder, sides[kind], round_ + 3)
+            rate = one_epoch(feeder, sides[kind], round_ + WARM_UP + 1)
             if round_ >= 0:
                 rates[kind].append(rate)
         print(f"round {round_}: " + ", ".join(f"{k} {r[-1]:,.0f}/s" for k, r in rates.items() if r))
@@ -58,7 +59,7 @@ def throughput(spark: SparkSession, cluster: KafkaCluster, folder: Path) -> dict
         side.query.stop()
     for kind in SIDES:
         used = end_of(cluster, f"{kind}-out")
-        assert used >= RECORDS * (PAIRS + 2), f"{kind} lost records"
+        assert used >= RECORDS * (PAIRS + WARM_UP), f"{kind} lost records"
     pairs = list(zip(rates["exactly_once"], rates["spark"], rates["at_least_once"], strict=True))
     return {
         "vs_spark_at_least_once": round(statistics.median(e / s for e, s, _ in pairs), 3),

@@ -8,7 +8,7 @@ is JSON again if each text is.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,5 +50,9 @@ def collect(frame: DataFrame, task: Column) -> Sequence[Ack]:
     the JVM anew for every epoch, which takes longer than the decision.
     """
     rows = frame._jdf.mapInArrow(task._jc, False, None).collectAsList()
-    acks = [Ack(**fields) for (fields,) in json.loads(rows.toString())]
-    return sorted(acks, key=lambda ack: ack.partition)
+    return by_partition(fields for (fields,) in json.loads(rows.toString()))
+
+
+def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:
+    """Return the acks that tasks have answered with, in the order of their parts."""
+    return sorted((Ack(**fields) for fields in found), key=lambda ack: ack.partition)

@@ -13,6 +13,7 @@ from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, Guaran
 from beadline.files import keeps_rule
 from beadline.files.local import can_link
 from beadline.ids import QueryId
+from beadline.run.spark_conf import is_set
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.stream import Output, Stream
 
@@ -61,10 +62,9 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
                 f"{key} is true: a source file that cannot be read would be passed over, and its "
                 f"rows lost without a word. Set it to false. {_NOTHING}"
             )
-    conf = session._jsparkSession.sessionState().conf()
     adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     # Only where somebody set it: Spark's own default is switched off for the query in silence.
-    chosen = conf.contains(ADAPTIVE_STREAMING) and session.conf.get(ADAPTIVE_STREAMING) == "true"
+    chosen = is_set(session, ADAPTIVE_STREAMING) and session.conf.get(ADAPTIVE_STREAMING) == "true"
     if adaptive and chosen:
         raise BadSetting(
             f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "

@@ -14,12 +14,14 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import PythonEvalType
 
 from beadline import dead_letter
 from beadline.dead_letter import Refused
 from beadline.protocol.engine import Acks, Ticket
 from beadline.run.acks import ACK_TYPE, Ack, collect
+from beadline.run.arrow_rdd import ArrowTask, arrow_task, executed_plan, plan_of_epoch
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import SparkProgress
 from beadline.run.checks import to_arrow
@@ -52,9 +54,11 @@ class Engine:
     narrow: bool
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
+    query: StreamingQuery | None = None  # Spark's, once it has started
     attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
+    handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
@@ -73,6 +77,7 @@ class Engine:
         if not self.partitioning:
             conf = frame.sparkSession.conf
             self.partitioning = {key: str(conf.get(key)) for key in PARTITIONING}
+        self.batch_size.tell(frame.sparkSession)
         return SparkBatch(self, frame, number)
 
 
@@ -82,7 +87,7 @@ class SparkBatch:
     def __init__(self, engine: Engine, frame: DataFrame, number: int) -> None:
         """``frame`` may be computed any number of times, but costs a pass over the source."""
         self._engine = engine
-        self._frame = frame
+        self._frame = self._given = frame
         self._number = number
         self._checked = False
         # Beside the work of preparing, so that it costs no time of its own.
@@ -191,11 +196,29 @@ class SparkBatch:
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
         session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())
-        acks = collect(frame, column)
+        acks = self._collect(frame, key, column, make)
         if len({ack.partition for ack in acks}) != len(acks):
             raise RuntimeError(f"two acks for one part of sink {name!r}")
-        self._engine.batch_size.learn(session, acks)
+        self._engine.batch_size.note(acks)
         return acks
+
+    def _collect(
+        self, frame: DataFrame, key: tuple[str, str], column: Any, make: Callable[[], Task]
+    ) -> Sequence[Ack]:
+        """Hand the rows over in the way that is quicker for them."""
+        engine = self._engine
+        # Only the stream's own rows: those of rows= may have other columns in every epoch.
+        if not engine.batch_size.small or frame is not self._frame:
+            return collect(frame, column)
+        if key not in engine.handed:
+            engine.handed[key] = arrow_task(frame, to_arrow(frame), make())
+        task = engine.handed[key]
+        if task is None:
+            return collect(frame, column)
+        plan = None
+        if engine.narrow and engine.query is not None and frame is self._given:
+            plan = plan_of_epoch(engine.query, frame, self._number)
+        return task.collect(frame, executed_plan(frame) if plan is None else plan)
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""

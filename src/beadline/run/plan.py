@@ -54,6 +54,22 @@ def is_stateful(frame: DataFrame) -> bool:
     return not _names(frame) <= STATELESS_NODES
 
 
+def runs_python(frame: DataFrame) -> bool:
+    """Whether Python of somebody else's is part of the plan: it gets Arrow batches too."""
+    jvm: Any = frame.sparkSession.sparkContext._jvm
+    plan = plan_of(frame)
+    if plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()):
+        return True
+    return any(_is_python(node) for node in nodes(plan))
+
+
+def _is_python(node: Any) -> bool:
+    """Whether a node is a table function or a source that is written in Python."""
+    name = node.getClass().getSimpleName()
+    inner = {"Generate": "generator", "StreamingRelationV2": "table"}.get(name)
+    return inner is not None and "Python" in getattr(node, inner)().getClass().getSimpleName()
+
+
 def _names(frame: DataFrame) -> set[str]:
     """Return the names of all nodes of a logical plan."""
     return {node.getClass().getSimpleName() for node in nodes(plan_of(frame))}

@@ -28,10 +28,11 @@ from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.run.analyze import check_start
+from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
 from beadline.run.patience import Patience
-from beadline.run.plan import is_narrow, is_stateful, source_folders, source_options
+from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
@@ -154,7 +155,7 @@ class Query:
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
         with _not_adaptive(stream.frame.sparkSession):
-            self._query = writer.foreachBatch(self._epoch).start()
+            self._query = self._engine.query = writer.foreachBatch(self._epoch).start()
         self._later.start()
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
@@ -249,7 +250,13 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
     frame = stream.frame
     planned = PlannedFiles(checkpoint, source_folders(frame))
     progress = SparkProgress(checkpoint)
-    return Engine(progress, planned, rows, is_stateful(frame), is_narrow(frame), speculation)
+    frames = [frame]
+    if rows:
+        shape = frame.sparkSession.createDataFrame([], frame.schema)
+        frames += [made(shape) for made in rows.values()]
+    batch_size = BatchSize(shared=any(runs_python(one) for one in frames))
+    stateful, narrow = is_stateful(frame), is_narrow(frame)
+    return Engine(progress, planned, rows, stateful, narrow, speculation, batch_size=batch_size)
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -177,7 +178,7 @@ class NativeProducer:
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, min(_TURN_S, deadline_s - time.monotonic()))
-            _library().rd_kafka_flush(self._handle, int(left_s * 1000))
+            _library().rd_kafka_flush(self._handle, math.ceil(left_s * 1000))
             self._listen()
             left: int = _library().rd_kafka_outq_len(self._handle)
             if not left or time.monotonic() >= deadline_s:
