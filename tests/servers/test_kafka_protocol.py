@@ -22,6 +22,7 @@ from beadline.chaos.points import hooked
 from beadline.errors import PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.observe import Event
+from beadline.run import batch_size
 from beadline.sink import CommitResult, Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka import KafkaPart
@@ -119,8 +120,15 @@ def test_a_crash_with_the_next_epoch_prepared(job: Job, point: str) -> None:
     assert job.open() == []
 
 
-def test_a_prepare_that_fails_half_way_leaves_nothing_open(job: Job) -> None:
-    """One part of the epoch is prepared, the other fails for ever."""
+@pytest.mark.parametrize("rows_known_small_after", [batch_size._KNOWN_ROWS, 1])
+def test_a_prepare_that_fails_half_way_leaves_nothing_open(
+    job: Job, monkeypatch: pytest.MonkeyPatch, rows_known_small_after: int
+) -> None:
+    """One part of the epoch is prepared, or still on its way to it, and the other fails for ever.
+
+    Rows that are known to be small come to the workers in another way, and sooner.
+    """
+    monkeypatch.setattr(batch_size, "_KNOWN_ROWS", rows_known_small_after)
     ids = job.feed(3)
     frame = read(job.spark, job.folder / "in").repartition(PARTS, "id")
     broken = frame.selectExpr("IF(id = 15, raise_error('no fifteen'), k) AS k", "id")

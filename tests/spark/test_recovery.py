@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from beadline import Stream, at_least_once, exactly_once
@@ -87,6 +89,45 @@ def test_a_stateful_epoch_given_again_moves_its_state_on(
         run_and_die(counted(spark, tmp_path), tmp_path, point, output_mode="update")
     run(counted(spark, tmp_path), tmp_path, output_mode="update")
     assert table(tmp_path, "k, count") == [("k0", 14), ("k1", 13), ("k2", 13)]
+
+
+def test_a_death_while_spark_notes_its_first_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would refuse to begin beside what is left of the file under its hidden name."""
+    ids = write_input(tmp_path / "in", 2)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, "start.after")
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir()
+    for name in (".0.4f1c.tmp", "..0.4f1c.tmp.crc"):
+        (offsets / name).write_text("v1")
+    run(sqlite_job(spark, tmp_path), tmp_path)
+    assert table(tmp_path) == ids
+    assert {name for name in os.listdir(offsets) if name.isdigit()} == {"0", "1"}
+
+
+def test_offsets_of_nobody_knows_what_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    write_input(tmp_path / "in", 2)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "notes.txt").write_text("mine")
+    (offsets / ".0.4f1c.tmp").write_text("v1")
+    with pytest.raises(StreamingQueryException, match="should be empty"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
+    assert sorted(os.listdir(offsets)) == [".0.4f1c.tmp", "notes.txt"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_death_between_the_files_of_an_epoch_and_its_offsets(
+    spark: SparkSession, tmp_path: Path, epoch: int
+) -> None:
+    """Spark's file source has noted the files; they come with those after them."""
+    ids = write_input(tmp_path / "in", 4)
+    run_and_die(sqlite_job(spark, tmp_path), tmp_path, "epoch.begin", times=epoch + 1)
+    (tmp_path / "checkpoint" / "offsets" / str(epoch)).unlink()
+    told: list[Event] = []
+    run(sqlite_job(spark, tmp_path), tmp_path, listener=told.append)
+    assert table(tmp_path) == ids
+    rows = [event.details["rows"] for event in told if event.kind == "committed"]
+    assert rows[0] == {"out-t": 20}  # two files
 
 
 def test_complete_mode(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def kinds(found: object) -> list[Kind]:
     ],
 )
 def test_any_moment(before: int, rows: list[Row], after: int, wanted: list[Kind]) -> None:
-    assert kinds(moment(GROWS, before, Counter(rows), after)) == wanted
+    assert kinds(moment(GROWS, before - 1, Counter(rows), after)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_any_moment(before: int, rows: list[Row], after: int, wanted: list[Kind]
     ],
 )
 def test_a_table_whose_rows_change(before: int, value: int, after: int, wanted: list[Kind]) -> None:
-    assert kinds(moment(TOTALS, before, Counter([("k", value)]), after)) == wanted
-    assert moment(replace(TOTALS, atomic=False), before, Counter([("k", value)]), after) == []
+    assert kinds(moment(TOTALS, before - 1, Counter([("k", value)]), after)) == wanted
+    assert moment(replace(TOTALS, atomic=False), before - 1, Counter([("k", value)]), after) == []
 
 
 def test_an_at_least_once_sink_may_repeat_and_not_lose() -> None:
     weak = replace(GROWS, exactly=False)
-    assert moment(weak, 1, Counter([A, A, B]), 1) == []
-    assert kinds(moment(weak, 2, Counter([A]), 2)) == [Kind.LOST]
+    assert moment(weak, 0, Counter([A, A, B]), 1) == []
+    assert kinds(moment(weak, 1, Counter([A]), 2)) == [Kind.LOST]
     assert end(weak, Shown(Counter([A, A, B, B, C]))) == []
     assert kinds(end(weak, Shown(Counter([A, B, B])))) == [Kind.LOST]
 
@@ -124,7 +124,7 @@ def test_runs_that_differ() -> None:
     assert differences(GROWS, cut_otherwise) == []
     agreed = in_common(GROWS, cut_otherwise)
     assert not agreed.by_epoch
-    assert moment(agreed, 5, Counter(), 5) == []
+    assert moment(agreed, 4, Counter(), 5) == []
     assert kinds(end(agreed, Shown(Counter([A])))) == [Kind.LOST]
 
 

@@ -17,6 +17,7 @@ import pytest
 from beadline.chaos.points import POINTS
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown
+from beadline.chaos.verify.cuts import Known
 from beadline.chaos.verify.scratch import Place, store_of
 from beadline.chaos.verify.scratch_databases import elsewhere
 from beadline.chaos.verify.watch import Watch
@@ -101,8 +102,7 @@ def test_the_watch_notes_what_it_sees_under_the_fault_that_is_on(tmp_path: Path)
     sink = OwnSink(tmp_path / "own.db", "t")
     fill(sink.path, 1)
     reference = Reference("own", {0: Shown(Counter([(1,)])), 1: Shown(Counter([(1,), (2,)]))})
-    decided = 0
-    watch = Watch({"own": sink}, {"own": reference}, lambda: decided)
+    watch = Watch({"own": sink}, {"own": reference}, lambda: Known(-1, 0))
     watch.fault = "decide.before"
     watch.look()
     assert watch.found == []

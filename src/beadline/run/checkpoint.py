@@ -1,4 +1,7 @@
-"""Spark's own checkpoint, as far as the protocol reads it; it is never written from here."""
+"""Spark's own checkpoint, as far as the protocol reads it.
+
+It is never written from here; one kind of leaving is taken away, over which Spark would not start.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,19 @@ class SparkProgress:
         """Return the digest of Spark's offsets of an epoch, or None if it was never planned."""
         data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
         return None if data is None else hashlib.sha256(data).hexdigest()
+
+    def forget_unfinished(self) -> None:
+        """Remove the beginnings of a first epoch's offsets; only after our own claim.
+
+        Spark writes offsets under a hidden name and renames them. Since 4.1 it refuses to begin
+        where the folder of the offsets has no epoch and is not empty, so a death in just that
+        moment would stop the query for good. Whoever still writes there fails, and was fenced.
+        """
+        folder = join(self._checkpoint, "offsets")
+        names = self._files.names(folder)
+        if all(name.startswith(".") for name in names):
+            for name in names:
+                self._files.delete(join(folder, name))
 
     def sync(self, epoch: int) -> None:
         """Make durable what the decision of an epoch rests on; Spark leaves it in the cache.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,8 @@ from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
-STRAGGLER_PAUSES_S = (0.5, 1.0)
+# Spark kills a worker that has not ended two seconds after its task was cancelled.
+STRAGGLER_PAUSES_S = (0.5, 2.0)
 _starting = threading.Lock()
 
 
@@ -167,6 +168,10 @@ class Query:
             self._error = error
             self._interrupted = self._stopping
             if not self._stopping:  # stop() has something to settle first
+                # Where losers are left, a sweep has failed: it would only fail again.
+                swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
+                if swept and self._holds_up:
+                    self._end_stragglers()
                 self._close()
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
@@ -190,11 +195,13 @@ class Query:
         if isinstance(self._error, LogProblem):
             return  # an append that cannot be told may still land: the next start knows more
         self._settled = True
-        # A task that was cancelled may still be about to begin something: look again for it.
-        pauses_s = STRAGGLER_PAUSES_S if self._interrupted and self._holds_up else ()
+        self._end_stragglers(STRAGGLER_PAUSES_S if self._interrupted else ())
+
+    def _end_stragglers(self, pauses_s: Sequence[float] = STRAGGLER_PAUSES_S) -> None:
+        """A task that was cancelled may still be about to begin something: look again for it."""
         try:
             self._coordinator.close()
-            for pause_s in pauses_s:
+            for pause_s in pauses_s if self._holds_up else ():
                 time.sleep(pause_s)
                 self._coordinator.close()
         except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
@@ -233,6 +240,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     try:
         patience.start(coordinator.tell)
         coordinator.start(settings.drop)
+        engine.progress.forget_unfinished()
         patience.ended()
         positions.start(coordinator.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from beadline.chaos.verify import faults
 from beadline.chaos.verify.compare import Reference, Violation
+from beadline.chaos.verify.cuts import Cut
 from beadline.chaos.verify.faults import Fault
 from beadline.chaos.verify.report import FaultResult
 from beadline.chaos.verify.rounds import Round, left_behind
@@ -26,12 +27,14 @@ T = TypeVar("T")
 class Chain:
     """One round's faults, and what became of each.
 
+    ``undisturbed`` are the epochs of the references, by where they end.
     ``tell`` is told how many are done and which is next; ``out_of_time`` whether there is no time
     for so many more.
     """
 
     made: Round
     references: Mapping[str, Reference]
+    undisturbed: Mapping[Cut, int]
     epochs: int
     seed: int
     tell: Callable[[int, str], None]
@@ -42,7 +45,7 @@ class Chain:
 
     def run(self, left: list[Fault]) -> list[FaultResult]:
         """Take faults from the list, and drain and compare the round."""
-        watch = self.made.watch(self.references)
+        watch = self.made.watch(self.references, self.undisturbed)
         watch.start()
         try:
             while left and self._fits(left):
@@ -83,7 +86,8 @@ class Chain:
             if not fault.may_follow(self.done[-1].fault if self.done else None):
                 left.insert(0, faults.before(fault))
                 continue
-            room = self.epochs - 1 - self.made.decided()
+            here = self.made.known(self.undisturbed)
+            room = self.epochs - 1 - (here.decided if here else self.made.decided())
             return room >= fault.epochs and not (self.done and self.out_of_time(_RESERVE))
         return False
 

@@ -130,19 +130,20 @@ def plain(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) else repr(value)
 
 
-def moment(reference: Reference, before: int, shown: Rows, after: int) -> list[Violation]:
-    """Judge what shows at a moment of the run.
+def moment(reference: Reference, settled: int, shown: Rows, after: int) -> list[Violation]:
+    """Judge what shows at a moment of the run, by epochs of the undisturbed one.
 
-    ``before`` and ``after`` are the newest decided epochs, read before and after looking.
+    ``settled`` is the last before the newest decided one, read before looking; ``after`` is the
+    newest decided one, read after looking.
     """
     if not reference.watched:
         return []
     if not reference.grows:
-        return _one_of_the_states(reference, before, shown, after)
+        return _one_of_the_states(reference, settled, shown, after)
     found = []
-    missing = reference.state(before - 1).rows - shown
+    missing = reference.state(settled).rows - shown
     if missing:
-        text = f"of an epoch before {before}, which is decided, {_some(missing)} is not there"
+        text = f"another epoch is decided after {settled}, and {_some(missing)} is not there"
         found.append(_violation(Kind.LOST, reference, missing, text))
     if not reference.exactly:
         return found
@@ -161,13 +162,13 @@ def moment(reference: Reference, before: int, shown: Rows, after: int) -> list[V
 
 
 def _one_of_the_states(
-    reference: Reference, before: int, shown: Rows, after: int
+    reference: Reference, settled: int, shown: Rows, after: int
 ) -> list[Violation]:
     fitting = [
         epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
     ]
     # Above the range are only epochs without rows.
-    low, high = min(before - 1, reference.last), max(after, -1)
+    low, high = min(settled, reference.last), max(after, -1)
     if any(low <= epoch <= high for epoch in fitting):
         return []
     if not fitting:
@@ -176,7 +177,7 @@ def _one_of_the_states(
     if min(fitting) > high:
         text = f"it shows epoch {min(fitting)}, and {after} is the newest that is decided"
         return [Violation(Kind.ABORTED, reference.sink, text, 1, min(fitting))]
-    text = f"it shows no more than epoch {max(fitting)}, and {before} is decided"
+    text = f"it shows no more than epoch {max(fitting)}, and one after {settled} is decided"
     return [Violation(Kind.LOST, reference.sink, text, 1, max(fitting) + 1)]
 
 

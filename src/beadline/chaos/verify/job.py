@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from beadline.chaos.driver import MASTER, emit, settings, tell
 from beadline.chaos.processes import kill_group
 from beadline.chaos.verify import scratch
-from beadline.chaos.verify.compare import Shown
+from beadline.chaos.verify.cuts import cut_of
 from beadline.chaos.verify.source_range import (
     Key,
     SourceRange,
@@ -31,14 +31,16 @@ from beadline.chaos.verify.source_range import (
     redirected,
 )
 from beadline.chaos.verify.task import (
+    CHECKPOINT,
     FOUND,
     INSPECT,
     RANGES,
+    RECORDED,
     RUN,
-    STATES,
     STOP,
     TASK,
     Found,
+    Recorded,
     SinkSeen,
     Task,
     query_name,
@@ -129,19 +131,20 @@ class Recorder:
 
     readers: dict[str, Any]
     folder: Path
-    states: dict[int, dict[str, Shown]] = field(default_factory=dict)
+    recorded: Recorded = field(default_factory=Recorded)
 
     def __call__(self, event: Event) -> None:
         """Be told."""
         if event.kind == "committed" and event.epoch is not None:
-            self.states[event.epoch] = {
+            self.recorded.states[event.epoch] = {
                 name: scratch.shown(name, sink) for name, sink in self.readers.items()
             }
+            self.recorded.cuts[event.epoch] = cut_of(self.folder / CHECKPOINT, event.epoch)
         tell(event)
 
     def save(self) -> None:
         """Write down what was noted."""
-        (self.folder / STATES).write_bytes(pickle.dumps(self.states))
+        (self.folder / RECORDED).write_bytes(pickle.dumps(self.recorded))
 
 
 def run(task: Task, folder: Path) -> None:
@@ -158,7 +161,7 @@ def run(task: Task, folder: Path) -> None:
     recorder = Recorder(task.readers, folder) if task.record else None
     parent = os.getppid()
     query = stream.start(
-        str(folder / "checkpoint"),
+        str(folder / CHECKPOINT),
         available_now=True,
         output_mode=task.output_mode or job.output_mode,
         listener=recorder or tell,

@@ -18,15 +18,17 @@ from beadline import errors
 from beadline.chaos.child import Child
 from beadline.chaos.verify import removal, scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
+from beadline.chaos.verify.cuts import Cut, Known, known
 from beadline.chaos.verify.task import (
     CHECKPOINT,
     FOUND,
     INSPECT,
     RANGES,
+    RECORDED,
     RUN,
-    STATES,
     STOP,
     Found,
+    Recorded,
     Task,
     query_name,
 )
@@ -106,9 +108,9 @@ class Round:
         """What every sink shows now."""
         return {name: scratch.shown(name, sink) for name, sink in self.readers.items()}
 
-    def states(self) -> dict[int, dict[str, Shown]]:
+    def recorded(self) -> Recorded:
         """What a child noted that was told to."""
-        return _own(self.folder / STATES)  # type: ignore[no-any-return]
+        return _own(self.folder / RECORDED)  # type: ignore[no-any-return]
 
     def in_doubt(self) -> dict[str, set[PartId]]:
         """What is prepared and not visible, by what the sinks themselves say."""
@@ -128,9 +130,13 @@ class Round:
         exactly = [each for each in references.values() if each.exactly]
         return [*found, *torn(exactly, shown), *left_behind(self.in_doubt())]
 
-    def watch(self, references: Mapping[str, Reference]) -> Watch:
-        """A reader of this round's sinks; without decisions, of those of the end only."""
-        return Watch(self.readers, references, self.decided)
+    def known(self, undisturbed: Mapping[Cut, int]) -> Known | None:
+        """How far it is, in epochs of the undisturbed run."""
+        return known(undisturbed, self.folder / CHECKPOINT, self.decided())
+
+    def watch(self, references: Mapping[str, Reference], undisturbed: Mapping[Cut, int]) -> Watch:
+        """A reader of this round's sinks; ``undisturbed`` are the epochs of the references."""
+        return Watch(self.readers, references, lambda: self.known(undisturbed))
 
     def end(self) -> None:
         """End what runs; the targets stay."""

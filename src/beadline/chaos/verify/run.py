@@ -20,6 +20,7 @@ from beadline.chaos.points import EVERY_POINT
 from beadline.chaos.verify import faults, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
+from beadline.chaos.verify.cuts import Cut, epochs_by_cut
 from beadline.chaos.verify.faults import Fault
 from beadline.chaos.verify.notes import can_expire, check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
@@ -64,6 +65,7 @@ class Verifier:
         self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
         self.slowest_s = 0.0
+        self.undisturbed: dict[Cut, int] = {}  # epochs of the first run, by where they end
 
     def run(self) -> Report:
         """Do it; whatever happens, nothing is left running."""
@@ -129,8 +131,9 @@ class Verifier:
                 )
             self.progress(number, 2, "two undisturbed runs")
             self.slowest_s = max(self.slowest_s, child.seconds)
-            states = each.states()
-            runs.append({sink.name: _reference(sink, states) for sink in found.sinks})
+            recorded = each.recorded()
+            self.undisturbed = self.undisturbed or epochs_by_cut(recorded.cuts)
+            runs.append({sink.name: _reference(sink, recorded.states) for sink in found.sinks})
             each.end()
         differing = [text for name in runs[0] for text in differences(runs[0][name], runs[1][name])]
         if differing:
@@ -186,6 +189,7 @@ class Verifier:
             chain = Chain(
                 made,
                 references,
+                self.undisturbed,
                 epochs,
                 wish.seed,
                 partial(self._step, len(self.results), total),

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from beadline.chaos.verify.compare import Shown
+from beadline.chaos.verify.cuts import Cut
 from beadline.chaos.verify.source_range import Limits, SourceRange
 from beadline.sink import Guarantee
 
 INSPECT, RUN = "inspect", "run"
-TASK, FOUND, RANGES, STATES = "task.pickle", "found.pickle", "ranges.pickle", "states.pickle"
+TASK, FOUND, RANGES, RECORDED = "task.pickle", "found.pickle", "ranges.pickle", "recorded.pickle"
 STOP = "stop"  # when it is there, a child stops its query and ends
 CHECKPOINT = "checkpoint"
 
@@ -34,6 +36,14 @@ class Found:
     left_out: tuple[str, ...]
     ranges: tuple[SourceRange, ...]
     stateful: bool
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What an undisturbed run showed after each epoch, by sink, and where the epoch ended."""
+
+    states: dict[int, dict[str, Shown]] = field(default_factory=dict)
+    cuts: dict[int, Cut | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from beadline.chaos.verify import scratch
-from beadline.chaos.verify.compare import Kind, Reference, Rows, Violation, moment
+from beadline.chaos.verify.compare import Kind, Reference, Violation, moment
+from beadline.chaos.verify.cuts import Known
 
 _EVERY_S = 0.4
 # A reader may have at most this share of the time: it must not be what slows the job down.
@@ -21,18 +22,19 @@ _SHARE = 0.25
 _SETTLE_S = 3.0
 _ERRORS_MAX = 5
 
-Decided = Callable[[], int]
+# How far the run is; None if nothing of the undisturbed run is like it.
+Progress = Callable[[], Known | None]
 
 
 class Watch:
     """Looks at the sinks of one round until it is stopped."""
 
     def __init__(
-        self, sinks: Mapping[str, Any], references: Mapping[str, Reference], decided: Decided
+        self, sinks: Mapping[str, Any], references: Mapping[str, Reference], progress: Progress
     ) -> None:
         self._sinks = sinks
         self._references = references
-        self._decided = decided
+        self._progress = progress
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verify-watch", daemon=True)
@@ -67,15 +69,20 @@ class Watch:
             for name, sink in self._sinks.items():
                 if any(found.sink == name for _, found in self.found):
                     continue  # once wrong, it stays wrong
-                before = self._decided()
-                shown = scratch.shown(name, sink).rows
-                found = self._judge(name, before, shown)
+                before = self._progress()
+                if before is None:
+                    continue
+                found = self._judge(name, sink, before)
                 if any(each.kind is Kind.LOST for each in found):
                     # Lost is what stays away: it may only have been on its way.
                     time.sleep(_SETTLE_S)
-                    found = self._judge(name, before, scratch.shown(name, sink).rows)
+                    found = self._judge(name, sink, before)
                 self.found += [(self.fault, each) for each in found]
-                self.looks += 1
 
-    def _judge(self, name: str, before: int, shown: Rows) -> list[Violation]:
-        return moment(self._references[name], before, shown, self._decided())
+    def _judge(self, name: str, sink: Any, before: Known) -> list[Violation]:
+        shown = scratch.shown(name, sink).rows
+        after = self._progress()
+        if after is None:
+            return []
+        self.looks += 1
+        return moment(self._references[name], before.settled, shown, after.decided)

@@ -1,0 +1,67 @@
+"""Epochs of the same number may hold other rows; ``beadline verify`` compares what ended alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from beadline.chaos.verify.compare import Reference, Row, Shown, moment
+from beadline.chaos.verify.cuts import Known, cut_of, epochs_by_cut, known
+
+
+def note(checkpoint: Path, epoch: int, files: int, watermark: int = 0, at: int = 0) -> None:
+    """Write an epoch's offsets as Spark does, up to so many files."""
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    metadata = f'{{"batchWatermarkMs":{watermark},"batchTimestampMs":{at},"conf":{{}}}}'
+    (offsets / str(epoch)).write_text(f'v1\n{metadata}\n{{"logOffset":{files}}}')
+
+
+def undisturbed(folder: Path, epochs: int = 5) -> dict[tuple[int | str, ...], int]:
+    for epoch in range(epochs):
+        note(folder, epoch, epoch, at=1)
+    return epochs_by_cut({epoch: cut_of(folder, epoch) for epoch in range(epochs)})
+
+
+def test_the_time_of_day_is_no_part_of_a_cut(tmp_path: Path) -> None:
+    note(tmp_path / "one", 3, 3, at=1)
+    note(tmp_path / "other", 3, 3, at=2)
+    assert cut_of(tmp_path / "one", 3) == cut_of(tmp_path / "other", 3) is not None
+    note(tmp_path / "other", 3, 3, watermark=1)
+    assert cut_of(tmp_path / "one", 3) != cut_of(tmp_path / "other", 3)
+    assert cut_of(tmp_path / "one", 4) is None
+
+
+def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
+    """Its driver died when the source had noted files, and Spark had not noted the epoch."""
+    cuts = undisturbed(tmp_path / "reference")
+    run = tmp_path / "run"
+    for epoch, files in enumerate([0, 1, 3, 4]):
+        note(run, epoch, files)
+    assert known(cuts, run, -1) == Known(-1, -1)
+    assert known(cuts, run, 0) == Known(-1, 0)
+    assert known(cuts, run, 2) == Known(1, 3)
+    assert known(cuts, run, 3) == Known(3, 4)
+    rows: list[Row] = [(number,) for number in range(5)]
+    reference = Reference("rows", {n: Shown(Counter(rows[: n + 1])) for n in range(5)})
+    for shown in (rows[:2], rows[:3], rows[:4]):  # before, in the midst of and after its commit
+        assert moment(reference, 1, Counter(shown), 3) == []
+    assert moment(reference, 1, Counter(rows), 3) != []
+
+
+def test_what_ended_nowhere_in_the_undisturbed_run_is_not_judged(tmp_path: Path) -> None:
+    cuts = undisturbed(tmp_path / "reference")
+    run = tmp_path / "run"
+    note(run, 0, 0)
+    note(run, 1, 1, watermark=5)
+    note(run, 2, 2)
+    assert known(cuts, run, 0) == Known(-1, 0)
+    assert known(cuts, run, 1) is None
+    assert known(cuts, run, 2) is None
+
+
+def test_two_epochs_that_end_alike_are_not_told_apart(tmp_path: Path) -> None:
+    note(tmp_path, 0, 0)
+    note(tmp_path, 1, 1)
+    note(tmp_path, 2, 1)
+    assert list(epochs_by_cut({n: cut_of(tmp_path, n) for n in range(4)}).values()) == [0]
