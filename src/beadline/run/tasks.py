@@ -18,6 +18,7 @@ from beadline.run.acks import Ack
 from beadline.run.checksum import ORDERED, SUMMED, Ordered
 from beadline.run.refusals import Refusals, Refusing, keeping
 from beadline.run.slots import SLOTS, Worker, parse
+from beadline.run.worker_memory import keep_memory
 from beadline.sink import Part, Sink
 
 CHECKSUM = "__beadline_checksum"
@@ -159,6 +160,8 @@ def settle_worker() -> None:
     so it need not be looked at again.
     """
     global _tasks_seen
+    if not _tasks_seen:
+        keep_memory()
     if _tasks_seen < SETTLING_TASKS:
         _tasks_seen += 1
         gc.collect()
