@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -97,13 +98,14 @@ def test_a_death_while_spark_notes_its_first_epoch(spark: SparkSession, tmp_path
     run_and_die(sqlite_job(spark, tmp_path), tmp_path, "start.after")
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir()
-    for name in (".0.4f1c.tmp", "..0.4f1c.tmp.crc"):
+    for name in (".0.4f1c.tmp", "..0.4f1c.tmp.crc", ".0.crc"):
         (offsets / name).write_text("v1")
     run(sqlite_job(spark, tmp_path), tmp_path)
     assert table(tmp_path) == ids
     assert {name for name in os.listdir(offsets) if name.isdigit()} == {"0", "1"}
 
 
+@pytest.mark.skipif(pyspark.__version__.startswith("4.0"), reason="it begins all the same")
 def test_offsets_of_nobody_knows_what_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 2)
     offsets = tmp_path / "checkpoint" / "offsets"

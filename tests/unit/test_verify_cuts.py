@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from beadline.chaos.verify.compare import Reference, Row, Shown, moment
+from beadline.chaos.verify.compare import Kind, Reference, Row, Rows, Shown, moment
 from beadline.chaos.verify.cuts import Known, cut_of, epochs_by_cut, known
 
 
@@ -40,8 +41,8 @@ def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
         note(run, epoch, files)
     assert known(cuts, run, -1) == Known(-1, -1)
     assert known(cuts, run, 0) == Known(-1, 0)
-    assert known(cuts, run, 2) == Known(1, 3)
-    assert known(cuts, run, 3) == Known(3, 4)
+    assert known(cuts, run, 2) == Known(1, 3, alike=False)
+    assert known(cuts, run, 3) == Known(3, 4, alike=False)
     rows: list[Row] = [(number,) for number in range(5)]
     reference = Reference("rows", {n: Shown(Counter(rows[: n + 1])) for n in range(5)})
     for shown in (rows[:2], rows[:3], rows[:4]):  # before, in the midst of and after its commit
@@ -49,15 +50,44 @@ def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
     assert moment(reference, 1, Counter(rows), 3) != []
 
 
-def test_what_ended_nowhere_in_the_undisturbed_run_is_not_judged(tmp_path: Path) -> None:
+def test_what_ended_nowhere_in_the_undisturbed_run_is_no_bound(tmp_path: Path) -> None:
     cuts = undisturbed(tmp_path / "reference")
     run = tmp_path / "run"
     note(run, 0, 0)
     note(run, 1, 1, watermark=5)
     note(run, 2, 2)
     assert known(cuts, run, 0) == Known(-1, 0)
-    assert known(cuts, run, 1) is None
-    assert known(cuts, run, 2) is None
+    assert known(cuts, run, 1) == Known(0, None, alike=False)
+    assert known(cuts, run, 2) == Known(None, 2)
+    reference = Reference(
+        "rows", {n: Shown(Counter([(k,) for k in range(n + 1)])) for n in range(3)}
+    )
+    kinds = {
+        (0, None): [Kind.LOST, Kind.DUPLICATED],
+        (None, 2): [Kind.DUPLICATED],
+        (None, 0): [Kind.DUPLICATED, Kind.ABORTED],
+    }
+    shown: Rows = Counter([(1,), (1,)])
+    for (settled, decided), wanted in kinds.items():
+        assert [each.kind for each in moment(reference, settled, shown, decided)] == wanted
+    table = replace(reference, grows=False, atomic=True)
+    assert moment(table, 0, shown, None) == moment(table, None, shown, 2) == []
+    assert moment(table, 0, shown, 2) != []
+
+
+def test_epochs_of_a_job_with_state_that_were_cut_otherwise_are_not_compared() -> None:
+    reference = Reference("rows", {}, by_state=True)
+    assert reference.comparable(alike=True)
+    assert not reference.comparable(alike=False)
+    assert replace(reference, grows=False).comparable(alike=False)
+    assert replace(reference, by_state=False).comparable(alike=False)
+
+
+def test_what_is_not_offsets_is_no_cut(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for text in ("", "v1", "v1\nno json\n{}", "v1\n[]\n{}"):
+        (tmp_path / "offsets" / "0").write_text(text)
+        assert cut_of(tmp_path, 0) is None
 
 
 def test_two_epochs_that_end_alike_are_not_told_apart(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 
@@ -43,9 +44,8 @@ def run(**environment: str) -> tuple[bool, int, int]:
 
 def test_free_memory_is_kept() -> None:
     told, first, then = run()
-    assert told
-    assert first > 500
-    assert then < 10
+    assert told == (platform.libc_ver()[0] == "glibc")
+    assert not told or then < 10 < first
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,18 @@ def claim(
     return generation
 
 
+def prepares(sink: BoundSink, mode: str) -> bool:
+    """Whether a sink prepares parts in this mode, or publishes them at once."""
+    return mode == EXACTLY_ONCE or not sink.capabilities.publishes
+
+
 def open_sinks(query: QueryId, mode: str, sinks: Collection[BoundSink]) -> None:
     """Let every sink create what it keeps beside its target: we hold a claim by now.
 
     A sink that publishes keeps nothing, unless it has decided epochs to answer for.
     """
     for sink in sinks:
-        if mode != EXACTLY_ONCE and sink.capabilities.publishes:
+        if not prepares(sink, mode):
             continue
         try:
             sink.sink.open(query)

@@ -6,9 +6,12 @@ It is never written from here; one kind of leaving is taken away, over which Spa
 from __future__ import annotations
 
 import hashlib
+import re
 
 from beadline.files import FileSystem, join, open_files
 
+# Of an epoch's number; with a second dot, Hadoop's checksum of such a file.
+_UNFINISHED = re.compile(r"\.{1,2}\d+\.(.+\.)?(tmp|crc)")
 LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
 
 
@@ -39,7 +42,7 @@ class SparkProgress:
         """
         folder = join(self._checkpoint, "offsets")
         names = self._files.names(folder)
-        if all(name.startswith(".") for name in names):
+        if all(_UNFINISHED.fullmatch(name) for name in names):
             for name in names:
                 self._files.delete(join(folder, name))
 

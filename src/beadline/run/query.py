@@ -27,6 +27,7 @@ from beadline.observe import Listener, ignore
 from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
+from beadline.protocol.recover import prepares
 from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
@@ -40,8 +41,7 @@ from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
-# Spark kills a worker that has not ended two seconds after its task was cancelled.
-STRAGGLER_PAUSES_S = (0.5, 2.0)
+STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
 _starting = threading.Lock()
 
 
@@ -209,8 +209,9 @@ class Query:
 
     @property
     def _holds_up(self) -> bool:
-        """Whether what a sink has prepared keeps others waiting."""
-        return any(sink.capabilities.holds_up for sink in self._coordinator.sinks)
+        """Whether what a sink prepares keeps others waiting."""
+        sinks, mode = self._coordinator.sinks, self._coordinator.mode
+        return any(sink.capabilities.holds_up and prepares(sink, mode) for sink in sinks)
 
     def _close(self) -> None:
         self._later.cancel()
@@ -240,6 +241,7 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     try:
         patience.start(coordinator.tell)
         coordinator.start(settings.drop)
+        log.check_newest()
         engine.progress.forget_unfinished()
         patience.ended()
         positions.start(coordinator.tell, engine.progress.last_committed())

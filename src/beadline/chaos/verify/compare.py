@@ -4,7 +4,9 @@ The undisturbed run was looked at after each of its epochs. So two things are kn
 a disturbed one, whatever dies: when epoch ``d`` is decided, every epoch before it shows, because
 ``d`` was begun after they were committed; and nothing shows of an epoch that is not decided::
 
-    state after d - 1   ⊆   what is shown   ⊆   state after d
+    state before d   ⊆   what is shown   ⊆   state after d
+
+Which epochs of the undisturbed run these are is told by ``cuts``.
 
 A table whose rows change (totals, upserts) cannot lie between two states; if its epochs are atomic,
 it must be one of them.
@@ -74,7 +76,8 @@ class Reference:
 
     ``grows`` says that rows are added and never changed, ``atomic`` that an epoch shows at once,
     ``exactly`` that no row may show twice (an at-least-once sink may repeat them), ``by_epoch``
-    that epochs are cut the same way in every run.
+    that epochs are cut the same way in every run, ``by_state`` that epochs which are cut otherwise
+    bring other rows, because the job keeps state.
     """
 
     sink: str
@@ -83,6 +86,7 @@ class Reference:
     atomic: bool = False
     exactly: bool = True
     by_epoch: bool = True
+    by_state: bool = False
 
     def state(self, epoch: int) -> Shown:
         """What must show when all epochs up to this one are committed, and none after it."""
@@ -98,6 +102,10 @@ class Reference:
     def end(self) -> Shown:
         """What must show in the end."""
         return self.state(self.last)
+
+    def comparable(self, alike: bool) -> bool:
+        """Whether it can be held against a run whose epochs were all cut alike, or were not."""
+        return alike or not (self.by_state and self.grows)
 
     @property
     def watched(self) -> bool:
@@ -130,16 +138,23 @@ def plain(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) else repr(value)
 
 
-def moment(reference: Reference, settled: int, shown: Rows, after: int) -> list[Violation]:
+def moment(
+    reference: Reference, settled: int | None, shown: Rows, after: int | None
+) -> list[Violation]:
     """Judge what shows at a moment of the run, by epochs of the undisturbed one.
 
     ``settled`` is the last before the newest decided one, read before looking; ``after`` is the
-    newest decided one, read after looking.
+    newest decided one, read after looking. None is one that the undisturbed run has not: then
+    nothing must show, or all of the end may.
     """
     if not reference.watched:
         return []
     if not reference.grows:
+        if settled is None or after is None:
+            return []
         return _one_of_the_states(reference, settled, shown, after)
+    settled = -1 if settled is None else settled
+    after = reference.last if after is None else after
     found = []
     missing = reference.state(settled).rows - shown
     if missing:

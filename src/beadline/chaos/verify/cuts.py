@@ -13,28 +13,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# The watermark with which an epoch ran, and the end of each of its sources.
+# The watermark with which an epoch ran, and the end of each of its sources, in Spark's words.
 Cut = tuple[int | str, ...]
 
 
 class Known(NamedTuple):
-    """How far a run is, in epochs of the undisturbed one.
+    """How far a run is, in epochs of the undisturbed one; None where none ended like that.
 
     All of ``settled`` shows, because another epoch was begun after it; nothing shows behind
-    ``decided``.
+    ``decided``. ``alike`` says that it came so far by epochs like those of the undisturbed run.
     """
 
-    settled: int
-    decided: int
+    settled: int | None
+    decided: int | None
+    alike: bool = True
 
 
 def cut_of(checkpoint: Path, epoch: int) -> Cut | None:
     """Return where an epoch ends, or None if Spark does not know it, or not any more."""
     try:
-        version, metadata, *ends = (checkpoint / "offsets" / str(epoch)).read_text().splitlines()
-    except (FileNotFoundError, ValueError):
+        text = (checkpoint / "offsets" / str(epoch)).read_text("utf-8")
+        version, metadata, *ends = text.split("\n")
+        return (version, int(json.loads(metadata).get("batchWatermarkMs", 0)), *ends)
+    except (FileNotFoundError, ValueError, AttributeError):
         return None
-    return (version, int(json.loads(metadata).get("batchWatermarkMs", 0)), *ends)
 
 
 def epochs_by_cut(cuts: Mapping[int, Cut | None]) -> dict[Cut, int]:
@@ -43,11 +45,11 @@ def epochs_by_cut(cuts: Mapping[int, Cut | None]) -> dict[Cut, int]:
     return {cut: epoch for epoch, cut in cuts.items() if cut is not None and times[cut] == 1}
 
 
-def known(undisturbed: Mapping[Cut, int], checkpoint: Path, decided: int) -> Known | None:
-    """Return how far a run is that has decided this epoch; None if no epoch ended where it did."""
+def known(undisturbed: Mapping[Cut, int], checkpoint: Path, decided: int) -> Known:
+    """Return how far a run is that has decided this epoch."""
     settled = _same(undisturbed, checkpoint, decided - 1)
     newest = _same(undisturbed, checkpoint, decided)
-    return None if settled is None or newest is None else Known(settled, newest)
+    return Known(settled, newest, alike=newest == max(decided, -1))
 
 
 def _same(undisturbed: Mapping[Cut, int], checkpoint: Path, epoch: int) -> int | None:

@@ -123,14 +123,15 @@ class Round:
             for name, sink in self.readers.items()
         }
 
-    def judge(self, references: Mapping[str, Reference]) -> list[Violation]:
+    def judge(self, references: Mapping[str, Reference], alike: bool) -> list[Violation]:
         """Compare everything, when the last child has worked off the range."""
         shown = self.shown()
-        found = [each for name in shown for each in end(references[name], shown[name])]
-        exactly = [each for each in references.values() if each.exactly]
+        compared = [each for each in references.values() if each.comparable(alike)]
+        found = [bad for each in compared for bad in end(each, shown[each.sink])]
+        exactly = [each for each in compared if each.exactly]
         return [*found, *torn(exactly, shown), *left_behind(self.in_doubt())]
 
-    def known(self, undisturbed: Mapping[Cut, int]) -> Known | None:
+    def known(self, undisturbed: Mapping[Cut, int]) -> Known:
         """How far it is, in epochs of the undisturbed run."""
         return known(undisturbed, self.folder / CHECKPOINT, self.decided())
 

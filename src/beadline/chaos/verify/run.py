@@ -122,7 +122,7 @@ class Verifier:
         environment = {"BEADLINE_POINTS_SEEN": str(seen)}
         for each in made:
             each.start(environment, record=True)
-        runs = []
+        runs, cuts = [], []
         for number, each in enumerate(made, 1):
             (child,) = each.children
             if child.wait(CHILD_TIMEOUT_S) != 0:
@@ -132,8 +132,9 @@ class Verifier:
             self.progress(number, 2, "two undisturbed runs")
             self.slowest_s = max(self.slowest_s, child.seconds)
             recorded = each.recorded()
-            self.undisturbed = self.undisturbed or epochs_by_cut(recorded.cuts)
-            runs.append({sink.name: _reference(sink, recorded.states) for sink in found.sinks})
+            cuts.append(recorded.cuts)
+            made_of = partial(_reference, states=recorded.states, stateful=found.stateful)
+            runs.append({sink.name: made_of(sink) for sink in found.sinks})
             each.end()
         differing = [text for name in runs[0] for text in differences(runs[0][name], runs[1][name])]
         if differing:
@@ -144,7 +145,8 @@ class Verifier:
             )
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
         check_any_rows(agreed)
-        if found.mode is not Guarantee.EXACTLY_ONCE:
+        self.undisturbed = epochs_by_cut(cuts[0])
+        if found.mode is not Guarantee.EXACTLY_ONCE or cuts[0] != cuts[1]:
             agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
         return agreed, set(os.listdir(seen))
 
@@ -239,7 +241,7 @@ class Verifier:
         )
 
 
-def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]]) -> Reference:
+def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]], stateful: bool) -> Reference:
     store = scratch.store_of(seen.name, seen.sink)
     return Reference(
         seen.name,
@@ -247,6 +249,7 @@ def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]]) -> Reference:
         store.grows(seen.sink),
         store.atomic(seen.sink),
         seen.exactly,
+        by_state=stateful,
     )
 
 

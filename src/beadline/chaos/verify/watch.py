@@ -22,8 +22,7 @@ _SHARE = 0.25
 _SETTLE_S = 3.0
 _ERRORS_MAX = 5
 
-# How far the run is; None if nothing of the undisturbed run is like it.
-Progress = Callable[[], Known | None]
+Progress = Callable[[], Known]
 
 
 class Watch:
@@ -70,8 +69,6 @@ class Watch:
                 if any(found.sink == name for _, found in self.found):
                     continue  # once wrong, it stays wrong
                 before = self._progress()
-                if before is None:
-                    continue
                 found = self._judge(name, sink, before)
                 if any(each.kind is Kind.LOST for each in found):
                     # Lost is what stays away: it may only have been on its way.
@@ -80,9 +77,10 @@ class Watch:
                 self.found += [(self.fault, each) for each in found]
 
     def _judge(self, name: str, sink: Any, before: Known) -> list[Violation]:
+        reference = self._references[name]
         shown = scratch.shown(name, sink).rows
         after = self._progress()
-        if after is None:
+        if not reference.comparable(before.alike and after.alike):
             return []
         self.looks += 1
-        return moment(self._references[name], before.settled, shown, after.decided)
+        return moment(reference, before.settled, shown, after.decided)
