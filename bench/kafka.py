@@ -30,7 +30,7 @@ from bench._kafka import Feeder, Side, end_of, make_side, wait_for
 from bench._kafka_latency import latency
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
-PAIRS = int(os.environ.get("BENCH_PAIRS", "18"))  # single epochs vary by a fifth
+PAIRS = int(os.environ.get("BENCH_PAIRS", "36"))  # single epochs vary by a fifth
 WARM_UP = 10  # rounds, until Java has compiled what runs in all of them
 BIG_EPOCH_ROWS = int(os.environ.get("BENCH_BIG_ROWS", "10000000"))
 ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
