@@ -125,12 +125,21 @@ class Doubt:
         name = f"stranger-{uuid.uuid4().hex[:6]}"
         producer = Producer({"bootstrap.servers": self.servers, "transactional.id": name})
         producer.init_transactions(30)
+        self.producers.append(producer)
+        self._begin(*values)
+        return name
+
+    def go_on(self, *values: str) -> None:
+        """The last stranger commits, and begins another transaction under the same id."""
+        self.producers[-1].commit_transaction(30)
+        self._begin(*values)
+
+    def _begin(self, *values: str) -> None:
+        producer = self.producers[-1]
         producer.begin_transaction()
         for value in values:
             producer.produce(self.topic, value, partition=0)
         assert producer.flush(30) == 0
-        self.producers.append(producer)
-        return name
 
     def reader(self, group: str) -> Consumer:
         """A read_committed reader at the beginning; `take` moves it on."""

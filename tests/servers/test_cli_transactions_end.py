@@ -83,15 +83,50 @@ def test_what_contradicts_the_log_is_refused(invoke: Invoke, doubt: Doubt) -> No
     decided, orphan = doubt.prepare(0), doubt.prepare(0, partition=1, slot=1)
     doubt.decide(0, [decided])
     ids = [part.committable.transactional_id for part in (decided, orphan)]
-    for force in ((), ("--force",)):
-        code, out, err = invoke("commit", *ids, *where(doubt), "--yes", *force)
-        assert (code, out) == (3, "")
-        assert f"GuaranteeRefused: {ids[1]}" in err
-        assert "would show twice if it were committed" in err
-        code, out, err = invoke("abort", *reversed(ids), *where(doubt), "--yes", *force)
-        assert (code, out) == (3, "")
-        assert "would be missing if it were aborted" in err
+    code, out, err = invoke("commit", *ids, *where(doubt), "--yes")
+    assert (code, out) == (3, "")
+    assert f"GuaranteeRefused: {ids[1]}" in err
+    assert "would show twice if it were committed" in err
+    code, out, err = invoke("abort", *reversed(ids), *where(doubt), "--yes")
+    assert (code, out) == (3, "")
+    assert "would be missing if it were aborted" in err
     assert doubt.states(*ids) == ["Ongoing", "Ongoing"]  # also the one that fitted
+
+
+def test_against_the_log_by_force(invoke: Invoke, doubt: Doubt) -> None:
+    """It is done, and said: a decided one that was aborted is lost, and the next start knows."""
+    decided, orphan = doubt.prepare(0), doubt.prepare(0, partition=1, slot=1)
+    doubt.decide(0, [decided])
+    ids = [part.committable.transactional_id for part in (decided, orphan)]
+    code, out, err = invoke("commit", ids[1], *where(doubt), "--yes", "--force")
+    assert (code, "commit by force: AGAINST THE DECISION LOG" in out) == (0, True), err
+    code, out, err = invoke("abort", ids[0], *where(doubt), "--yes", "--force", "--json")
+    (result,) = json.loads(out)["transactions"]
+    assert (code, result["ok"], result["forced"]) == (0, True, True), err
+    assert sorted(doubt.visible()) == ["0.1.0", "0.1.1", "0.1.2"]
+    code, out, _ = invoke("commit", ids[0], *where(doubt), "--yes")
+    assert (code, "lost: its marker is proven absent" in out) == (1, True)
+
+
+@both_protocols
+@pytest.mark.parametrize("action", ["commit", "abort"])
+def test_a_producer_that_goes_on_meanwhile(
+    invoke: Invoke, doubt: Doubt, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """What was shown has ended; what is open now was not, and half of it must not show."""
+    stranger = doubt.stranger("shown")
+
+    def confirm(_: str) -> bool:
+        doubt.go_on("half of the next")
+        return True
+
+    monkeypatch.setattr(typer, "confirm", confirm)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    alone = ("--bootstrap-servers", doubt.servers, "--force")
+    code, _, err = invoke(action, stranger, *alone)
+    assert (code, "has begun another transaction meanwhile" in err) == (2, True)
+    assert doubt.states(stranger) == ["Ongoing"]
+    assert doubt.visible() == ["shown"]
 
 
 def test_what_nobody_vouches_for_is_refused(invoke: Invoke, doubt: Doubt) -> None:

@@ -80,9 +80,13 @@ def test_a_control_topic_that_forgets(kafka_cluster: KafkaCluster, topic: str) -
     """Markers that are gone by age would let a committed part look lost, and be sent again."""
     servers = kafka_cluster.bootstrap_servers
     kafka_cluster.create_topic("forgets", config={"cleanup.policy": "delete"})
-    kafka_cluster.create_topic("remembers", config={"cleanup.policy": "compact"})
+    kafka_cluster.create_topic("hasty", config={"cleanup.policy": "compact"})
+    kept = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
+    kafka_cluster.create_topic("remembers", config=kept)
     with pytest.raises(BadSink, match=r"'forgets' has cleanup.policy=delete.*compact on it"):
         KafkaSink(topic, bootstrap_servers=servers, control_topic="forgets").open(QUERY)
+    with pytest.raises(BadSink, match=r"'hasty' has min.compaction.lag.ms=0.*nothing could be"):
+        KafkaSink(topic, bootstrap_servers=servers, control_topic="hasty").open(QUERY)
     KafkaSink(topic, bootstrap_servers=servers, control_topic="remembers").open(QUERY)
 
 

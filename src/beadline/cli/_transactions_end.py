@@ -27,19 +27,20 @@ _WHILE = {
     "commit": ("Ongoing",),
     "abort": ("Ongoing", "PrepareAbort", "PrepareEpochFence"),
 }
-# What force does, for ours and for a stranger's.
+# What force does: to a stranger's, to one of ours of which no log tells, and against the log.
 _MEANS = {
-    (
-        "commit",
-        True,
-    ): "Its rows show, for good. If no decision names it, the query computes the same "
-    "rows again, and they show twice.",
-    ("commit", False): "Its records show, for good, as far as they were sent: its producer has not "
-    "said that they are all, and is not told.",
-    ("abort", True): "Its rows are thrown away. If a decision names it, they are missing until the "
-    "query's next start has computed them again, if it can.",
-    ("abort", False): "Its records are thrown away, and its producer, if it lives, is fenced: its "
-    "next call fails.",
+    ("commit", "strange"): "Its records show, for good, as far as they were sent: its producer has "
+    "not said that they are all, and is not told.",
+    ("commit", "unknown"): "Its rows show, for good. If no decision names it, the query computes "
+    "the same rows again, and they show twice.",
+    ("commit", "orphan"): "AGAINST THE DECISION LOG: no decision names it. Its rows show, for "
+    "good, and once more when the query computes them again.",
+    ("abort", "strange"): "Its records are thrown away, and its producer, if it lives, is fenced: "
+    "its next call fails.",
+    ("abort", "unknown"): "Its rows are thrown away. If a decision names it, they are missing "
+    "until the query's next start has computed them again, if it can.",
+    ("abort", "decided"): "AGAINST THE DECISION LOG: it is decided. Its rows are missing until the "
+    "query's next start has computed them again; if it cannot, it stops.",
 }
 
 
@@ -77,11 +78,13 @@ def end(
         _confirm(action, len(todo), out, yes, json)
         if standing is not None:
             _check_unmoved(standing)
+        _check_same(todo, cluster)
     results = [
         _try_end(action, each, cluster) if isinstance(each, Planned) else each for each in plans
     ]
     failed = sum(not result.ok for result in results)
-    shown = [asdict(result) for result in results]
+    forced = {each.id for each in todo if each.forced}
+    shown = [{**asdict(result), "forced": result.id in forced} for result in results]
     lines = [line for result in results for line in _lines(result)]
     out.show({"action": action, "transactions": shown, "failed": failed}, *lines)
     if failed:
@@ -132,6 +135,25 @@ def _check_unmoved(before: Standing) -> None:
         )
 
 
+def _check_same(todo: Sequence[Planned], cluster: Cluster) -> None:
+    """Refuse if a producer has gone on while a person was asked: another transaction is open now.
+
+    A producer keeps its id and epoch from one transaction to the next, so that to end "it" would
+    end the next one in the middle. What a decision names is ended by proofs, and needs no look.
+    """
+    shown = {each.id: each.one.described for each in todo if each.one and not each.decided}
+    found = cluster.inspector.client.describe(list(shown))
+    for id_, before in shown.items():
+        now = found.get(id_)
+        if now is None or now.state != "Ongoing":
+            continue
+        if (now.transaction, now.started_at_ms) != (before.transaction, before.started_at_ms):
+            raise UsageError(
+                f"{id_}: its producer lives, and has begun another transaction meanwhile. Look "
+                f"again. {_NOTHING}"
+            )
+
+
 def _tell(action: Action, todo: list[Planned], standing: Standing | None, out: Output) -> None:
     """Show what is about to be ended and, where nobody vouches for it, what that means."""
     if not isinstance(out, ForPeople):
@@ -141,8 +163,14 @@ def _tell(action: Action, todo: list[Planned], standing: Standing | None, out: O
         views = [] if each.one is None else list(block(each.one, standing, now_ms))
         out.show({}, *views)
         if each.forced and each.one is not None:
-            means = _MEANS[action, each.one.writer is not None]
+            means = _MEANS[action, _kind(each.one, standing)]
             out.show({}, Text.assemble((f"  {action} by force: ", "bold red"), means))
+
+
+def _kind(one: Observed, standing: Standing | None) -> str:
+    if one.writer is None:
+        return "strange"
+    return "unknown" if standing is None else standing.verdict(one)
 
 
 def _confirm(action: Action, count: int, out: Output, yes: bool, json: bool) -> None:

@@ -43,8 +43,9 @@ ForceOption = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="End also what no decision log vouches for: a stranger's, or without --checkpoint. "
-        "Never what contradicts the log.",
+        help="End also what no decision log vouches for (a stranger's, or without --checkpoint), "
+        "what the log contradicts, so that rows show twice or are missing, and though a process "
+        "that seems to run the query lives.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before it is done.")]

@@ -2,7 +2,7 @@
 
 The newest decision is the only judge: what it names will be committed by the next start, what else
 the query has open will be aborted (presumed abort). So an operator may do early what the next start
-would do, and nothing else; where no log can be asked, only by force.
+would do; anything else, and anything where no log can be asked, only by force.
 """
 
 from __future__ import annotations
@@ -156,30 +156,30 @@ def _is_alive(pid: int) -> bool:
 
 
 def judge(action: Action, one: Observed, standing: Standing | None, force: bool) -> bool:
-    """Return whether it needs force to end this one by hand; raise if it must not be.
+    """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
-    ``GuaranteeRefused`` for what contradicts the log, whatever the force: rows would show twice,
-    or be lost. ``UsageError`` for what nobody vouches for, unless it is forced.
+    ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
+    ``UsageError`` for what nobody vouches for.
     """
     verdict = standing.verdict(one) if standing is not None else "unknown"
+    if verdict == {"commit": "decided", "abort": "orphan"}[action]:
+        return False
+    if force:
+        return True
     if standing is None or verdict == "unknown":
-        if force:
-            return True
         raise UsageError(f"{one.id}: {_nobody_knows(one, standing)} {_NOTHING}")
     number = "no epoch" if standing.epoch is None else f"epoch {standing.epoch.number}"
-    if action == "commit" and verdict == "orphan":
+    if action == "commit":
         raise GuaranteeRefused(
             f"{one.id}: the newest decision of query {standing.query.name!r} ({number}) does not "
             "name this transaction, so its rows are given again, and would show twice if it were "
             f"committed. Abort it, or start the query, which does. {_NOTHING}"
         )
-    if action == "abort" and verdict == "decided":
-        raise GuaranteeRefused(
-            f"{one.id}: {number} of query {standing.query.name!r} is decided and names this "
-            "transaction, so its rows must show, and would be missing if it were aborted. Commit "
-            f"it, or start the query, which does. {_NOTHING}"
-        )
-    return False
+    raise GuaranteeRefused(
+        f"{one.id}: {number} of query {standing.query.name!r} is decided and names this "
+        "transaction, so its rows must show, and would be missing if it were aborted. Commit "
+        f"it, or start the query, which does. {_NOTHING}"
+    )
 
 
 def _nobody_knows(one: Observed, standing: Standing | None) -> str:

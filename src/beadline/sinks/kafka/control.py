@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from beadline.errors import BadSink
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.check import ANSWER_TIMEOUT_S
-from beadline.sinks.kafka.markers import TOPIC_SETTINGS
+from beadline.sinks.kafka.markers import LAG, TOPIC_SETTINGS
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
 
 _REPLICAS_WANTED = 3
 _TRANSACTIONS = "__transaction_state"
+_LAG_MIN_MS = 3_600_000
 _PAUSE_S = 0.2
 _CREATE_TIMEOUT_S = 5.0
 _ELECTION_TIMEOUT_S = 60.0
@@ -55,8 +56,8 @@ def create_topic(sink: KafkaSink, query: str) -> None:
                 continue
             raise BadSink(
                 f"control topic {name!r} cannot be created: {said.str()}. Create it with one "
-                "partition and cleanup.policy=compact, or name one with control_topic=. No row "
-                "was written."
+                f"partition, cleanup.policy=compact and {LAG}={TOPIC_SETTINGS[LAG]}, or name one "
+                "with control_topic=. No row was written."
             ) from error
 
 
@@ -101,4 +102,11 @@ def _check_kept(admin: Any, name: str) -> None:
             f"control topic {name!r} has cleanup.policy={policy}, so that markers vanish by age, "
             "and a part that was committed could look lost. Set cleanup.policy=compact on it. No "
             "row was written."
+        )
+    lag = settings.get(LAG)
+    if lag is not None and int(lag.value) < _LAG_MIN_MS:
+        raise BadSink(
+            f"control topic {name!r} has {LAG}={lag.value}, so that the marker of an aborted "
+            "transaction may be gone before anybody has asked for it, and nothing could be proven. "
+            f"Set it to at least {_LAG_MIN_MS}; {TOPIC_SETTINGS[LAG]} is a day. No row was written."
         )

@@ -27,6 +27,9 @@ REFUSED = {
 }
 MUST_BE = {"enable.idempotence": "true", "acks": "all", "request.required.acks": "all"}
 
+LARGEST, LARGEST_DEFAULT = "message.max.bytes", 1_000_000  # the default is librdkafka's
+QUEUE = "queue.buffering.max.kbytes"
+
 # Throughput: big batches, sent while the next ones come in; flush sends the rest at once. The queue
 # is bounded by its bytes: it is the worker's memory.
 DEFAULTS: dict[str, Any] = {
@@ -34,7 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "batch.size": 1_000_000,
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 2_000_000,
-    "queue.buffering.max.kbytes": 32_768,
+    QUEUE: 32_768,
     # As Spark's own sink and every Java producer: a key stays in its partition after the change.
     "partitioner": "murmur2_random",
     "acks": "all",
@@ -74,6 +77,7 @@ _UNKNOWN_THERE = (
 
 def check(options: Options) -> None:
     """Refuse what would break a promise; at least once also means that nothing is lost."""
+    _check_queue(options)
     for name, value in options.items():
         if name in REFUSED:
             raise BadSink(f"Kafka option {name!r} cannot be set: {REFUSED[name]}.")
@@ -87,6 +91,23 @@ def check(options: Options) -> None:
                 "from the driver. Use files instead of PEM texts, and SASL PLAIN, SCRAM or "
                 "Kerberos."
             )
+
+
+def _check_queue(options: Options) -> None:
+    """A record for which there is never room would be waited for in vain."""
+    for name in (LARGEST, QUEUE):
+        if not str(options.get(name, "0")).isdecimal():
+            raise BadSink(f"Kafka option {name!r} must be a whole number, not {options[name]!r}.")
+    if QUEUE in options and int(options[QUEUE]) < _queue_kbytes(options):
+        raise BadSink(
+            f"Kafka option {QUEUE!r} ({options[QUEUE]}) leaves no room for a record of {LARGEST} "
+            f"({options.get(LARGEST, LARGEST_DEFAULT)}). Raise the one, or lower the other."
+        )
+
+
+def _queue_kbytes(options: Options) -> int:
+    """Return the smallest queue that takes the largest record."""
+    return int(options.get(LARGEST, LARGEST_DEFAULT)) // 1024 + 1
 
 
 def redacted(text: str, options: Options) -> str:
@@ -104,7 +125,8 @@ def client(servers: str, options: Options) -> dict[str, Any]:
 
 def producer(servers: str, options: Options) -> dict[str, Any]:
     """Return the settings of a producer without transactions."""
-    return {"bootstrap.servers": servers, "log_level": LOG_LEVEL, **DEFAULTS, **options}
+    queue = {QUEUE: max(DEFAULTS[QUEUE], _queue_kbytes(options))}
+    return {"bootstrap.servers": servers, "log_level": LOG_LEVEL, **DEFAULTS, **queue, **options}
 
 
 def admin(servers: str, options: Options, timeout_s: float) -> dict[str, Any]:

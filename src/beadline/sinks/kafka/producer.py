@@ -20,6 +20,7 @@ class Producer:
         self._settings = settings
         self._metadata: Any = None
         self.known_topics: dict[str, int] = {}  # with the number of their partitions
+        self.missed_topics: dict[str, float] = {}  # since when, by the monotonic clock
         callbacks = any(callable(value) for value in settings.values())
         self.batches: Any = None
         if native.available() and not callbacks:

@@ -12,7 +12,9 @@ from beadline.sink import Part
 from beadline.sinks._refused import refuse
 from beadline.sinks.kafka import native, rows
 from beadline.sinks.kafka.messages import Messages
+from beadline.sinks.kafka.options import LARGEST, LARGEST_DEFAULT
 from beadline.sinks.kafka.producer import Producer
+from beadline.sinks.kafka.topics import Missing, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
 
 _ROOM_POLL_S = 0.005
-_CREATION_S = 0.05
 _LET_GO = 3
-_MESSAGE_BYTES_DEFAULT = 1_000_000  # librdkafka's own message.max.bytes
 
 
 class Sending:
@@ -33,8 +33,8 @@ class Sending:
         self._part = part
         self._producer = producer
         self._timeout_s = sink.transaction_timeout_s
-        configured = sink.options.get("message.max.bytes", _MESSAGE_BYTES_DEFAULT)
-        self._bytes_max = int(configured)
+        self._topics = Topics(sink, producer)
+        self._bytes_max = int(sink.options.get(LARGEST, LARGEST_DEFAULT))
         self._messages = Messages()
         self._handed_s = 0.0
         self._let_go_s = 0.0
@@ -46,10 +46,12 @@ class Sending:
             return
         self._let_go_s, self._handed_s = _LET_GO * self._handed_s, 0.0
         for found in rows.records(batch, self._topic):
-            if not self._partitions(found.topic):
-                self._part.refuse(found.rows, f"topic {found.topic!r} does not exist")
+            try:
+                self._topics.partitions(found.topic)
+                records = self._without_unknown(found)
+            except Missing as why:
+                self._part.refuse(found.rows, str(why))
                 continue
-            records = self._without_unknown(found)
             if not len(records):
                 continue
             if records.headers is not None or self._producer.batches is None:
@@ -89,30 +91,13 @@ class Sending:
         if records.partitions is None:
             return records
         highest = pc.max(records.partitions).as_py()
-        count = self._partitions(records.topic)
+        count = self._topics.partitions(records.topic)
         if highest is not None and highest >= count:
-            self._producer.known_topics.pop(records.topic)  # it may have got more
-            count = self._partitions(records.topic)
+            self._topics.forget(records.topic)
+            count = self._topics.partitions(records.topic)
         bad = pc.fill_null(pc.greater_equal(records.partitions, count), False)
         reason = f"topic {records.topic!r} has {count} partitions, and not that one"
         return rows.to_topic(self._refuse(records.rows, bad, reason), records.topic)
-
-    def _partitions(self, topic: str) -> int:
-        """Return how many a topic has; 0 if it does not exist.
-
-        Asked once per producer; where the brokers may create topics, asking creates it.
-        """
-        if topic not in self._producer.known_topics:
-            found = self._producer.list_topics(topic, self._timeout_s)
-            if found.error is not None:
-                if not found.error.retriable():
-                    return 0
-                time.sleep(_CREATION_S)  # it is being created
-                found = self._producer.list_topics(topic, self._timeout_s)
-                if found.error is not None:
-                    return 0
-            self._producer.known_topics[topic] = len(found.partitions)
-        return self._producer.known_topics[topic]
 
     def _send_natively(self, records: rows.Records) -> None:
         assert self._producer.batches is not None

@@ -15,6 +15,7 @@ from beadline.sink import Outcome, Prepared
 from beadline.sinks.kafka.observed import UNENDED_STATES
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.sink import KafkaSink
+from beadline.sinks.kafka.transactions import GONE as PRODUCER_GONE
 from beadline.sinks.kafka.transactions import (
     NO_ERROR,
     NOT_NOW,
@@ -32,6 +33,7 @@ _FENCED = (NO_ERROR, "PRODUCER_FENCED")
 _ABORTING = frozenset({"PrepareAbort", "PrepareEpochFence", "CompleteAbort"})
 
 COMMITTED = "committed: its rows show, as soon as nothing earlier is open"
+_BEFORE = "it had ended before, by somebody else's hand"
 _OUTCOMES = {
     Outcome.COMMITTED: COMMITTED,
     Outcome.ALREADY_COMMITTED: "it was committed before: its marker is visible",
@@ -93,26 +95,33 @@ def commit_open(client: Client, transaction: Transaction) -> Settled:
 def abort_open(client: Client, transaction: Transaction) -> Settled:
     """Abort what is open, and let its producer, should it live, begin nothing more (rule 21).
 
+    To an open transaction the request that fences does not care for the producer's epoch, the one
+    that ends does: so that whoever took the name over is left alone, it is ended first.
+
     The coordinator says that it is busy while it aborts, and as well while it commits what somebody
-    else has just ended: so it is aborted if the coordinator was seen to abort.
+    else has just ended: so it is aborted if the coordinator says so, or was seen to abort.
     """
     deadline_s = time.monotonic() + WAIT_S
     seen: set[str] = set()
 
-    def fence() -> str:
-        answer = client.fence([transaction])[transaction]
+    def look(answer: str) -> str:
         if answer in NOT_NOW:
             seen.add(_state(client.describe([transaction.id]).get(transaction.id)))
         return answer
 
-    answers = _ask(fence, deadline_s)
+    ended = _ask(lambda: look(client.end([transaction], commit=False)[transaction]), deadline_s)[-1]
+    if ended in PRODUCER_GONE:
+        now = _state(client.describe([transaction.id]).get(transaction.id))
+        if now == "Ongoing":
+            return Settled(transaction.id, False, ended, now, f"{_BEFORE}; another is open now")
+    answers = _ask(lambda: look(client.fence([transaction])[transaction]), deadline_s)
     state = _state(_rest(client, transaction.id, deadline_s))
-    ended = answers[-1] in _FENCED
-    ok = ended and not seen.isdisjoint(_ABORTING)
+    fenced = answers[-1] in _FENCED
+    ok = fenced and (ended == NO_ERROR or not seen.isdisjoint(_ABORTING))
     if ok:
         meaning = "aborted: readers go on past it"
-    elif ended:
-        meaning = "it had ended before, by somebody else's hand: look again"
+    elif fenced:
+        meaning = f"{_BEFORE}: look again"
     else:
         meaning = "the broker did not abort it"
     return Settled(transaction.id, ok, answers[-1], state, meaning)
