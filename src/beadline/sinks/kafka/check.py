@@ -33,19 +33,32 @@ def check_cluster(sink: KafkaSink) -> Cluster:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(kafka_options.client(sink.bootstrap_servers, sink.options))
+    heard: list[Any] = []
+    settings = kafka_options.client(sink.bootstrap_servers, sink.options)
+    settings["error_cb"] = heard.append
+    admin = AdminClient(settings)
     try:
         found = admin.list_topics(timeout=ANSWER_TIMEOUT_S)
     except KafkaException as error:
+        admin.poll(0)  # or nothing is heard
+        why = kafka_options.redacted(_reason(error.args[0], heard), sink.options)
         raise BadSink(
             f"no Kafka broker answered at {sink.bootstrap_servers} in {ANSWER_TIMEOUT_S:.0f} s: "
-            f"{error.args[0].str()}. Check the address, and security.protocol and sasl.* if the "
-            "broker wants them. Nothing was written; start again when it is up."
+            f"{why}. Check the address, and security.protocol, sasl.* and ssl.* if the broker "
+            "wants them. Nothing was written; start again when it is up."
         ) from error
     if sink.topic is not None:
         _check_topic(admin, sink.topic)
     _check_timeout(admin, sink, found.brokers)
     return Cluster(found.cluster_id or sink.bootstrap_servers)
+
+
+def _reason(error: Any, heard: Iterable[Any]) -> str:
+    """What was wrong with a connection, if any was tried; the call's error says only that."""
+    from confluent_kafka import KafkaError
+
+    said = (each.str() for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN)
+    return str(next(said, error.str()))
 
 
 def check_settings(sink: KafkaSink) -> None:

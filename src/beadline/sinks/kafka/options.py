@@ -61,7 +61,6 @@ _DIRECT = {
     "ssl.certificate.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
-    "ssl.crl.location": "ssl_crlfile",
     "client.id": "client_id",
 }
 _UNKNOWN_THERE = (
@@ -69,6 +68,7 @@ _UNKNOWN_THERE = (
     "sasl.oauthbearer.",
     "ssl.ca.pem",
     "ssl.certificate.pem",
+    "ssl.crl.location",
     "ssl.engine.",
     "ssl.key.pem",
     "ssl.keystore.",
@@ -88,8 +88,9 @@ def check(options: Options) -> None:
         if name.startswith(_UNKNOWN_THERE):
             raise BadSink(
                 f"Kafka option {name!r} is not understood by the client that ends transactions "
-                "from the driver. Use files instead of PEM texts, and SASL PLAIN, SCRAM or "
-                "Kerberos."
+                "from the driver. Use files instead of PEM texts, and SASL PLAIN or SCRAM. "
+                "(Kerberos is untested: it needs confluent-kafka built from source with GSSAPI, "
+                "and the package gssapi.)"
             )
 
 
@@ -147,8 +148,22 @@ def admin(servers: str, options: Options, timeout_s: float) -> dict[str, Any]:
     if str(options.get("ssl.endpoint.identification.algorithm", "")).lower() == "none":
         settings["ssl_check_hostname"] = False
     if str(options.get("enable.ssl.certificate.verification", "true")).lower() == "false":
-        settings["ssl_context"] = ssl._create_unverified_context()
+        settings["ssl_context"] = _unverified(options)
     return settings
+
+
+def _unverified(options: Options) -> ssl.SSLContext:
+    """Trust every broker. kafka-python loads no certificate of ours into a context it is given."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if options.get("ssl.certificate.location"):
+        context.load_cert_chain(
+            str(options["ssl.certificate.location"]),
+            options.get("ssl.key.location"),
+            options.get("ssl.key.password"),
+        )
+    return context
 
 
 def _shared(options: Options) -> dict[str, Any]:

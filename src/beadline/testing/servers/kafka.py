@@ -22,6 +22,7 @@ from pathlib import Path
 
 from beadline.chaos.proxy import TcpProxy
 from beadline.testing.servers import kafka_settings, maven, pins
+from beadline.testing.servers.certificates import certificates
 from beadline.testing.servers.java import java_command
 from beadline.testing.servers.kafka_client import (
     READ_COMMITTED,
@@ -62,6 +63,7 @@ class KafkaCluster:
         proxied: bool = False,
         users: Mapping[str, str] | None = None,
         superusers: Sequence[str] = ("admin",),
+        tls: bool = False,
     ) -> None:
         """Lay out the folder; `start` starts."""
         need_client("kafka")
@@ -69,17 +71,21 @@ class KafkaCluster:
         self._folder = folder
         self._transaction_version = transaction_version
         self._class_path = [maven.jars(pins.KAFKA) / "*"]
-        access = Users(users, tuple(superusers)) if users else None
-        layout = kafka_settings.layout(folder, brokers, proxied, access)
-        kafka_settings.write(layout, access, settings or {})
+        self._users = Users(users, tuple(superusers)) if users else None
+        #: Whom to trust and who to be on the TLS listener; None unless `tls`.
+        self.certificates = certificates(folder / "certificates") if tls else None
+        layout = kafka_settings.layout(folder, brokers, proxied, bool(users), tls)
+        kafka_settings.write(layout, self._users, self.certificates, settings or {})
         self._layout = layout
         self.brokers = [self._server(each) for each in layout]
         self.bootstrap_servers = _servers(each.direct for each in layout)
         #: Through the proxies; empty unless `proxied`.
         self.proxied_servers = _servers(each.advertised for each in layout if each.advertised)
         self.proxies = [TcpProxy(each.proxied, port=each.advertised) for each in layout if proxied]
-        #: SASL_PLAINTEXT with the mechanism PLAIN; empty unless there are `users`.
+        #: SASL_PLAINTEXT with PLAIN or SCRAM; empty unless there are `users`.
         self.sasl_servers = _servers(each.sasl for each in layout if each.sasl)
+        #: SSL, for clients that have a certificate; empty unless `tls`.
+        self.tls_servers = _servers(each.tls for each in layout if each.tls)
 
     def start(self) -> None:
         """Format what is new, start brokers and proxies, and wait until they serve."""
@@ -150,6 +156,7 @@ class KafkaCluster:
     def _format(self, broker: Broker, identity: str) -> None:
         arguments = ["format", "--cluster-id", identity, "--config", str(broker.properties)]
         arguments += ["--feature", f"transaction.version={self._transaction_version}"]
+        arguments += self._users.scram if self._users else []
         command = java_command("kafka.tools.StorageTool", self._class_path, *arguments)
         run_to_end(f"format-{broker.name}", command, self._folder, _START_TIMEOUT_S)
 
@@ -164,6 +171,7 @@ def kafka(
     proxied: bool = False,
     users: Mapping[str, str] | None = None,
     superusers: Sequence[str] = ("admin",),
+    tls: bool = False,
 ) -> Iterator[KafkaCluster]:
     """A Kafka for the length of a `with`, in a temporary folder unless one is given.
 
@@ -171,6 +179,8 @@ def kafka(
     `cluster.proxied_servers` leads through the fault injectors in `cluster.proxies`, one for each
     broker. With `users` (names and passwords) `cluster.sasl_servers` is a way in where only
     `superusers` may do anything until ACLs say so; the plain one stays open for the test itself.
+    With `tls`, `cluster.tls_servers` lets in who has one of the `cluster.certificates`; with
+    `users` too, by its name, which is `CN=client`.
 
     Raises `ServerUnavailable` where it cannot be had, and `ServerFailed` if it does not come up.
     """
@@ -183,6 +193,7 @@ def kafka(
             proxied=proxied,
             users=users,
             superusers=superusers,
+            tls=tls,
         )
         with running(made) as cluster:
             yield cluster

@@ -2,7 +2,7 @@
 
 A broker has a DIRECT listener for whoever just wants Kafka, and the CONTROLLER's. PROXIED binds one
 port and advertises another, on which a fault injector listens: a client that comes in through it is
-sent back through it. SASL wants a name and a password.
+sent back through it. SASL wants a name and a password, TLS a certificate of the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from beadline.testing.servers.certificates import Certificates
 from beadline.testing.servers.ports import LOOPBACK, free_ports
+
+# Beside PLAIN, with the same users and passwords.
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,15 @@ class Users:
 
     passwords: Mapping[str, str]
     superusers: tuple[str, ...]
+
+    @property
+    def scram(self) -> list[str]:
+        """Arguments of `format`: SCRAM's users are in the cluster, and not in its settings."""
+        return [
+            f"--add-scram={mechanism}=[name={name},password={password}]"
+            for mechanism in SCRAM
+            for name, password in self.passwords.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class Broker:
     proxied: int = 0
     advertised: int = 0
     sasl: int = 0
+    tls: int = 0
 
     @property
     def name(self) -> str:
@@ -59,7 +73,8 @@ class Broker:
     @property
     def ports(self) -> tuple[int, ...]:
         """What it listens on itself; the advertised port is its proxy's."""
-        return tuple(filter(None, (self.direct, self.controller, self.proxied, self.sasl)))
+        bound = (self.direct, self.controller, self.proxied, self.sasl, self.tls)
+        return tuple(filter(None, bound))
 
     @property
     def formatted(self) -> bool:
@@ -72,9 +87,9 @@ def new_cluster_id() -> str:
     return "b" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii")[1:22]
 
 
-def layout(folder: Path, count: int, proxied: bool, users: Users | None) -> list[Broker]:
+def layout(folder: Path, count: int, proxied: bool, sasl: bool, tls: bool) -> list[Broker]:
     """Ports and folders of `count` brokers."""
-    ports = iter(free_ports(count * 5))
+    ports = iter(free_ports(count * 6))
     return [
         Broker(
             number=number,
@@ -83,15 +98,23 @@ def layout(folder: Path, count: int, proxied: bool, users: Users | None) -> list
             controller=next(ports),
             proxied=next(ports) if proxied else 0,
             advertised=next(ports) if proxied else 0,
-            sasl=next(ports) if users else 0,
+            sasl=next(ports) if sasl else 0,
+            tls=next(ports) if tls else 0,
         )
         for number in range(1, count + 1)
     ]
 
 
-def write(brokers: Sequence[Broker], users: Users | None, settings: Mapping[str, str]) -> None:
+def write(
+    brokers: Sequence[Broker],
+    users: Users | None,
+    certificates: Certificates | None,
+    settings: Mapping[str, str],
+) -> None:
     """Write the configuration of every broker into its folder."""
-    shared = {**_shared(brokers), **(_access(users) if users else {}), **settings}
+    access = _access(users) if users else {}
+    tls = _tls(certificates) if certificates else {}
+    shared = {**_shared(brokers), **access, **tls, **settings}
     for broker in brokers:
         broker.folder.mkdir(parents=True, exist_ok=True)
         lines = [f"{name}={value}\n" for name, value in {**_own(broker), **shared}.items()]
@@ -100,7 +123,8 @@ def write(brokers: Sequence[Broker], users: Users | None, settings: Mapping[str,
 
 
 def _own(broker: Broker) -> dict[str, str]:
-    bound = {"DIRECT": broker.direct, "PROXIED": broker.proxied, "SASL": broker.sasl}
+    bound = {"DIRECT": broker.direct, "PROXIED": broker.proxied}
+    bound |= {"SASL": broker.sasl, "TLS": broker.tls}
     advertised = {**bound, "PROXIED": broker.advertised}
     return {
         "node.id": str(broker.number),
@@ -125,7 +149,7 @@ def _shared(brokers: Sequence[Broker]) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "DIRECT",
         "listener.security.protocol.map": (
-            "DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL:SASL_PLAINTEXT"
+            "DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL"
         ),
         "default.replication.factor": copies,
         "min.insync.replicas": in_sync,
@@ -157,16 +181,28 @@ def _access(users: Users) -> dict[str, str]:
     known = "".join(
         f' user_{name}="{password}"' for name, password in sorted(users.passwords.items())
     )
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    modules = "org.apache.kafka.common.security"
+    scram = f"{modules}.scram.ScramLoginModule required;"
     # Whoever comes in without a name comes by the DIRECT or PROXIED listener: brokers, and tests.
     masters = ("ANONYMOUS", *users.superusers)
     return {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl.plain.sasl.jaas.config": f"{module} required{known};",
+        "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f"{modules}.plain.PlainLoginModule required{known};"
+        ),
+        **{f"listener.name.sasl.{each.lower()}.sasl.jaas.config": scram for each in SCRAM},
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "false",
         "super.users": ";".join(f"User:{name}" for name in masters),
     }
+
+
+def _tls(certificates: Certificates) -> dict[str, str]:
+    stores = {"keystore": certificates.broker, "truststore": certificates.ca}
+    settings = {"client.auth": "required"}
+    for store, path in stores.items():
+        settings |= {f"{store}.type": "PEM", f"{store}.location": str(path)}
+    return {f"listener.name.tls.ssl.{name}": value for name, value in settings.items()}
 
 
 _LOGGING = """\
