@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import Stream, exactly_once, sources
+from beadline.chaos.points import hooked
 from beadline.errors import NotDeterministic, PartLost
 from beadline.observe import Event
 from beadline.sinks import KafkaSink
@@ -22,6 +23,8 @@ from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, rows_sink, run, run_and_die, table, write_input
 
 Build = Callable[["Job"], Stream]
+# Of the two epochs that come by, how many does SQLite show after a death at the second?
+SHOWN = {"decide.after": 1, "kafka.commit": 2}
 
 
 class Job:
@@ -34,6 +37,7 @@ class Job:
         self.name = f"lost-{uuid.uuid4().hex[:8]}"
         self.timeout_s = 600.0
         self.events: list[Event] = []
+        self.written = 0
         cluster.create_topic(self.name, partitions=2)
 
     @property
@@ -57,7 +61,14 @@ class Job:
         return read(self.spark, self.folder / "in")
 
     def run(self, build: Build) -> None:
-        run(build(self), self.folder, listener=self.events.append)
+        """To the end; how often SQLite was written to is counted, for its ledger hides it."""
+        self.written = 0
+
+        def count(point: str) -> None:
+            self.written += point == "ledger.before"
+
+        with hooked(count):
+            run(build(self), self.folder, listener=self.events.append)
 
     def die(self, build: Build, point: str) -> None:
         run_and_die(build(self), self.folder, point, times=2, listener=self.events.append)
@@ -88,6 +99,12 @@ class Job:
         assert self.open_now() == []
         kinds = [event.kind for event in self.events]
         assert (kinds.count("lost"), kinds.count("replayed")) == (lost, lost)
+        acts = [event for event in self.events if event.kind != "waiting"]
+        for number, event in enumerate(acts):
+            if event.kind == "lost":  # what follows is for Kafka alone
+                prepared, replayed = acts[number + 1 : number + 3]
+                assert list(prepared.details["acks"]) == [self.sink.default_name]
+                assert replayed.details["sinks"] == [self.sink.default_name]
 
 
 @pytest.fixture
@@ -130,10 +147,13 @@ def test_a_timeout_while_everything_was_down(job: Job, build: Build, point: str)
     ids = write_input(job.folder / "in", 3, rows=40)
     job.timeout_s = 3
     job.die(build, point)
+    shown = SHOWN[point]
+    assert table(job.folder) == ids[: shown * 40]
     job.wait_for_time_out()
     job.timeout_s = 600
     job.run(build)
     job.check(ids)
+    assert job.written == 3 - shown, "what SQLite had was written again"
 
 
 def from_kafka(job: Job) -> Stream:
@@ -158,13 +178,17 @@ def test_parts_are_known_again_whatever_their_number(job: Job, lost: int) -> Non
     job.check(list(range(120)))
 
 
-def test_one_part_of_several_is_lost(job: Job) -> None:
+@pytest.mark.parametrize("point", list(SHOWN))
+def test_one_part_of_several_is_lost(job: Job, point: str) -> None:
     ids = write_input(job.folder / "in", 3, rows=40)
-    job.die(stateless, "decide.after")
+    job.die(stateless, point)
+    shown = SHOWN[point]
+    assert table(job.folder) == ids[: shown * 40]
     assert len(job.open_now()) == 2
     job.abort(job.open_now()[:1])
     job.run(stateless)
     job.check(ids)
+    assert job.written == 3 - shown, "what SQLite had was written again"
 
 
 def test_a_death_in_the_replay(job: Job) -> None:

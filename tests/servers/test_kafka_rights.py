@@ -1,152 +1,127 @@
-"""Topics that are not there yet, or not for everybody: what is waited for, refused and allowed."""
+"""What a user of Kafka may do: with the rights that the docs name, and with one less."""
 
 from __future__ import annotations
 
-import threading
-import time
-import uuid
+import importlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from pyspark.sql import SparkSession
 
-from beadline import exactly_once
-from beadline.ids import PartId, QueryId
-from beadline.sink import Part, Prepared
+from beadline import Stream, exactly_once
+from beadline.errors import PrepareFailed
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.producers import pool
+from beadline.sinks.kafka.transactions import OPEN_STATES, connect
 from beadline.testing.servers import KafkaCluster, kafka
+from tests.servers.kafka_refused import refused
 from tests.spark import jobs
 
+SOON_S = 30
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
     "sasl.username": "bob",
     "sasl.password": "bobs-secret",
 }
-QUERY = "orders"
-PART = PartId(QUERY, "a" * 32, "topic", 1, 0, 0, 0)
 
 
-@pytest.fixture(autouse=True)
-def producers() -> Iterator[None]:
-    yield
-    pool().close()
+def rights(query: str) -> list[tuple[str, str, str]]:
+    """As docs/kafka.md has them, but for the topic itself."""
+    control, ids = f"beadline-{query}", f"beadline-txn~{query}~"
+    return [
+        ("TOPIC", control, "WRITE"),
+        ("TOPIC", control, "READ"),
+        ("TOPIC", control, "CREATE"),
+        ("TRANSACTIONAL_ID", ids, "DESCRIBE"),
+        ("TRANSACTIONAL_ID", ids, "WRITE"),
+        ("BROKER", "kafka-cluster", "DESCRIBE"),  # of the cluster, in the client's spelling
+    ]
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaCluster]:
-    """A broker where bob has the rights that docs/kafka.md names, for one query and one topic."""
-    with kafka(users={"admin": "top-secret", "bob": "bobs-secret"}) as cluster:
-        cluster.create_topic("t", partitions=2)
-        cluster.create_topic("secret")
-        topic, operation = ResourceType.TOPIC, AclOperation
-        allow(cluster, topic, "t", operation.WRITE)
-        allow(
-            cluster, topic, f"beadline-{QUERY}", operation.WRITE, operation.READ, operation.CREATE
-        )
-        ids = f"beadline-txn~{QUERY}~"
-        allow(cluster, ResourceType.TRANSACTIONAL_ID, ids, operation.DESCRIBE, operation.WRITE, ANY)
-        allow(cluster, ResourceType.BROKER, "kafka-cluster", operation.DESCRIBE)
-        yield cluster
+    with kafka(users={"admin": "top-secret", "bob": "bobs-secret"}) as started:
+        for topic in ("t", "seen", "secret"):
+            started.create_topic(topic)
+        grant(started, ("TOPIC", "t", "WRITE"), ("TOPIC", "seen", "DESCRIBE"))
+        yield started
         pool().close()
 
 
-ANY = ResourcePatternType.PREFIXED
-
-
-def allow(cluster: KafkaCluster, kind: Any, name: str, *rights: Any) -> None:
-    """Let bob do this; with ``ANY``, to all names that begin so."""
-    pattern = ANY if ANY in rights else ResourcePatternType.LITERAL
+def grant(cluster: KafkaCluster, *rights: tuple[str, str, str]) -> None:
+    """Let bob do so."""
+    admin: Any = importlib.import_module("confluent_kafka.admin")  # its types leave names out
     bindings = [
-        AclBinding(kind, name, pattern, "User:bob", "*", right, AclPermissionType.ALLOW)
-        for right in rights
-        if right is not ANY
+        admin.AclBinding(
+            admin.ResourceType[kind],
+            name,
+            admin.ResourcePatternType["PREFIXED" if name.endswith("~") else "LITERAL"],
+            "User:bob",
+            "*",
+            admin.AclOperation[operation],
+            admin.AclPermissionType.ALLOW,
+        )
+        for kind, name, operation in rights
     ]
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for future in admin.create_acls(bindings).values():
-        future.result(30)
+    client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for made in client.create_acls(bindings).values():
+        made.result(SOON_S)
+
+
+def stream(
+    spark: SparkSession, cluster: KafkaCluster, folder: Path, topic: str, query: str
+) -> Stream:
+    rows = jobs.read(spark, folder / "in").selectExpr("cast(id as string) as value")
+    return exactly_once(rows, query).to(sink_to(cluster, topic))
+
+
+def sink_to(cluster: KafkaCluster, topic: str | None) -> KafkaSink:
+    return KafkaSink(topic, bootstrap_servers=cluster.sasl_servers, options=LOGIN)
+
+
+def written(cluster: KafkaCluster, topic: str) -> list[int]:
+    return sorted(int(record.value or b"") for record in cluster.read(topic))
 
 
 def test_the_rights_that_are_documented_are_enough(
     spark: SparkSession, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
     """For a first start, for one that finishes what another left, and for one that goes on."""
-    sink = KafkaSink("t", bootstrap_servers=guarded.sasl_servers, options=LOGIN)
-
-    def stream() -> Any:
-        rows = jobs.read(spark, tmp_path / "in").selectExpr("CAST(id AS STRING) AS value")
-        return exactly_once(rows, QUERY).to(sink)
-
+    grant(guarded, *rights("allowed"))
     jobs.write_input(tmp_path / "in", files=1)
-    jobs.run_and_die(stream(), tmp_path, "decide.after")
+    jobs.run_and_die(stream(spark, guarded, tmp_path, "t", "allowed"), tmp_path, "decide.after")
     for files in (2, 3):
         ids = jobs.write_input(tmp_path / "in", files=files)
-        jobs.run(stream(), tmp_path)
-        assert sorted(int(record.value or b"") for record in guarded.read("t")) == ids
+        jobs.run(stream(spark, guarded, tmp_path, "t", "allowed"), tmp_path)
+        assert written(guarded, "t") == ids
 
 
-def note(reasons: list[str], _: pa.RecordBatch, reason: str) -> None:
-    reasons.append(reason)
+def test_a_topic_that_may_be_seen_and_not_written(
+    spark: SparkSession, guarded: KafkaCluster, tmp_path: Path
+) -> None:
+    """Only the broker knows, and says so to the first record; given the right, all is well."""
+    ids = jobs.write_input(tmp_path / "in", 2)
+    grant(guarded, *rights("guarded"))
+    says = r"'guarded', epoch 0, sink 'kafka-seen'.*[Aa]uthorization failed.*Nothing of the epoch"
+    with pytest.raises(PrepareFailed, match=says) as caught:
+        jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
+    assert "secret" not in str(caught.value)
+    assert sum(guarded.end_offsets("seen").values()) == 0
+    assert connect(guarded.bootstrap_servers, {}).list(OPEN_STATES) == []
+    grant(guarded, ("TOPIC", "seen", "WRITE"))
+    jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
+    assert written(guarded, "seen") == ids
 
 
-def refused(sink: KafkaSink, rows: list[dict[str, str]]) -> list[str]:
-    """Prepare one part and abort it; return why rows were refused."""
-    reasons: list[str] = []
-    part = Part(PART, refuse=partial(note, reasons))
-    sink.open(QueryId(QUERY, PART.incarnation, "file:/checkpoint"))
-    made = sink.prepare(iter([pa.RecordBatch.from_pylist(rows)]), part)
-    assert made is not None
-    sink.abort([Prepared(PART, 0, made)])
-    return reasons
-
-
-def test_a_topic_that_this_user_may_not_write(guarded: KafkaCluster) -> None:
+def test_a_topic_that_may_not_be_seen(guarded: KafkaCluster) -> None:
     """A row's own topic: the row is refused with the true reason. The sink's: nothing works."""
-    sink = KafkaSink(None, bootstrap_servers=guarded.sasl_servers, options=LOGIN)
+    grant(guarded, *rights("orders"))
     rows = [{"value": "v", "topic": "t"}, {"value": "v", "topic": "secret"}]
-    (reason,) = refused(sink, rows)
+    (reason,) = refused(sink_to(guarded, None), rows)
     assert "topic 'secret'" in reason
     assert "uthoriz" in reason
-    fixed = KafkaSink("secret", bootstrap_servers=guarded.sasl_servers, options=LOGIN)
     with pytest.raises(OSError, match=r"topic 'secret': .*uthoriz"):
-        refused(fixed, [{"value": "v"}])
-
-
-def test_a_topic_that_is_just_being_made(kafka_cluster: KafkaCluster) -> None:
-    """A dead letter is one for good: so a topic that is not known yet is waited for."""
-    name = f"late-{uuid.uuid4().hex[:8]}"
-    later = threading.Timer(1, kafka_cluster.create_topic, [name])
-    later.start()
-    sink = KafkaSink(None, bootstrap_servers=kafka_cluster.bootstrap_servers)
-    assert refused(sink, [{"value": "v", "topic": name}]) == []
-    later.join()
-
-
-def test_topics_that_do_not_exist_are_waited_for_once(kafka_cluster: KafkaCluster) -> None:
-    """Four of them not four times as long; and in the next epoch only for a moment."""
-    options = {"topic.metadata.propagation.max.ms": 2000}
-    sink = KafkaSink(None, bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
-    names = [f"none-{number}-{uuid.uuid4().hex[:6]}" for number in range(4)]
-    batch = pa.RecordBatch.from_pydict({"value": ["v"] * 4, "topic": names})
-    for at_least_s, below_s in ((2, 8), (0.5, 2)):
-        reasons: list[str] = []
-        part = Part(PART, refuse=partial(note, reasons))
-        began_s = time.monotonic()
-        sink.publish(iter([batch]), part)
-        assert reasons == [f"topic {name!r} does not exist" for name in names]
-        assert at_least_s <= time.monotonic() - began_s < below_s
-
-
-def test_the_sinks_own_topic_that_is_gone_is_an_error(kafka_cluster: KafkaCluster) -> None:
-    options = {"topic.metadata.propagation.max.ms": 300}
-    sink = KafkaSink("gone", bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
-    with pytest.raises(OSError, match="topic 'gone' does not exist; it could be used when"):
-        refused(sink, [{"value": "v"}])
+        refused(sink_to(guarded, "secret"), [{"value": "v"}])

@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once, sources
-from beadline.errors import JarsUnavailable
+from beadline.errors import JarsUnavailable, PrepareFailed
 from beadline.observe import Event
 from beadline.run.jars import require_connector
 from beadline.run.query import Query
 from beadline.sinks import MemorySink
 from beadline.testing.servers import KafkaCluster, kafka
 from tests.conftest import needs_server
+from tests.spark.jobs import run_and_die
 
 SOON_S = 30
 QUIET = {"log_level": 2}
@@ -210,6 +212,34 @@ def test_positions_that_cannot_be_written_cost_nothing_but_an_event(
     assert rows(tmp_path) == list(range(10))
     (failed,) = [event for event in told if event.kind == "positions failed"]
     assert failed.details["groups"] == topic
+
+
+def forget(servers: str, topic: str, before: int) -> None:
+    """Delete the first records of both partitions, as their retention would."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    gone = [TopicPartition(topic, number, before) for number in range(2)]
+    for deleted in admin.delete_records(gone).values():
+        deleted.result(SOON_S)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_records_that_were_deleted_before_they_were_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path, planned: bool
+) -> None:
+    """The query stops and says so, whether or not the epoch was planned; nothing is skipped."""
+    servers = kafka_cluster.bootstrap_servers
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic)
+    produce(servers, topic, range(10))
+    run(frame, tmp_path)
+    produce(servers, topic, range(10, 20))
+    if planned:
+        run_and_die(stream(frame, tmp_path), tmp_path, "epoch.begin")
+    forget(servers, topic, before=7)
+    produce(servers, topic, range(20, 30))
+    said = r"'job', epoch 1.*not available in Kafka any more: .*offset \[5, .*Nothing .* is decided"
+    with pytest.raises(PrepareFailed, match=said):
+        run(frame, tmp_path)
+    assert rows(tmp_path) == list(range(10))
 
 
 def test_positions_with_a_name_and_a_password(spark: SparkSession, tmp_path: Path) -> None:

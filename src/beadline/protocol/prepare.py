@@ -87,6 +87,10 @@ def failing(query: QueryId, epoch: int, sink: BoundSink) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """The one line that says what went wrong, out of a Python trace in a Java trace."""
     text = str(error) or repr(error)
+    gone = re.search(r"Some data may have been lost[^;\n]*", text)
+    if gone:  # from the source, whose trace ends with a cause that says less
+        where = re.search(r"Reason: (.+)", text)
+        return (f"{gone[0]}: {where[1]}" if where else gone[0])[:500]
     _, python, trace = text.rpartition("Traceback (most recent call last):")
     if python:
         # The frames of a trace are indented; the first line that is not is the exception.

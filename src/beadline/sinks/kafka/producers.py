@@ -13,6 +13,8 @@ import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Unanswered
+from functools import partial
 from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
@@ -54,9 +56,8 @@ class Writer:
             }
         )
         self._init()
-        self._identity: Future[transactions.Transaction] = _asking.submit(
-            _identity, sink, self.name
-        )
+        self._ask = partial(_asking.submit, _identity, sink, self.name)
+        self._identity = self._ask()
 
     def _init(self) -> None:
         """Get an identity from the broker; while there is none to ask, wait for it."""
@@ -70,6 +71,21 @@ class Writer:
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
+
+    def _known_identity(self) -> transactions.Transaction:
+        """What the coordinator calls us; while there is no broker to ask, wait for it."""
+        from kafka.errors import KafkaError
+
+        deadline_s = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return self._identity.result(_START_TIMEOUT_S)
+            except (KafkaError, Unanswered) as error:
+                lasting = isinstance(error, KafkaError) and not error.retriable
+                if lasting or time.monotonic() > deadline_s:
+                    raise
+                if self._identity.done():
+                    self._identity = self._ask()
 
     def begin(self, part: PartId) -> None:
         """Open a transaction for a part."""
@@ -99,7 +115,7 @@ class Writer:
         from confluent_kafka import KafkaException
 
         assert self.part is not None, "no transaction was begun"
-        identity = self._identity.result(_START_TIMEOUT_S)
+        identity = self._known_identity()
         marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
         try:
             self.producer.client.produce(

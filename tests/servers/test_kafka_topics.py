@@ -1,0 +1,56 @@
+"""Topics that are not there, or not yet: what is waited for, refused, or an error."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from beadline.sink import Part
+from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.producers import pool
+from beadline.testing.servers import KafkaCluster
+from tests.servers.kafka_refused import PART, note, refused
+
+
+@pytest.fixture(autouse=True)
+def producers() -> Iterator[None]:
+    yield
+    pool().close()
+
+
+def test_a_topic_that_is_just_being_made(kafka_cluster: KafkaCluster) -> None:
+    """A dead letter is one for good: so a topic that is not known yet is waited for."""
+    name = f"late-{uuid.uuid4().hex[:8]}"
+    later = threading.Timer(1, kafka_cluster.create_topic, [name])
+    later.start()
+    sink = KafkaSink(None, bootstrap_servers=kafka_cluster.bootstrap_servers)
+    assert refused(sink, [{"value": "v", "topic": name}]) == []
+    later.join()
+
+
+def test_topics_that_do_not_exist_are_waited_for_once(kafka_cluster: KafkaCluster) -> None:
+    """Four of them not four times as long; and in the next epoch only for a moment."""
+    options = {"topic.metadata.propagation.max.ms": 2000}
+    sink = KafkaSink(None, bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
+    names = [f"none-{number}-{uuid.uuid4().hex[:6]}" for number in range(4)]
+    batch = pa.RecordBatch.from_pydict({"value": ["v"] * 4, "topic": names})
+    for at_least_s, below_s in ((2, 8), (0.5, 2)):
+        reasons: list[str] = []
+        part = Part(PART, refuse=partial(note, reasons))
+        began_s = time.monotonic()
+        sink.publish(iter([batch]), part)
+        assert reasons == [f"topic {name!r} does not exist" for name in names]
+        assert at_least_s <= time.monotonic() - began_s < below_s
+
+
+def test_the_sinks_own_topic_that_is_gone_is_an_error(kafka_cluster: KafkaCluster) -> None:
+    options = {"topic.metadata.propagation.max.ms": 300}
+    sink = KafkaSink("gone", bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
+    with pytest.raises(OSError, match="topic 'gone' does not exist; it could be used when"):
+        refused(sink, [{"value": "v"}])
