@@ -21,6 +21,7 @@ from beadline.sinks.kafka import native
 from beadline.sinks.kafka.producers import pool
 from beadline.testing.epochs import run_epochs
 from beadline.testing.servers import KafkaCluster, kafka
+from tests.servers.kafka_refused import refused
 from tests.spark.jobs import read, run, write_input
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
@@ -203,6 +204,13 @@ def test_at_least_once_notices_what_the_broker_does_not_take(
     batch = pa.RecordBatch.from_pydict({"value": ["small", "x" * 5000]})
     with pytest.raises(OSError, match="did not take 1 records"):
         publish(sink_to(kafka_cluster, name, options={"batch.num.messages": 1}), batch)
+
+
+def test_a_queue_that_the_rows_have_filled(kafka_cluster: KafkaCluster, topic: str) -> None:
+    """The transaction's last record, the marker, waits for room as rows do."""
+    options = {"queue.buffering.max.messages": 100, "linger.ms": 500}  # nothing is sent till then
+    rows = [{"value": str(number)} for number in range(100)]
+    assert refused(sink_to(kafka_cluster, topic, options=options), rows) == []
 
 
 def test_a_broker_that_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:

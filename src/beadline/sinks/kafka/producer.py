@@ -8,6 +8,8 @@ from typing import Any
 
 from beadline.sinks.kafka import native
 
+_ROOM_POLL_S = 0.005
+
 
 class Producer:
     """librdkafka's producer: its own, for whole batches, or else confluent-kafka's.
@@ -49,6 +51,12 @@ class Producer:
     def poll(self, timeout_s: float) -> None:
         """Let librdkafka say what became of records, which makes room for others."""
         self.client.poll(timeout_s)
+
+    def wait_for_room(self, deadline_s: float) -> None:
+        """Wait a moment: the queue is full, and the brokers are taking from it, or will be."""
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("Kafka has taken no records for the length of a transaction")
+        self.poll(_ROOM_POLL_S)
 
     def flush(self, timeout_s: float, what: str) -> None:
         """Wait until every record is answered by the brokers."""

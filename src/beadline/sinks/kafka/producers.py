@@ -118,9 +118,7 @@ class Writer:
         identity = self._known_identity()
         marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
         try:
-            self.producer.client.produce(
-                self._control_topic, value=marker.to_bytes(), key=self.name, partition=PARTITION
-            )
+            self._send(marker)
         except KafkaException:
             self._check_healthy()  # says why
             raise
@@ -131,6 +129,18 @@ class Writer:
         return KafkaPart(
             self.name, identity.producer_id, identity.producer_epoch, self._control_topic
         )
+
+    def _send(self, marker: Marker) -> None:
+        """Queue it as soon as there is room: the rows before it may have filled the queue."""
+        deadline_s = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self.producer.client.produce(
+                    self._control_topic, value=marker.to_bytes(), key=self.name, partition=PARTITION
+                )
+                return
+            except BufferError:
+                self.producer.wait_for_room(deadline_s)
 
     def _check_healthy(self) -> None:
         """Raise if the transaction has failed.

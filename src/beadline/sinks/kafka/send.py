@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from beadline.sinks.kafka.sink import KafkaSink
 
-_ROOM_POLL_S = 0.005
 _LET_GO = 3
 
 
@@ -119,7 +118,7 @@ class Sending:
             self._refuse_failed(records, begin, rest[: len(rest) - full])
             begin += len(rest) - full
             if full:
-                self._wait_for_room(deadline_s)
+                self._producer.wait_for_room(deadline_s)
 
     def _let_go(self) -> None:
         """Let librdkafka's own thread send the last batch before it is handed the next one.
@@ -173,7 +172,7 @@ class Sending:
                     )
                     break
                 except BufferError:
-                    self._wait_for_room(deadline_s)
+                    self._producer.wait_for_room(deadline_s)
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code not in (KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE):
@@ -181,8 +180,3 @@ class Sending:
                     self._part.refuse(records.rows.slice(index, 1), error.args[0].str())
                     break
         self._producer.poll(0)
-
-    def _wait_for_room(self, deadline_s: float) -> None:
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("Kafka has taken no records for the length of a transaction")
-        self._producer.poll(_ROOM_POLL_S)
