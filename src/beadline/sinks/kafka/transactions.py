@@ -67,11 +67,21 @@ class Client:
     """A connection to the brokers of one cluster. Safe to use from several threads."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """Connect, or raise kafka-python's error."""
+        """Connect, or raise kafka-python's error and leave nothing behind.
+
+        Where no broker answers, kafka-python's own thread and sockets would live on, each time.
+        """
         require("kafka")
         from kafka import KafkaAdminClient
 
-        self._admin = KafkaAdminClient(**settings)
+        self._admin: Any = KafkaAdminClient.__new__(KafkaAdminClient)
+        try:
+            self._admin.__init__(**settings)
+        except BaseException:
+            if hasattr(self._admin, "_net"):
+                self._admin._closed = False  # it is set at the end only, and close() goes by it
+                self._admin.close()
+            raise
 
     @property
     def admin(self) -> Any:
