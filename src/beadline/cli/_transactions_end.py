@@ -14,7 +14,7 @@ from beadline.cli._transactions_ask import Cluster
 from beadline.cli._transactions_show import block
 from beadline.cli.output import ForPeople, Output
 from beadline.errors import Fenced, UsageError
-from beadline.observe.transactions import Action, Standing, judge, read_standing
+from beadline.observe.transactions import Action, Standing, judge, read_standing, verdict_of
 from beadline.sink import Prepared
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.observed import Observed
@@ -163,14 +163,9 @@ def _tell(action: Action, todo: list[Planned], standing: Standing | None, out: O
         views = [] if each.one is None else list(block(each.one, standing, now_ms))
         out.show({}, *views)
         if each.forced and each.one is not None:
-            means = _MEANS[action, _kind(each.one, standing)]
+            ours = each.one.writer is not None
+            means = _MEANS[action, verdict_of(each.one, standing) if ours else "strange"]
             out.show({}, Text.assemble((f"  {action} by force: ", "bold red"), means))
-
-
-def _kind(one: Observed, standing: Standing | None) -> str:
-    if one.writer is None:
-        return "strange"
-    return "unknown" if standing is None else standing.verdict(one)
 
 
 def _confirm(action: Action, count: int, out: Output, yes: bool, json: bool) -> None:

@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from beadline.cli._transactions_ask import Cluster
-from beadline.cli._transactions_show import as_object, blocks, verdict_of
+from beadline.cli._transactions_show import as_object, blocks
 from beadline.cli.output import Output
 from beadline.errors import UsageError
-from beadline.observe.transactions import Standing
+from beadline.observe.transactions import Standing, verdict_of
 from beadline.sinks.kafka.observed import UNENDED_STATES, Observed
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.transactions import Described

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from beadline.observe.transactions import Standing, Verdict
+from beadline.observe.transactions import Standing, verdict_of
 from beadline.sinks.kafka.observed import Observed, Touched
 
 _COLOURS = {"decided": "yellow", "orphan": "red", "unknown": "dim"}
@@ -21,11 +21,6 @@ _MEANING = {
     "orphan": "of this query, and not decided: a driver is at it, or the next start aborts it",
     "unknown": "no decision log was asked that knows it",
 }
-
-
-def verdict_of(one: Observed, standing: Standing | None) -> Verdict:
-    """The log's verdict; nobody's, if there is no log."""
-    return "unknown" if standing is None else standing.verdict(one)
 
 
 def as_object(one: Observed, standing: Standing | None, now_ms: int) -> dict[str, Any]:

@@ -155,13 +155,18 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+def verdict_of(one: Observed, standing: Standing | None) -> Verdict:
+    """The log's verdict; nobody's, if there is no log."""
+    return "unknown" if standing is None else standing.verdict(one)
+
+
 def judge(action: Action, one: Observed, standing: Standing | None, force: bool) -> bool:
     """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
     ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
     ``UsageError`` for what nobody vouches for.
     """
-    verdict = standing.verdict(one) if standing is not None else "unknown"
+    verdict = verdict_of(one, standing)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:
         return False
     if force:
