@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,24 @@ def prepare(
             refused = acks[owners[sink.name]].refused if sink.name in owners else None
             with failing(query, batch.number, sink):
                 acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
+            check_shared(query, batch.number, acks)
     reach("prepare.after")
     return acks
+
+
+def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
+    """Sinks of one epoch must have been given the same rows (rule 24)."""
+    tagged = [(name, ack.tags) for name, ack in acks.items() if ack.tags is not None]
+    for (one, first), (other, tags) in itertools.pairwise(tagged):
+        if first == tags:
+            continue
+        parts = sorted(p for p in first.keys() | tags.keys() if first.get(p) != tags.get(p))
+        raise PrepareFailed(
+            f"query {query.name!r}, epoch {epoch}: between sinks {one!r} and {other!r} Spark "
+            f"computed part(s) {', '.join(map(str, parts))} of the rows again (an executor was "
+            "lost, or a task was attempted twice), so the two may hold different rows. Nothing of "
+            "the epoch is decided; it is redelivered by the next start."
+        )
 
 
 def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
