@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import SparkProgress
 from beadline.run.checks import to_arrow
 from beadline.run.checksum import ORDERED, SUMMED, supported
+from beadline.run.partitioning import Partitioning
 from beadline.run.plan import is_narrow
 from beadline.run.prepared import prepare_frame, prepared_part, refused_rows, refusing_of
 from beadline.run.refusals import keeping
@@ -38,13 +39,6 @@ from beadline.sink import BoundSink, FrameSink, Sink
 _TAG = f"`{TAG}`"
 Rows = Callable[[DataFrame], DataFrame]
 
-# What decides how rows fall into parts; a replay must have the same (rule 8).
-PARTITIONING = (
-    "spark.sql.shuffle.partitions",
-    "spark.sql.files.maxPartitionBytes",
-    "spark.sql.adaptive.enabled",
-)
-
 
 @dataclass
 class Engine:
@@ -56,7 +50,7 @@ class Engine:
     stateful: bool
     narrow: bool
     speculation: bool
-    partitioning: dict[str, str] = field(default_factory=dict)
+    partitioning: Partitioning = field(default_factory=Partitioning)
     query: StreamingQuery | None = None  # Spark's, once it has started
     attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
@@ -73,14 +67,13 @@ class Engine:
     )
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and leave the session as it was."""
         self.syncing.shutdown(wait=False)
+        with suppress(Exception):  # Spark is gone, and its settings with it
+            self.partitioning.unpin()
 
     def batch(self, frame: DataFrame, number: int) -> SparkBatch:
         """Return one epoch, as Spark gave it to ``foreachBatch``."""
-        if not self.partitioning:
-            conf = frame.sparkSession.conf
-            self.partitioning = {key: str(conf.get(key)) for key in PARTITIONING}
         self.batch_size.tell(frame.sparkSession)
         return SparkBatch(self, frame, number)
 
@@ -113,7 +106,7 @@ class SparkBatch:
 
     def settings(self) -> dict[str, str]:
         """Return the settings that decide how the rows fall into parts."""
-        return self._engine.partitioning
+        return self._engine.partitioning.of(self._given.sparkSession)
 
     @contextmanager
     def sharing(self, sinks: int) -> Iterator[None]:
@@ -140,6 +133,13 @@ class SparkBatch:
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
+        acks = self._prepare(sink, ticket, refused)
+        if self._shared is None or refused is not None or acks.tags is not None:
+            return acks
+        # What it was given is not proven to be what the others will be. What it made is a loser.
+        return replace(self._prepare(sink, ticket, refused), extra_attempts=True)
+
+    def _prepare(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
         if isinstance(sink.sink, FrameSink):
             return self._prepare_frame(sink, ticket, refused)
         refusing = refusing_of(sink, refused)
@@ -169,7 +169,7 @@ class SparkBatch:
         if self._shared is None:
             return None
         if not tagged:
-            return self._shared.complete(tags_in(execution))
+            return self._shared.some_read(tags_in(execution))
         return self._shared.all_read({a.partition: a.tag for a in acks if a.tag is not None})
 
     def _checksum_kind(self, name: str, frame: DataFrame) -> str:
@@ -274,7 +274,7 @@ class SparkBatch:
             # One part, so that they stay in their order.
             frame = self._frame.sparkSession.createDataFrame(letters).coalesce(1)
         elif self._shared and (rows or metrics):
-            frame = self._shared.without_tags(metrics, whole=rows is None)
+            frame = self._shared.without_tags(metrics)
         else:
             frame = self._frame
         if rows and refused is None:
@@ -299,7 +299,7 @@ class SparkBatch:
             return acks
         tags = tags_of(metrics)
         if sink.name in self._engine.rows:
-            return replace(acks, tags=self._shared.complete(tags))
+            return replace(acks, tags=self._shared.some_read(tags))
         return replace(acks, tags=self._shared.all_read(tags))
 
 

@@ -28,6 +28,7 @@ from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.protocol.recover import prepares
+from beadline.run import checks
 from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
@@ -155,7 +156,11 @@ class Query:
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
-        with _not_adaptive(stream.frame.sparkSession):
+        session = stream.frame.sparkSession
+        decision = self._coordinator.log.state.decision
+        recorded = decision.settings if decision and self._coordinator.lost else {}
+        self._engine.partitioning.pin(session, recorded)
+        with _not_adaptive(session):
             self._query = self._engine.query = writer.foreachBatch(self._epoch).start()
         self._later.start()
 
@@ -164,6 +169,7 @@ class Query:
         self._patience.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
+            self._engine.partitioning.unpin(frame.sparkSession)
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
             self._interrupted = self._stopping
@@ -286,15 +292,16 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
 
 @contextmanager
 def _not_adaptive(session: SparkSession) -> Iterator[None]:
-    """Start a query with adaptive execution off: Spark clones the session's settings at start.
+    """Start a query without what would break it: Spark clones the session's settings at start.
 
-    Otherwise a replay could cut an epoch into other parts (rule 8).
+    With adaptive execution a replay could cut an epoch into other parts (rule 8).
     """
-    key = "spark.sql.adaptive.enabled"
     with _starting:
-        before = session.conf.get(key, "true")
-        session.conf.set(key, "false")
+        before = {key: str(session.conf.get(key, "true")) for key in checks.switched_off(session)}
         try:
+            for key in before:
+                session.conf.set(key, "false")
             yield
         finally:
-            session.conf.set(key, str(before))
+            for key, value in before.items():
+                session.conf.set(key, value)

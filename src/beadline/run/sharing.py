@@ -56,9 +56,13 @@ class Shared:
         """Nothing is computed yet, unless it is ``eager``."""
         self.frame = frame.withColumn(TAG, columns.tag).localCheckpoint(eager=eager)
         self._columns = columns
-        self._cut = eager  # whether a job has read every part, so that none is computed again
+        self._cut = eager  # whether a job has been run, so that no part is computed again
         self._first: Tags | None = None
         self._kept: Tags | None = None
+
+    def without_tags(self, metrics: Observation | None) -> DataFrame:
+        """Return the rows for somebody who knows nothing of tags; those read become a metric."""
+        return self.frame.observe(metrics or _METRIC, self._columns.seen).drop(TAG)
 
     def all_read(self, tags: Tags) -> Tags:
         """Note, and return, the tags of a sink that reads every row."""
@@ -66,30 +70,25 @@ class Shared:
         self._first = self._first or tags
         return tags
 
-    def without_tags(self, metrics: Observation | None, whole: bool) -> DataFrame:
-        """Return the rows for somebody who knows nothing of tags; those read become a metric.
+    def some_read(self, seen: Tags) -> Tags | None:
+        """Return the tags of all parts, for a sink with its own ``rows=`` that has read some.
 
-        Who does not read the ``whole`` cannot tell a part that was skipped from one that was empty:
-        neither is in the metric. So all are read before, if nobody has.
+        It does not show whether the others were empty or were not asked for. Once the lineage is
+        cut it makes no difference: they are what they are. But a part that was empty in the first
+        job of all, and has rows now, may have been computed again: None, prepare it once more.
         """
-        if not whole and not self._cut:
-            self._read_tags()
-        return self.frame.observe(metrics or _METRIC, self._columns.seen).drop(TAG)
-
-    def complete(self, seen: Tags) -> Tags:
-        """Return the tags of all parts, of which a sink has read some since the lineage was cut."""
-        if seen == self._first:
+        first, self._cut = not self._cut, True
+        if seen == self._first or len(seen) == _parts(self.frame):
             return seen
         kept = self._read_tags() if self._kept is None else self._kept
         if other := sorted(part for part, tag in seen.items() if kept.get(part) != tag):
             raise RuntimeError(f"Spark computed part(s) {other} of the epoch's rows again")
-        return kept
+        return None if first and kept != seen else kept
 
     def _read_tags(self) -> Tags:
         """Read the tags of the rows as they are kept; it is as cheap as a job can be."""
         rows = self.frame.where(F.col(TAG).isNotNull()).select(TAG)
         self._kept = _by_part(rows._jdf.collectAsList().toString())
-        self._cut = True
         return self._kept
 
 
@@ -111,6 +110,10 @@ def tags_of(metrics: Observation) -> Tags:
         time.sleep(0.001)
     row = metrics._jo.getRow()  # type: ignore[union-attr]
     return _by_part(row.toString())  # nothing else is in it, or nothing at all
+
+
+def _parts(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().logical().rdd().getNumPartitions())
 
 
 def release(frame: DataFrame) -> None:
