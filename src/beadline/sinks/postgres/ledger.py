@@ -6,6 +6,10 @@ anything, so each brings a marker, a row of its own that shows with its rows. Wh
 is committed, the one before is complete: then the ledger moves up to it, and its markers go, in
 one transaction. So whoever looks, in one statement, sees of a committed part its marker, or a
 ledger that is past it; of a lost part, neither.
+
+In that same transaction the ledger says how many parts are to come, as a negative number of rows.
+With fewer markers than that the epoch is not whole: so a server that was restored to a moment
+between two commits of one epoch is told from one that has all of it.
 """
 
 from __future__ import annotations
@@ -96,15 +100,38 @@ class Ledger:
     def last_seen(self, query: QueryId) -> Seen | None:
         """What is remembered of the query's name; another incarnation first, then the newest."""
         named = self._named(query)
+        known = f"SELECT FROM {self._ledger} held WHERE held.query = part.query"
         return self._first(
-            f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {named} "
-            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {named}",
+            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {named} "
+            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} part WHERE {named} "
+            f"AND (incarnation <> {literal(query.incarnation)} OR NOT EXISTS ({known} "
+            "AND held.target = part.target AND held.sink = part.sink))",
             query,
         )
 
+    def held(self, query: QueryId, sink: str) -> int | None:
+        """Return the newest epoch of which everything is there, by this sink; None if none is."""
+        mine = f"{self._mine(query, sink)} AND incarnation = {literal(query.incarnation)}"
+        ((epoch,),) = self.run(
+            f"SELECT coalesce((SELECT {self._whole} FROM {self._ledger} held WHERE {mine}), "
+            f"(SELECT max(epoch) FROM {self._markers} WHERE {mine}))"
+        )
+        return None if epoch is None or epoch == _NO_EPOCH else int(epoch)
+
+    @property
+    def _whole(self) -> str:
+        """The newest whole epoch of a row ``held`` of the ledger: its own, or the one behind it."""
+        markers = (
+            f"(SELECT count(*) FROM {self._markers} part WHERE part.query = held.query "
+            "AND part.target = held.target AND part.sink = held.sink "
+            "AND part.incarnation = held.incarnation AND part.epoch = held.epoch + 1)"
+        )
+        return f"held.epoch + ({markers} >= greatest(1, -held.rows))::int"
+
     def _first(self, select: str, query: QueryId) -> Seen | None:
         rows = self.run(
-            f"SELECT * FROM ({select}) found ORDER BY incarnation = {literal(query.incarnation)}, "
+            f"SELECT * FROM ({select}) found (incarnation, epoch, nonce) "
+            f"WHERE epoch > {_NO_EPOCH} ORDER BY incarnation = {literal(query.incarnation)}, "
             "epoch DESC, nonce DESC LIMIT 1"
         )
         return Seen(*rows[0]) if rows else None
@@ -118,17 +145,21 @@ class Ledger:
         )
         self._trim(epoch, sink)
 
-    def complete_before(self, epoch: EpochId, sink: str) -> None:
-        """Say that all epochs before this one are complete, and let their markers go."""
-        if epoch.number == 0:
-            return
+    def complete_before(self, epoch: EpochId, sink: str, parts: int) -> None:
+        """Say that all epochs before this one are complete, and how many parts of it come now.
+
+        Their markers go. A commit that is repeated may be told of fewer parts than the first one.
+        """
         query, before = epoch.query, epoch.number - 1
         key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
         self.run(
             f"INSERT INTO {self._ledger} AS held VALUES ({key}, {literal(query.incarnation)}, "
-            f"{before}, '', 0, {epoch.decided_at_ms}) ON CONFLICT (query, target, sink) DO UPDATE "
-            "SET epoch = excluded.epoch, nonce = '', decided_at_ms = excluded.decided_at_ms "
-            "WHERE held.epoch < excluded.epoch AND held.incarnation = excluded.incarnation"
+            f"{before}, '', {-parts}, {epoch.decided_at_ms}) "
+            "ON CONFLICT (query, target, sink) DO UPDATE SET incarnation = excluded.incarnation, "
+            "epoch = excluded.epoch, nonce = '', decided_at_ms = excluded.decided_at_ms, "
+            "rows = CASE WHEN held.epoch = excluded.epoch THEN least(held.rows, excluded.rows) "
+            f"ELSE excluded.rows END WHERE held.epoch = {_NO_EPOCH} OR "
+            "(held.epoch <= excluded.epoch AND held.incarnation = excluded.incarnation)"
         )
         self._trim(epoch, sink)
 
