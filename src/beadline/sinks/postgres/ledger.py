@@ -97,26 +97,33 @@ class Ledger:
             where,
         )
 
-    def last_seen(self, query: QueryId) -> Seen | None:
-        """What is remembered of the query's name; another incarnation first, then the newest."""
-        named = self._named(query)
-        known = f"SELECT FROM {self._ledger} held WHERE held.query = part.query"
-        return self._first(
-            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {named} "
-            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} part WHERE {named} "
-            f"AND (incarnation <> {literal(query.incarnation)} OR NOT EXISTS ({known} "
-            "AND held.target = part.target AND held.sink = part.sink))",
+    def last_seen(self, query: QueryId, sink: str) -> Seen | None:
+        """What is remembered of the query's name: another incarnation first, then what is held."""
+        others = self._others(query)
+        stranger = self._first(
+            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {others} "
+            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}",
             query,
         )
+        return stranger or self.held(query, sink)
 
-    def held(self, query: QueryId, sink: str) -> int | None:
-        """Return the newest epoch of which everything is there, by this sink; None if none is."""
-        mine = f"{self._mine(query, sink)} AND incarnation = {literal(query.incarnation)}"
-        ((epoch,),) = self.run(
-            f"SELECT coalesce((SELECT {self._whole} FROM {self._ledger} held WHERE {mine}), "
-            f"(SELECT max(epoch) FROM {self._markers} WHERE {mine}))"
+    def held(self, query: QueryId, sink: str) -> Seen | None:
+        """Return the newest epoch of which everything is there, by this sink; None if none is.
+
+        Of a sink that has written nothing under its name, what others of the query have: it may
+        have been called otherwise, and what was lost they have lost together.
+        """
+        ours = f"{self._named(query)} AND incarnation = {literal(query.incarnation)}"
+        own = f"sink = {literal(sink)}"
+        unknown = f"NOT EXISTS (SELECT FROM {self._ledger} held WHERE {ours} AND sink = part.sink)"
+        found = self.run(
+            "SELECT epoch, nonce FROM ("
+            f"SELECT {own}, {self._whole}, CASE {self._whole} WHEN epoch THEN nonce ELSE '' END "
+            f"FROM {self._ledger} held WHERE {ours} UNION ALL SELECT {own}, epoch, '' "
+            f"FROM {self._markers} part WHERE {ours} AND {unknown}) found (own, epoch, nonce) "
+            f"WHERE epoch > {_NO_EPOCH} ORDER BY own DESC, epoch DESC LIMIT 1"
         )
-        return None if epoch is None or epoch == _NO_EPOCH else int(epoch)
+        return Seen(query.incarnation, *found[0]) if found else None
 
     @property
     def _whole(self) -> str:

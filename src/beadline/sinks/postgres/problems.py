@@ -31,7 +31,7 @@ _ABOUT_ROWS = ("22", "23", "P0")
 _FAILED = "failed: "
 _SERVER_SAYS = re.compile(r"[^\s:]+:  ")
 _NOT_NOW = re.compile(
-    r"starting up|shutting down|in recovery mode|not yet accepting|consistent recovery state"
+    r"starting up|shutting down|in recovery mode|not yet accepting|system is not accepting|consistent recovery state"
     r"|too many (clients|connections)|connection slots"
 )
 _NEVER = re.compile(

@@ -208,13 +208,13 @@ class PostgresSink(Sink[PostgresPart]):
         return self._ask(lambda run: list(in_doubt(run, query)))
 
     def last_seen(self, query: QueryId) -> Seen | None:
-        """Return what ledger and markers hold for this table; another incarnation's first."""
+        """Return the newest whole epoch of this sink in the table; another incarnation's first."""
 
         def look(run: Run) -> Seen | None:
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
-            return ledger.last_seen(query)
+            return ledger.last_seen(query, self._name)
 
         return self._ask(look)
 

@@ -56,7 +56,8 @@ def commit(
         run("ROLLBACK")
         _drop(run, parts)
         return Outcome.ALREADY_COMMITTED, ""
-    check_previous(epoch, ledger.held(epoch.query, name))
+    held = ledger.held(epoch.query, name)
+    check_previous(epoch, None if held is None else held.epoch)
     run(f"LOCK TABLE ONLY {table.target} IN ROW EXCLUSIVE MODE")
     ordered = sorted(parts, key=lambda part: part.id.partition)
     columns, now = _columns(run, ordered, table)
@@ -140,7 +141,8 @@ def _check_columns(
         return
     was = read_table(run, part.committable.schema, part.committable.name)
     is_ = read_table(run, table.schema, table.name)
-    assert was is not None and is_ is not None
+    assert was is not None
+    assert is_ is not None
     for name in altered:
         if not keeps(was.columns[name], is_.columns[name]):
             raise CommitFailed(
@@ -163,7 +165,7 @@ def _write(
     name = parts[0].id.sink
     # Without deletes and an order, the database itself finds a key that comes twice.
     if sink.mode == "upsert" and (sink.order_by is not None or sink.deleted is not None):
-        _refuse_duplicate(run, sink, epoch, name, union(stages, columns))
+        _refuse_duplicate(run, sink, epoch, parts, union(stages, columns))
     for number, statement in enumerate(statements(sink, table, columns, stages)):
         try:
             run(statement)
@@ -172,7 +174,7 @@ def _write(
                 raise
             run("ROLLBACK")
             if sink.mode == "upsert":
-                _refuse_duplicate(run, sink, epoch, name, union(stages, columns))
+                _refuse_duplicate(run, sink, epoch, parts, union(stages, columns))
             at_fault = parts[number : number + 1] if sink.mode == "append" else parts
             every = ", ".join(str(part.id.partition) for part in at_fault)
             raise CommitFailed(
@@ -191,12 +193,15 @@ def _shown(parts: Parts) -> str:
     return ", ".join(stages[:_SHOWN_MAX]) + more
 
 
-def _refuse_duplicate(run: Run, sink: PostgresSink, epoch: EpochId, name: str, source: str) -> None:
+def _refuse_duplicate(
+    run: Run, sink: PostgresSink, epoch: EpochId, parts: Parts, source: str
+) -> None:
     found = find_duplicate(run, sink, source)
     if found:
         raise CommitFailed(
             f"query {epoch.query.name!r}, epoch {epoch.number}: {sink.where} is given {found}, by "
-            "two of its parts. The epoch is decided and none of it is visible. "
-            f"{advice(sink)} The next start finishes the epoch with the new setting; its rows are "
-            f"staged as they were, so that another rows= helps later epochs only. {way_out(name)}"
+            "two of its parts. The epoch is decided and none of it is visible; its rows are in "
+            f"{_shown(parts)}. {advice(sink)} The next start finishes the epoch with the new "
+            "setting; its rows are staged as they were, so that another rows= helps later epochs "
+            f"only. {way_out(parts[0].id.sink)}"
         )

@@ -54,7 +54,8 @@ def commit(
     if ledger.holds(epoch, name, sink.where):
         run("ROLLBACK")
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
-    check_previous(epoch, ledger.held(epoch.query, name))
+    held = ledger.held(epoch.query, name)
+    check_previous(epoch, None if held is None else held.epoch)
     # Only housekeeping: if a power cut takes it back, it takes back both of its halves, and all
     # that comes after it.
     run("SET LOCAL synchronous_commit = off")
