@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Seen
@@ -85,45 +85,52 @@ class Ledger:
         self.run(f"SELECT 1 FROM {self._ledger} WHERE {self._mine(query, sink)} FOR UPDATE")
 
     def holds(self, epoch: EpochId, sink: str, where: str) -> bool:
-        """Whether all of this epoch is there; raise if another query of its name wrote here."""
-        mine, others = self._mine(epoch.query, sink), self._others(epoch.query)
-        return holds(
-            self._first(
-                f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {mine} OR {others} "
-                f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}",
-                epoch.query,
-            ),
-            epoch,
-            where,
-        )
+        """Whether all of this epoch is there; raise if it must not be written here.
+
+        That is so where another query of its name wrote, or where earlier epochs are missing.
+        """
+        seen = self._stranger(epoch.query)
+        if seen is None:
+            own, seen = self._held(epoch.query, sink)
+            if seen is not None and not own:  # of this epoch, others' rows say nothing
+                seen = replace(seen, epoch=min(seen.epoch, epoch.number - 1))
+        return holds(seen, epoch, where)
 
     def last_seen(self, query: QueryId, sink: str) -> Seen | None:
         """What is remembered of the query's name: another incarnation first, then what is held."""
-        others = self._others(query)
-        stranger = self._first(
-            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {others} "
-            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}",
-            query,
-        )
-        return stranger or self.held(query, sink)
+        return self._stranger(query) or self._held(query, sink)[1]
 
-    def held(self, query: QueryId, sink: str) -> Seen | None:
-        """Return the newest epoch of which everything is there, by this sink; None if none is.
+    def _stranger(self, query: QueryId) -> Seen | None:
+        others = f"{self._named(query)} AND incarnation <> {literal(query.incarnation)}"
+        found = self.run(
+            "SELECT * FROM ("
+            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {others} "
+            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}) "
+            f"found (incarnation, epoch, nonce) WHERE epoch > {_NO_EPOCH} "
+            "ORDER BY epoch DESC, nonce DESC LIMIT 1"
+        )
+        return Seen(*found[0]) if found else None
+
+    def _held(self, query: QueryId, sink: str) -> tuple[bool, Seen | None]:
+        """Return the newest epoch of which everything is there, and whether by this sink.
 
         Of a sink that has written nothing under its name, what others of the query have: it may
-        have been called otherwise, and what was lost they have lost together.
+        have been called otherwise, and what is lost they have lost together.
         """
         ours = f"{self._named(query)} AND incarnation = {literal(query.incarnation)}"
         own = f"sink = {literal(sink)}"
         unknown = f"NOT EXISTS (SELECT FROM {self._ledger} held WHERE {ours} AND sink = part.sink)"
         found = self.run(
-            "SELECT epoch, nonce FROM ("
+            "SELECT own, epoch, nonce FROM ("
             f"SELECT {own}, {self._whole}, CASE {self._whole} WHEN epoch THEN nonce ELSE '' END "
             f"FROM {self._ledger} held WHERE {ours} UNION ALL SELECT {own}, epoch, '' "
             f"FROM {self._markers} part WHERE {ours} AND {unknown}) found (own, epoch, nonce) "
             f"WHERE epoch > {_NO_EPOCH} ORDER BY own DESC, epoch DESC LIMIT 1"
         )
-        return Seen(query.incarnation, *found[0]) if found else None
+        if not found:
+            return False, None
+        own_rows, epoch, nonce = found[0]
+        return bool(own_rows), Seen(query.incarnation, epoch, nonce)
 
     @property
     def _whole(self) -> str:
@@ -134,14 +141,6 @@ class Ledger:
             "AND part.incarnation = held.incarnation AND part.epoch = held.epoch + 1)"
         )
         return f"held.epoch + ({markers} >= greatest(1, -held.rows))::int"
-
-    def _first(self, select: str, query: QueryId) -> Seen | None:
-        rows = self.run(
-            f"SELECT * FROM ({select}) found (incarnation, epoch, nonce) "
-            f"WHERE epoch > {_NO_EPOCH} ORDER BY incarnation = {literal(query.incarnation)}, "
-            "epoch DESC, nonce DESC LIMIT 1"
-        )
-        return Seen(*rows[0]) if rows else None
 
     def write(self, epoch: EpochId, sink: str, rows: int) -> None:
         """Say that the epoch is there; the row is locked, and older."""
@@ -198,6 +197,3 @@ class Ledger:
 
     def _mine(self, query: QueryId, sink: str) -> str:
         return f"({self._named(query)} AND sink = {literal(sink)})"
-
-    def _others(self, query: QueryId) -> str:
-        return f"({self._named(query)} AND incarnation <> {literal(query.incarnation)})"

@@ -31,8 +31,8 @@ _ABOUT_ROWS = ("22", "23", "P0")
 _FAILED = "failed: "
 _SERVER_SAYS = re.compile(r"[^\s:]+:  ")
 _NOT_NOW = re.compile(
-    r"starting up|shutting down|in recovery mode|not yet accepting|system is not accepting|consistent recovery state"
-    r"|too many (clients|connections)|connection slots"
+    r"starting up|shutting down|in recovery mode|not yet accepting|system is not accepting"
+    r"|consistent recovery state|too many (clients|connections)|connection slots"
 )
 _NEVER = re.compile(
     r"authentication failed|no pg_hba.conf entry|pg_hba.conf rejects|does not exist"

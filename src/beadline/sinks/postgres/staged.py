@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
-from beadline.sink import Outcome, Prepared, check_previous
+from beadline.sink import Outcome, Prepared
 from beadline.sinks._ledger import way_out
 from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import Run
@@ -56,8 +56,6 @@ def commit(
         run("ROLLBACK")
         _drop(run, parts)
         return Outcome.ALREADY_COMMITTED, ""
-    held = ledger.held(epoch.query, name)
-    check_previous(epoch, None if held is None else held.epoch)
     run(f"LOCK TABLE ONLY {table.target} IN ROW EXCLUSIVE MODE")
     ordered = sorted(parts, key=lambda part: part.id.partition)
     columns, now = _columns(run, ordered, table)

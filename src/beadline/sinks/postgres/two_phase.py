@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
 from beadline.ids import EpochId, PartId
-from beadline.sink import Outcome, Prepared, check_previous
+from beadline.sink import Outcome, Prepared
 from beadline.sinks.postgres.connect import Run, connected
 from beadline.sinks.postgres.ledger import Ledger
 from beadline.sinks.postgres.names import literal
@@ -54,8 +54,6 @@ def commit(
     if ledger.holds(epoch, name, sink.where):
         run("ROLLBACK")
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
-    held = ledger.held(epoch.query, name)
-    check_previous(epoch, None if held is None else held.epoch)
     # Only housekeeping: if a power cut takes it back, it takes back both of its halves, and all
     # that comes after it.
     run("SET LOCAL synchronous_commit = off")
