@@ -28,7 +28,7 @@ OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mos
 _ABOUT_ROWS = ("22", "23", "P0")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
 # blanks, in whatever language it speaks; or of the client library, in English.
-_FAILED = "failed: "
+_FAILED = re.compile(r"connection to server (?:at|on) .*? failed: ")
 _SERVER_SAYS = re.compile(r"[^\s:]+:  ")
 _NOT_NOW = re.compile(
     r"starting up|shutting down|in recovery mode|not yet accepting|system is not accepting"
@@ -72,7 +72,7 @@ def verdict(error: BaseException) -> Verdict:
     if type(error).__name__ not in ("OperationalError", "InterfaceError"):
         return Verdict.FINAL
     # One for each host of the address: as long as one of them may come back, it may pass.
-    found = {_connecting(text) for text in str(error).split(_FAILED)[1:]} or {Verdict.AWAY}
+    found = {_connecting(text) for text in _FAILED.split(str(error))[1:]} or {Verdict.AWAY}
     passing = (Verdict.BUSY, Verdict.AWAY, Verdict.UNCLEAR)
     return next((each for each in passing if each in found), Verdict.FINAL)
 
