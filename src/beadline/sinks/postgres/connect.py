@@ -79,7 +79,8 @@ def conninfo(dsn: str, timeout_s: float) -> str:
     except psycopg.Error:
         raise BadSink(
             "the dsn of PostgresSink is not an address of PostgreSQL, which reads "
-            "postgresql://user:password@host:5432/database. Nothing was written."
+            "postgresql://user:password@host:5432/database, with special characters of user and "
+            "password as %XX ('@' is %40). Nothing was written."
         ) from None
 
 
