@@ -87,6 +87,19 @@ class FirstPartOnly(SqliteSink):
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
+class LosesARow(SqliteSink):
+    """As a writer that leaves out empty lines does."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        first, *others = rows
+        return super().prepare(iter([first.slice(1), *others]), part)
+
+
+class LooksAtTextTooLate(SqliteSink):
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        return self._staging.write(rows, part)
+
+
 class ForgetsAbort(SqliteSink):
     def abort(self, parts: Sequence[Staged]) -> None:
         pass

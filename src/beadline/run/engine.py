@@ -55,7 +55,6 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     query: StreamingQuery | None = None  # Spark's, once it has started
-    attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
@@ -90,6 +89,7 @@ class SparkBatch:
         self._frame = self._given = frame
         self._number = number
         self._checked = False
+        self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(engine.progress.sync, number)
 
@@ -257,13 +257,14 @@ class SparkBatch:
         self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
     ) -> Acks:
         observed = Observation()
-        part, refusals = keeping(ticket.part(0, next(self._engine.attempts)), refusing)
+        part, refusals = keeping(ticket.part(0, next(self._attempts[ticket.sink])), refusing)
         frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
         committable = sink.prepare(frame, part)
         rows = observed.get["rows"] - len(refusals)
         refused = tuple(parse(refusals.to_text(), ticket.sink, 0))
         if committable is not None:
-            return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
+            prepared = Prepared(part.id, rows, committable)
+            return Acks((_counted(prepared),), 1, refused=refused)
         if rows:
             raise RuntimeError(
                 f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
@@ -287,7 +288,19 @@ def _refused(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
 def _prepared(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
     assert ack.committable is not None
     committable = sink.committable.from_json(ack.committable)
-    return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
+    id_ = ticket.part(ack.partition, ack.attempt).id
+    return _counted(Prepared(id_, ack.rows, committable, ack.checksum))
+
+
+def _counted(part: Prepared[Any]) -> Prepared[Any]:
+    """What passed through Spark and what lies in the outside system are one number (rule 26)."""
+    held = part.committable.rows_held
+    if held is not None and held != part.rows:
+        raise RuntimeError(
+            f"part {part.id.partition} was given {part.rows} rows, and {held} lie in the outside "
+            "system: rows were lost or doubled on the way there, so the epoch must not be decided"
+        )
+    return part
 
 
 def _quoted(frame: DataFrame) -> list[str]:

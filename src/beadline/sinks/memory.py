@@ -21,6 +21,7 @@ from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks._names import name_from
+from beadline.sinks._readable import without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,14 +76,16 @@ class MemorySink(Sink[MemoryPart]):
 
     # On an executor. When this returns, the rows must survive a power cut, and no reader may see
     # them. Several attempts at one part may run at once: whatever you write carries part.id.
-    # This sink takes any row. One that you could never commit (too large, null where none may be)
-    # goes to part.refuse(rows, "why") and is left out of what you write: the user's dead letter
-    # sink gets it, or the epoch fails. A server that is down is no reason to refuse: raise.
+    # A row that you could never commit (too large, null where none may be; here one that Python
+    # cannot hold) goes to part.refuse(rows, "why") and is left out of what you write: the user's
+    # dead letter sink gets it, or the epoch fails. Found at commit, it would block the query for
+    # good. A server that is down is no reason to refuse: raise.
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         """Put the rows into the committable: the decision log makes them durable."""
         import pyarrow as pa
 
-        filled = [batch for batch in rows if batch.num_rows]
+        readable = (without_unreadable(batch, part) for batch in rows)
+        filled = [batch for batch in readable if batch.num_rows]
         if not filled:
             return None  # nothing to write: the epoch has one part less
         out = pa.BufferOutputStream()

@@ -67,8 +67,9 @@ class SqliteSink(Sink[StagedPart]):
     kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
 
     Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
-    dates outside the years 0 to 9999, rows above SQLite's limit. A row that breaks UNIQUE, CHECK
-    or a trigger is only found at commit, and stops the query with its epoch decided.
+    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
+    breaks UNIQUE, CHECK or a trigger is only found at commit, and stops the query with its epoch
+    decided.
 
     The parts are staged in a hidden folder beside the database, so driver and executors must share
     that disk.
