@@ -6,15 +6,13 @@ known to be troublesome, are written by ``FileSink`` and read back by Spark with
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from beadline.errors import BadSetting, RowsRefused
@@ -23,129 +21,13 @@ from beadline.run.checks import to_arrow
 from beadline.sink import Part, Prepared
 from beadline.sinks import FileSink
 from beadline.sinks import _file_rows as file_rows
+from tests.spark.random_rows import TEXTS, random_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY = QueryId("orders", "a" * 32, "file:/nowhere/checkpoint")
 FORMATS = ("parquet", "orc", "json", "csv")
-TEXTS = [
-    "",
-    " ",
-    " a ",
-    "\t",
-    "\n",
-    "\r",
-    "\r\n",
-    "a\nb",
-    "a\r",
-    '"',
-    '""',
-    'a"b',
-    '"a"',
-    "\\",
-    '\\"',
-]
-TEXTS += [
-    "a\\",
-    "\\N",
-    "\\n",
-    ",",
-    '","',
-    "#x",
-    "\0",
-    "\0a",
-    "é",
-    "😀",
-    "\u2028",
-    "\x85",
-    "\ufeffa",
-]
-TEXTS += ["null", "NaN", "1e5", "007", "true", "'", "{}", "[]", '\\\\"', "\u00a0x\u00a0"]
-LETTERS = " \t\n\r\",\\#\0aZ09é😀\u2028\x85;|'{}[]:"
-# Values as literals, by type; None is added to each.
-FIRST, LAST = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
-TYPES = {
-    "s": "string",
-    "b": "boolean",
-    "y": "tinyint",
-    "h": "smallint",
-    "i": "int",
-    "l": "bigint",
-    "f": "float",
-    "d": "double",
-    "n": "decimal(38,18)",
-    "m": "decimal(5,0)",
-    "t": "date",
-    "z": "timestamp_ntz",
-}
-NESTED = {
-    "x": "binary",
-    "a": "array<string>",
-    "q": "struct<p: string, r: struct<u: double>>",
-    "k": "map<string, struct<v: timestamp_ntz>>",
-}
-
-
-def some(rng: random.Random, kind: str) -> Any:
-    """A value of a type: one that is known for trouble, or any."""
-    if kind == "string":
-        if rng.random() < 0.5:
-            return rng.choice(TEXTS)
-        return "".join(rng.choice(LETTERS) for _ in range(rng.randrange(8)))
-    bits = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
-    if kind in bits:
-        top = 2 ** bits[kind]
-        return rng.choice([0, -1, top - 1, -top, rng.randrange(-top, top)])
-    if kind in ("float", "double"):
-        special = ["nan", "inf", "-inf", "-0.0", "1e-45" if kind == "float" else "5e-324", "0.1"]
-        value = float(rng.choice([*special, repr(rng.uniform(-1e30, 1e30))]))
-        return pa.scalar(value, pa.float32()).as_py() if kind == "float" else value
-    if kind.startswith("decimal"):
-        digits, scale = map(int, kind[8:-1].split(","))
-        number = rng.choice([0, 1, 10**digits - 1, rng.randrange(10**digits)])
-        return Decimal(f"{rng.choice([number, -number])}E-{scale}")
-    if kind == "date":
-        known = ["0001-01-01", "1582-10-04", "1899-12-31", "1970-01-01", "9999-12-31"]
-        return date.fromisoformat(rng.choice(known))
-    if kind == "timestamp_ntz":
-        span = (LAST - FIRST) // timedelta(microseconds=1)
-        moment = FIRST + timedelta(microseconds=rng.randrange(span))
-        return rng.choice([FIRST, LAST, datetime(1969, 12, 31, 23, 59, 59, 999_999), moment])
-    assert kind == "boolean"
-    return rng.random() < 0.5
-
-
-def perhaps(rng: random.Random, value: Any) -> Any:
-    return None if rng.random() < 0.2 else value
-
-
-def deep(rng: random.Random) -> dict[str, Any]:
-    """Values of the nested types."""
-    inner = perhaps(rng, {"u": perhaps(rng, some(rng, "double"))})
-    struct = {"p": perhaps(rng, some(rng, "string")), "r": inner}
-    texts = [perhaps(rng, some(rng, "string")) for _ in range(rng.randrange(3))]
-    moments = {some(rng, "string"): perhaps(rng, {"v": some(rng, "timestamp_ntz")}) for _ in "ab"}
-    return {
-        "x": perhaps(rng, rng.randbytes(rng.randrange(5))),
-        "a": perhaps(rng, texts),
-        "q": perhaps(rng, struct),
-        "k": perhaps(rng, moments),
-    }
-
-
-def random_frame(spark: SparkSession, rng: random.Random, nested: bool, rows: int) -> DataFrame:
-    """Rows of every type, the same moment also as a timestamp of the session's zone."""
-    types = {**TYPES, **(NESTED if nested else {})}
-    table = []
-    for number in range(rows):
-        values = {name: perhaps(rng, some(rng, kind)) for name, kind in TYPES.items()}
-        row = {**values, **(deep(rng) if nested else {})}
-        table.append((*(row[name] for name in types), number))
-    fields = ", ".join(f"{name}: {kind}" for name, kind in types.items())
-    frame = spark.createDataFrame(table, f"{fields}, id: int")
-    # A moment, not a wall clock: made from UTC, so that no session's zone bends it.
-    return frame.selectExpr("*", "to_timestamp(concat(cast(z AS string), 'Z')) AS w").coalesce(2)
 
 
 def written(sink: FileSink, frame: DataFrame, number: int = 0) -> int:
@@ -191,6 +73,7 @@ def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
         ("json", {"ignoreNullFields": False, "compression": "gzip"}),
         ("csv", {}),
         ("csv", {"header": True, "sep": "\t", "quote": "'", "compression": "bzip2"}),
+        ("csv", {"escape": "\\"}),
         ("csv", {"nullValue": "<null>", "quoteAll": True, "timeZone": "America/New_York"}),
     ],
 )
@@ -249,6 +132,36 @@ def test_rows_are_counted_by_a_job_where_the_driver_should_not(
         frame.where("id > 100"), Part(PartId("orders", "a" * 32, "out", 1, 1, 0, 0))
     )
     assert empty is None
+
+
+def test_the_last_second_before_1970(spark: SparkSession, tmp_path: Path) -> None:
+    """Orc's library writes it a second later: refused there, kept by the others."""
+    micros = [-2_000_001, -1_999_999, -1_000_001, -1_000_000, 0, 1]
+    bad = [-999_999, -999_000, -500_000, -1_001, -999, -1]
+    for format_ in FORMATS:
+        sink = FileSink(str(tmp_path / format_), format_)
+        kept = micros if format_ == "orc" else [*micros, *bad]
+        frame = spark.createDataFrame([(n,) for n in kept], "n long")
+        frame = frame.selectExpr("n", "timestamp_micros(n) AS t").coalesce(1)
+        written(sink, frame)
+        assert rows_of(back(spark, sink, frame)) == rows_of(frame)
+    sink = FileSink(str(tmp_path / "orc"), "orc")
+    rows = spark.createDataFrame([(n,) for n in bad], "n long").selectExpr(
+        "array(named_struct('t', timestamp_micros(n))) AS a"
+    )
+    with pytest.raises(RowsRefused, match=rf"{len(bad)} row\(s\).*last second before 1970"):
+        written(sink, rows, 1)
+
+
+def test_every_short_text_comes_back_from_csv(spark: SparkSession, tmp_path: Path) -> None:
+    """All texts of up to four of the characters that csv has something to do with."""
+    letters = ['"', "\0", "a", "\n", "\r", " ", ",", "\\"]
+    texts = ["".join(some) for n in range(5) for some in itertools.product(letters, repeat=n)]
+    frame = spark.createDataFrame([*enumerate([*texts, None])], "id int, s string").coalesce(1)
+    for number, options in enumerate([{}, {"escape": "\\"}]):
+        sink = FileSink(str(tmp_path / str(number)), "csv", options=options)
+        assert written(sink, frame) == len(texts) + 1
+        assert rows_of(back(spark, sink, frame)) == rows_of(frame)
 
 
 def test_text_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:

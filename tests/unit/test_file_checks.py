@@ -68,11 +68,11 @@ TIMES = pa.schema(
         ({"ignoreLeadingWhiteSpace": True}, "cuts blanks"),
         ({"ignoreTrailingWhiteSpace": "true"}, "cuts blanks"),
         ({"quote": ""}, "a newline in a value begins a row"),
-        ({"escape": "\\"}, "'escape' must be the quote character"),
+        ({"escape": "'"}, "'escape' must be the quote character"),
         ({"charToEscapeQuoteEscaping": "x"}, "'escape' must be the quote character"),
         ({"escapeQuotes": False}, "a value with a quote would change"),
         ({"sep": "||"}, "must be one character"),
-        ({"sep": '"'}, "neither quote nor newline"),
+        ({"sep": '"'}, "not quote, backslash or newline"),
         ({"comment": "#"}, "turn rows into comments"),
         ({"emptyValue": ""}, "empty text look like another value"),
         ({"nullValue": "a,b"}, "must be plain text"),
@@ -91,6 +91,7 @@ def test_options_of_csv_that_lose_values(
 def test_options_that_lose_nothing(tmp_path: Path) -> None:
     for options in (
         {"sep": ";", "header": True, "quote": "'", "escape": "'"},
+        {"escape": "\\"},
         {"nullValue": "\\N", "quoteAll": True, "encoding": "utf-8", "lineSep": "\n"},
         {"ignoreLeadingWhiteSpace": False, "emptyValue": '""', "compression": "gzip"},
     ):

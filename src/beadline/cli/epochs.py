@@ -40,7 +40,7 @@ def epochs(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a query's epochs: state, acks, times, committables. Changes nothing."""
+    """Show a query's epochs: state, parts, times, committables. Changes nothing."""
     quiet()  # a checkpoint on HDFS is read through a JVM
     history = read_history(checkpoint)
     chosen = history.epochs[-last:] if epoch is None else (history.epoch(epoch),)

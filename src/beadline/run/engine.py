@@ -263,8 +263,7 @@ class SparkBatch:
         rows = observed.get["rows"] - len(refusals)
         refused = tuple(parse(refusals.to_text(), ticket.sink, 0))
         if committable is not None:
-            prepared = Prepared(part.id, rows, committable)
-            return Acks((_counted(prepared),), 1, refused=refused)
+            return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
         if rows:
             raise RuntimeError(
                 f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
@@ -288,19 +287,7 @@ def _refused(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
 def _prepared(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
     assert ack.committable is not None
     committable = sink.committable.from_json(ack.committable)
-    id_ = ticket.part(ack.partition, ack.attempt).id
-    return _counted(Prepared(id_, ack.rows, committable, ack.checksum))
-
-
-def _counted(part: Prepared[Any]) -> Prepared[Any]:
-    """What passed through Spark and what lies in the outside system are one number (rule 26)."""
-    held = part.committable.rows_held
-    if held is not None and held != part.rows:
-        raise RuntimeError(
-            f"part {part.id.partition} was given {part.rows} rows, and {held} lie in the outside "
-            "system: rows were lost or doubled on the way there, so the epoch must not be decided"
-        )
-    return part
+    return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
 
 
 def _quoted(frame: DataFrame) -> list[str]:

@@ -19,7 +19,8 @@ from beadline.errors import BadSetting, RowsRefused
 from beadline.files import join, split_uri
 from beadline.files.base import FoundFile
 from beadline.files.local import local_path
-from beadline.sinks._file_text import TEXT_FORMATS, folded, newlines, unkept
+from beadline.sinks._file_text import TEXT_FORMATS, folded
+from beadline.sinks._file_values import newlines, unkept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession

@@ -1,9 +1,9 @@
-"""What text formats need so that every value comes back: options, refusals, a look at the rows.
+"""The options of text formats under which every value comes back, and those that are refused.
 
 Spark's own defaults lose values: csv cuts blanks, cannot tell null from empty text, and leaves out
 a line that would be empty; csv and json cut times to milliseconds. Here the defaults are such that
-the file holds every value, options under which it would not are refused with the reason, and values
-that no option can save (text that is not UTF-8) are found as the rows pass, before the decision.
+the file holds every value, and options under which it would not are refused with the reason. What
+no option can save is found as the rows pass (``_file_values``).
 
 csv is written as RFC 4180 has it: quotes are doubled, null is nothing and empty text is ``""``.
 """
@@ -13,13 +13,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType, StructType
 
 TEXT_FORMATS = ("json", "csv")
 # Five X: before 1900 many zones were minutes *and seconds* from UTC.
@@ -33,7 +29,6 @@ _BLANKS = {"ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "fals
 NULL_IN_READER = "\0null\0"
 _TIMES_READ = ("dateformat", "timestampformat", "timestampntzformat", "timezone", "locale")
 _READ = {"json": _TIMES_READ, "csv": ("header", "sep", "delimiter", "quote", *_TIMES_READ)}
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9]|[-+]?(nan|inf)|true$|false$", re.IGNORECASE)
 
 
@@ -49,8 +44,8 @@ def write_options(format_: str, options: Mapping[str, Any]) -> dict[str, str]:
         return {**_TIMES, **given}
     if format_ == "csv":
         quote = given.get("quote", '"')
-        null = {"nullvalue": "", "emptyvalue": '""'}
-        return {**_TIMES, **_BLANKS, **null, **given, "escape": quote}
+        null = {"nullvalue": "", "emptyvalue": quote * 2}
+        return {**_TIMES, **_BLANKS, **null, "escape": quote, **given}
     return given
 
 
@@ -61,8 +56,11 @@ def read_options(format_: str, options: Mapping[str, Any]) -> dict[str, str]:
     if format_ == "csv":
         null = folded(options).get("nullvalue") or NULL_IN_READER
         quote = given.get("quote", '"')
-        given |= {"quote": quote, "escape": quote, "nullValue": null}
+        escape = folded(options).get("escape", quote)
+        given |= {"quote": quote, "escape": escape, "nullValue": null}
         given |= {"multiLine": "true", "lineSep": "\n"}
+        if escape == quote:  # or the reader drops a NUL out of a value with quotes
+            given["charToEscapeQuoteEscaping"] = quote
     return given
 
 
@@ -95,15 +93,15 @@ def _lossy_csv(given: Mapping[str, str], fields: Sequence[pa.Field]) -> Iterator
             yield f"option {key!r} cuts blanks off values: leave it out"
     if len(quote) != 1 or quote in "\0\r\n":
         yield f"option 'quote' is {quote!r}: without one, a newline in a value begins a row"
-    if given.get("escape", quote) != quote or "chartoescapequoteescaping" in given:
-        yield "option 'escape' must be the quote character itself (RFC 4180), as the sink sets it"
+    if given.get("escape", quote) not in (quote, "\\") or "chartoescapequoteescaping" in given:
+        yield "option 'escape' must be the quote character (RFC 4180, the default) or a backslash"
     if given.get("escapequotes", "true") == "false":
         yield "option 'escapeQuotes' must not be false: a value with a quote would change"
-    if len(sep) != 1 or sep in f"{quote}\r\n\0":
-        yield f"option 'sep' is {sep!r}: it must be one character, and neither quote nor newline"
+    if len(sep) != 1 or sep in f"{quote}\\\r\n\0":
+        yield f"option 'sep' is {sep!r}: it must be one character, not quote, backslash or newline"
     if given.get("comment", "\0") != "\0":
         yield "option 'comment' would turn rows into comments: leave it out"
-    if given.get("emptyvalue", '""') != '""':
+    if given.get("emptyvalue", quote * 2) != quote * 2:
         yield "option 'emptyValue' would make empty text look like another value: leave it out"
     yield from _lossy_null(given, fields, f"{quote}{sep}")
 
@@ -192,105 +190,6 @@ def _leaves(schema: pa.Schema | pa.StructType) -> Iterator[pa.DataType]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def unkept(
-    schema: StructType, format_: str, options: Mapping[str, Any], partition_by: Sequence[str]
-) -> Column | None:
-    """Return, for each row, why a value of it would not come back; null where all would.
-
-    None if rows of this schema cannot hold such a value.
-    """
-    from pyspark.sql import functions as F
-
-    folders = {name.lower() for name in partition_by}
-    null = folded(options).get("nullvalue", "") if format_ == "csv" else ""
-    found: Column | None = None
-    for field in schema.fields:
-        column = F.col(quoted(field.name))
-        for bad, why in _suspects(column, field, field.name.lower() in folders, format_, null):
-            reason = F.lit(f"column {field.name!r} {why}")
-            found = F.when(bad, reason) if found is None else found.when(bad, reason)
-    return found
-
-
-def _suspects(
-    column: Column, field: Any, folder: bool, format_: str, null: str
-) -> Iterator[tuple[Column, str]]:
-    from pyspark.sql.types import StringType
-
-    text = isinstance(field.dataType, StringType)
-    if folder and text:
-        why = "holds empty text, which names the same folder as null"
-        yield column == "", f"{why}; write null, or another text"
-        yield column == _NULL_FOLDER, f"holds {_NULL_FOLDER!r}, which names the folder of null"
-    if folder or format_ in TEXT_FORMATS:
-        invalid = _not_utf8(column, field.dataType)
-        if invalid is not None:
-            where = "a folder's name" if folder else format_
-            yield invalid, f"holds bytes that are not UTF-8, which {where} cannot keep"
-    if null and text and not folder:
-        yield column == null, f"holds {null!r}, which option nullValue says is null"
-
-
-def _not_utf8(column: Column, kind: DataType) -> Column | None:
-    """Whether any text in a value, however deep, is not UTF-8; None if there is no text in it."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
-
-    if isinstance(kind, StringType):
-        return ~F.is_valid_utf8(column)
-    if isinstance(kind, ArrayType):
-        return _any(column, kind.elementType)
-    if isinstance(kind, MapType):
-        inside = [
-            _any(F.map_keys(column), kind.keyType),
-            _any(F.map_values(column), kind.valueType),
-        ]
-    elif isinstance(kind, StructType):
-        inside = [_not_utf8(column.getField(f.name), f.dataType) for f in kind.fields]
-    else:
-        return None
-    found: Column | None = None
-    for one in inside:
-        if one is not None:
-            found = one if found is None else found | one
-    return found
-
-
-def _any(column: Column, kind: DataType) -> Column | None:
-    from pyspark.sql import functions as F
-
-    if _not_utf8(column, kind) is None:
-        return None
-    return F.exists(column, lambda item: _certain(_not_utf8(item, kind)))
-
-
-def _certain(found: Column | None) -> Column:
-    from pyspark.sql import functions as F
-
-    assert found is not None
-    return F.coalesce(found, F.lit(False))
-
-
-def newlines(schema: StructType, partition_by: Sequence[str]) -> Column:
-    """Return how many newlines the values of a row put into a csv file."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType
-
-    folders = {name.lower() for name in partition_by}
-    found = F.lit(0)
-    for field in schema.fields:
-        if isinstance(field.dataType, StringType) and field.name.lower() not in folders:
-            column = F.col(quoted(field.name))
-            without = F.octet_length(F.replace(column, F.lit("\n"), F.lit("")))
-            found = found + F.coalesce(F.octet_length(column) - without, F.lit(0))
-    return found
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: object) -> str:
