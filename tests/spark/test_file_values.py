@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -51,7 +51,14 @@ def rows_of(frame: DataFrame) -> Counter[str]:
     """Rows that can be compared: NaN equals itself in text, and a moment is a number."""
     moments = [n for n, kind in frame.dtypes if kind == "timestamp"]
     plain = [f"unix_micros({n}) AS {n}" if n in moments else f"`{n}`" for n in frame.columns]
-    return Counter(repr(row) for row in frame.selectExpr(*plain).collect())
+    return Counter(repr(_ordered(row.asDict(True))) for row in frame.selectExpr(*plain).collect())
+
+
+def _ordered(value: Any) -> Any:
+    """A map has no order, and orc's reader gives it another one."""
+    if isinstance(value, dict):
+        return [(key, _ordered(value[key])) for key in sorted(value)]
+    return value
 
 
 @pytest.fixture(params=["UTC", "Europe/Berlin"])
@@ -128,6 +135,9 @@ def test_rows_are_counted_by_a_job_where_the_driver_should_not(
     folder = tmp_path / "out {a,b} [1]*?"
     sink = FileSink(str(folder), format_, partition_by="k", options=options)
     assert written(sink, frame.coalesce(2)) == 30
+    flat = FileSink(str(tmp_path / "flat"), format_, options=options)
+    assert written(flat, spark.range(0, 10, 1, 2).selectExpr("id", "id AS x").where("id = 9")) == 1
+    assert len([*(tmp_path / "flat").iterdir()]) == 1, "the first task's file without rows"
     empty = sink.prepare(
         frame.where("id > 100"), Part(PartId("orders", "a" * 32, "out", 1, 1, 0, 0))
     )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSetting, RowsRefused
-from beadline.files import join, split_uri
+from beadline.files import join, open_files, split_uri
 from beadline.files.base import FoundFile
 from beadline.files.local import local_path
 from beadline.sinks._file_text import TEXT_FORMATS, folded
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _DRIVER_BYTES_MAX = 256 * 1024 * 1024
+_FIRST_BYTES_MAX = 64 * 1024
 _THREADS_MAX = 16
 
 
@@ -65,7 +67,8 @@ class Watching:
     def rows(self, folder: str, found: Sequence[FoundFile]) -> tuple[int, set[str]]:
         """Return how many rows lie there, and the files without any.
 
-        Spark's first task writes a file even for an empty frame, which readers need not open.
+        Spark's first task writes a file even for an empty frame, which readers need not open. In
+        doubt a file is kept: one without rows does no harm.
         Raises if a row held a value that the files do not keep.
         """
         seen = self.observed.get if self.observed is not None else {}
@@ -78,8 +81,8 @@ class Watching:
         counted = count_rows(self.spark, folder, found, self.format)
         total = counted if isinstance(counted, int) else sum(counted.values())
         rows = total - self.header_lines * len(found) - int(seen.get("newlines") or 0)
-        if isinstance(counted, int):
-            return rows, {file.path for file in found} if not rows else set()
+        if isinstance(counted, int):  # only the small file of the first task can be such a one
+            counted = _count_first(folder, found)
         return rows, {path for path, lines in counted.items() if lines == self.header_lines}
 
 
@@ -131,27 +134,50 @@ def count_rows(
 def _on_driver(found: Sequence[FoundFile], format_: str) -> bool:
     if format_ not in TEXT_FORMATS:
         return True
-    plain = all(file.path.endswith((".json", ".csv", ".gz")) for file in found)
+    plain = all(_plain(file.path) for file in found)
     return plain and sum(file.size for file in found) <= _DRIVER_BYTES_MAX
 
 
-def _count(path: str) -> int:
+def _plain(path: str) -> bool:
+    """Whether Python reads it as it is; other codecs are Hadoop's own."""
+    return path.endswith((".parquet", ".orc", ".json", ".csv", ".gz"))
+
+
+def _count_first(folder: str, found: Sequence[FoundFile]) -> dict[str, int]:
+    """Return the rows in the file of the first task, if it is small and can be read here."""
+    from pyarrow import ArrowException
+
+    files = open_files(folder)
+    counted = {}
+    for file in found:
+        first = file.path.rpartition("/")[2].startswith("part-00000-")
+        if first and file.size <= _FIRST_BYTES_MAX and _plain(file.path):
+            data = files.read(join(folder, file.path)) or b""
+            with suppress(ArrowException, EOFError, gzip.BadGzipFile):
+                counted[file.path] = _count(file.path, BytesIO(data))
+    return counted
+
+
+def _count(path: str, data: BytesIO | None = None) -> int:
+    """Return the rows, or lines, of a local file, or of one whose content is given."""
     if path.endswith(".parquet"):
         import pyarrow.parquet as pq
 
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(data or path).num_rows)
     if path.endswith(".orc"):
         from pyarrow import orc
 
-        return int(orc.ORCFile(path).nrows)
+        return int(orc.ORCFile(data or path).nrows)
     if path.endswith(".gz"):
-        with gzip.open(path) as unzipped:
+        with gzip.open(data or path) as unzipped:
             return _lines(unzipped)
+    if data is not None:
+        return _lines(data)
     with open(path, "rb", buffering=0) as file:
         return _lines(file)
 
 
-def _lines(file: RawIOBase | gzip.GzipFile) -> int:
+def _lines(file: RawIOBase | BytesIO | gzip.GzipFile) -> int:
     lines = 0
     while chunk := file.read(_CHUNK_BYTES):
         lines += chunk.count(b"\n")
