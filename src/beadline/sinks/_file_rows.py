@@ -24,7 +24,7 @@ from beadline.sinks._file_text import TEXT_FORMATS, folded
 from beadline.sinks._file_values import newlines, unkept
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql import DataFrame, Observation
 
 _CHUNK_BYTES = 1 << 20
 _DRIVER_BYTES_MAX = 256 * 1024 * 1024
@@ -59,7 +59,7 @@ def check_session(frame: DataFrame, format_: str) -> None:
 class Watching:
     """What is learnt of the rows as they pass to Spark's writer, and what the files must hold."""
 
-    spark: SparkSession
+    frame: DataFrame
     format: str
     observed: Observation | None
     header_lines: int  # in every csv file
@@ -78,7 +78,7 @@ class Watching:
                 "the epoch is visible. Repair or filter such rows before they reach the sink, or "
                 "use parquet"
             )
-        counted = count_rows(self.spark, folder, found, self.format)
+        counted = count_rows(self.frame, folder, found, self.format)
         total = counted if isinstance(counted, int) else sum(counted.values())
         rows = total - self.header_lines * len(found) - int(seen.get("newlines") or 0)
         if isinstance(counted, int):  # only the small file of the first task can be such a one
@@ -109,11 +109,11 @@ def watch(
     observed = Observation() if metrics else None
     if observed is not None:
         frame = frame.observe(observed, *metrics)
-    return frame, Watching(frame.sparkSession, format_, observed, header_lines)
+    return frame, Watching(frame, format_, observed, header_lines)
 
 
 def count_rows(
-    spark: SparkSession, folder: str, found: Sequence[FoundFile], format_: str
+    frame: DataFrame, folder: str, found: Sequence[FoundFile], format_: str
 ) -> dict[str, int] | int:
     """Return the rows of each file, lines of text formats; or of all together, if Spark counted."""
     from pyarrow import ArrowException
@@ -128,7 +128,7 @@ def count_rows(
                 return dict(zip(paths, counted, strict=True))
         except (ArrowException, EOFError, gzip.BadGzipFile):
             pass  # encrypted, or in a form that only Spark knows
-    return _by_spark(spark, folder, format_)
+    return _by_spark(frame, folder, format_)
 
 
 def _on_driver(found: Sequence[FoundFile], format_: str) -> bool:
@@ -184,11 +184,11 @@ def _lines(file: RawIOBase | BytesIO | gzip.GzipFile) -> int:
     return lines
 
 
-def _by_spark(spark: SparkSession, folder: str, format_: str) -> int:
+def _by_spark(frame: DataFrame, folder: str, format_: str) -> int:
     """Count on the executors; Spark reads only the footers of parquet and orc for that."""
     # The path is no pattern, whatever the user's folder is called.
     path = "".join(f"\\{char}" if char in "{}[]*?\\" else char for char in folder)
-    reader = spark.read.option("recursiveFileLookup", "true")
+    reader = frame.sparkSession.read.option("recursiveFileLookup", "true")
     if format_ not in TEXT_FORMATS:
         return reader.format(format_).load(path).count()
     return reader.option("lineSep", "\n").text(path).count()
