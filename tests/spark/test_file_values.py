@@ -71,6 +71,7 @@ def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("format_", "options"),
     [
