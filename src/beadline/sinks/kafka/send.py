@@ -38,6 +38,11 @@ class Sending:
         self._handed_s = 0.0
         self._let_go_s = 0.0
 
+    @property
+    def topics(self) -> tuple[tuple[str, str], ...]:
+        """The topics that rows were sent to, with the ids that they had before."""
+        return self._topics.used
+
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue a batch; returns when librdkafka has its own copy of every row."""
         batch = self._without_refused(batch)
