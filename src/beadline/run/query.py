@@ -37,6 +37,7 @@ from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folder
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
+from beadline.run.source_topics import SourceTopics
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
@@ -259,7 +260,8 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
     speculation = conf.get("spark.speculation", "false") == "true"
     frame = stream.frame
     planned = PlannedFiles(checkpoint, source_folders(frame))
-    progress = SparkProgress(checkpoint)
+    topics = SourceTopics(source_options(frame), checkpoint, frame.sparkSession._jvm)
+    progress = SparkProgress(checkpoint, topics=topics)
     frames = [frame]
     if rows:
         shape = frame.sparkSession.createDataFrame([], frame.schema)

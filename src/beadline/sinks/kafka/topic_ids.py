@@ -14,11 +14,12 @@ from typing import Any
 
 TopicIds = dict[str, str]  # by the topic's name
 _NONE = "A" * 22  # 16 bytes of zeros
+_AS_KAFKA = str.maketrans("+/", "-_")  # librdkafka writes the other base64
 
 
 def described(topic: Any) -> str:
     """Return the id in an answer to confluent-kafka's ``describe_topics``."""
-    id_ = str(topic.topic_id)
+    id_ = str(topic.topic_id).translate(_AS_KAFKA)
     return "" if id_ == _NONE else id_
 
 

@@ -46,7 +46,6 @@ NOT_NOW = frozenset(
 GONE = frozenset({"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
 
 
-
 @dataclass(frozen=True)
 class Transaction:
     """Which transaction is meant: an id may have had many."""
@@ -285,4 +284,3 @@ def connect(servers: str, options: kafka_options.Options, timeout_s: float = 0) 
             settings = kafka_options.admin(servers, options, timeout_s or _REQUEST_TIMEOUT_S)
             client = _clients[key] = Client(settings)
     return client
-
