@@ -12,10 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once, sources
-from beadline.errors import BeadlineError, CheckpointProblem, CommitFailed, WrongCheckpoint
+from beadline.errors import (
+    BeadlineError,
+    CheckpointProblem,
+    CommitFailed,
+    EpochFailed,
+    WrongCheckpoint,
+)
 from beadline.observe import Event
 from beadline.sinks import KafkaSink, MemorySink
 from beadline.sinks.kafka import gone
@@ -27,6 +35,9 @@ from tests.servers.kafka_remade import delete, remake
 from tests.servers.test_kafka_source import connector, produce  # noqa: F401 (a fixture)
 from tests.servers.transactions_cli import Invoke, invoke_fixture  # noqa: F401
 from tests.spark.jobs import read, run, run_and_die, write_input
+
+# A key store that Python's client cannot read, and that nobody opens here.
+ONLY_JAVA = {"kafka.ssl.truststore.location": "/nowhere/trusted.jks"}
 
 
 @pytest.fixture
@@ -136,21 +147,37 @@ def test_the_sinks_own_topic(
     assert [i for i in connect(kafka_cluster.bootstrap_servers, {}).list(OPEN_STATES) if topic in i]
 
 
-def numbers(spark: SparkSession, cluster: KafkaCluster, topic: str, folder: Path) -> Stream:
-    frame = sources.kafka(spark, bootstrap_servers=cluster.bootstrap_servers, topic=topic)
+def numbers(
+    spark: SparkSession,
+    cluster: KafkaCluster,
+    topic: str,
+    folder: Path,
+    options: dict[str, str] | None = None,
+) -> Stream:
+    servers = cluster.bootstrap_servers
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic, options=options)
     values = frame.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value")
     return exactly_once(values, "job").to(MemorySink(folder.name))
 
 
 @pytest.mark.usefixtures("connector")
-@pytest.mark.parametrize("point", ["", "decide.after", "prepare.after"])
+@pytest.mark.parametrize(
+    ("point", "options"),
+    [("", {}), ("decide.after", {}), ("prepare.after", {}), ("", ONLY_JAVA)],
+    ids=["finished", "decided", "prepared", "java"],
+)
 def test_a_source_that_is_another_topic_by_now(
-    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path, point: str
+    spark: SparkSession,
+    kafka_cluster: KafkaCluster,
+    topic: str,
+    tmp_path: Path,
+    point: str,
+    options: dict[str, str],
 ) -> None:
     """With more records than the old one had, so that Spark finds nothing wrong."""
     servers = kafka_cluster.bootstrap_servers
     produce(servers, topic, range(100))
-    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    stream = numbers(spark, kafka_cluster, topic, tmp_path, options)
     if point:
         run_and_die(stream, tmp_path, point)
     else:
@@ -183,3 +210,56 @@ def test_a_source_that_becomes_another_topic_while_it_is_read(
     finally:
         query.stop()
     assert len(MemorySink.rows(tmp_path.name)) == 100
+
+
+@pytest.mark.usefixtures("connector")
+def test_records_that_are_gone_before_they_were_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark's own advice, failOnDataLoss=false, is refused here; ours is not."""
+    servers = kafka_cluster.bootstrap_servers
+    produce(servers, topic, range(20))
+    run(numbers(spark, kafka_cluster, topic, tmp_path), tmp_path)
+    produce(servers, topic, range(20, 60))
+    admin = AdminClient({"bootstrap.servers": servers})
+    for answer in admin.delete_records([TopicPartition(topic, n, 20) for n in (0, 1)]).values():
+        answer.result(30)
+    with pytest.raises(EpochFailed, match=r"(?i)deleted|lost") as caught:
+        run(numbers(spark, kafka_cluster, topic, tmp_path), tmp_path)
+    assert "failOnDataLoss" not in str(caught.value)
+    assert len(MemorySink.rows(tmp_path.name)) == 20
+
+
+def test_a_control_topic_that_was_deleted(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """After the transaction expired nothing can be proven; no start promises to, and one is told.
+
+    The operator gives the epoch up by name, and the query goes on.
+    """
+    ids = write_input(tmp_path / "in", 2)
+    rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
+    sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
+    stream = exactly_once(rows, topic).to(sink, name="out")
+    run_and_die(stream, tmp_path, "decide.after")
+    client = connect(kafka_cluster.bootstrap_servers, {})
+    left = [one.transaction for one in client.describe(client.list(OPEN_STATES)).values()]
+    left = [one for one in left if topic in one.id]
+    while left:
+        answers = client.fence(left)
+        left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+    delete(kafka_cluster, f"beadline-{topic}")
+    told: list[Event] = []
+    for _ in range(2):
+        with pytest.raises(CommitFailed, match="No later start will know more") as caught:
+            run(stream, tmp_path, listener=told.append)
+        assert 'drop=["out@0"]' in str(caught.value)
+        assert "the next start finishes it" not in str(caught.value)
+        assert "nothing of it is lost" not in str(caught.value)
+    query = stream.start(
+        str(tmp_path / "checkpoint"), available_now=True, drop=["out@0"], listener=told.append
+    )
+    assert query.awaitTermination(120)
+    rows_told = {e.epoch: e.details["rows"] for e in told if e.kind == "committed"}
+    assert rows_told == {0: {}, 1: {"out": len(ids) // 2}}, "rows that were given up are counted"
+    assert sorted(int(r.value or b"") for r in kafka_cluster.read(topic)) == ids[len(ids) // 2 :]
