@@ -6,7 +6,6 @@ reader the new topic's records at the old topic's offsets.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from beadline.errors import (
     CheckpointProblem,
     CommitFailed,
     EpochFailed,
+    SourceGone,
     WrongCheckpoint,
 )
 from beadline.observe import Event
@@ -32,7 +32,7 @@ from beadline.sinks.kafka.transactions import OPEN_STATES, connect
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import Doubt
 from tests.servers.kafka_remade import delete, remake
-from tests.servers.test_kafka_source import connector, produce  # noqa: F401 (a fixture)
+from tests.servers.test_kafka_source import connector, produce, wait_for  # noqa: F401 (a fixture)
 from tests.servers.transactions_cli import Invoke, invoke_fixture  # noqa: F401
 from tests.spark.jobs import read, run, run_and_die, write_input
 
@@ -198,10 +198,7 @@ def test_a_source_that_becomes_another_topic_while_it_is_read(
     produce(servers, topic, range(100))
     query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
     try:
-        deadline_s = time.monotonic() + 60
-        while len(MemorySink.rows(tmp_path.name)) < 100:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
         remake(kafka_cluster, topic, partitions=2)
         produce(servers, topic, range(1000, 1300))
         with pytest.raises(BeadlineError, match="deleted and") as caught:
@@ -263,3 +260,25 @@ def test_a_control_topic_that_was_deleted(
     rows_told = {e.epoch: e.details["rows"] for e in told if e.kind == "committed"}
     assert rows_told == {0: {}, 1: {"out": len(ids) // 2}}, "rows that were given up are counted"
     assert sorted(int(r.value or b"") for r in kafka_cluster.read(topic)) == ids[len(ids) // 2 :]
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_source_that_becomes_a_shorter_topic_while_it_is_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark notices by itself, and is not left to advise what is refused here."""
+    servers = kafka_cluster.bootstrap_servers
+    produce(servers, topic, range(100))
+    query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
+    try:
+        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
+        remake(kafka_cluster, topic, partitions=2)
+        produce(servers, topic, range(1000, 1010))
+        with pytest.raises(
+            SourceGone, match=r"offset was changed from 50 to 5.*starting="
+        ) as caught:
+            query.awaitTermination(60)
+        assert "failOnDataLoss" not in str(caught.value)
+    finally:
+        query.stop()
+    assert len(MemorySink.rows(tmp_path.name)) == 100
