@@ -32,7 +32,7 @@ logger = logging.getLogger("beadline")
 SERVERS = "kafka.bootstrap.servers"
 FRESH_S = 0.2
 _TIMEOUT_S = 60.0
-_START_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 2.0  # readers may be held up until the start has settled what is open
 
 
 class Asker(Protocol):

@@ -45,6 +45,8 @@ def remade(client: Client, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds |
     """
     deadline_s = time.monotonic() + SURE_S
     wanted = topics_of(parts)
+    if not wanted:
+        return {}
     ids = client.topic_ids(wanted) if ids is None else ids
     while wrong := _wrong(parts, ids):
         if time.monotonic() > deadline_s:

@@ -176,7 +176,12 @@ class KafkaSink(Sink[KafkaPart]):
         outcomes.update(self._proven(epoch, doubtful))
         shown = (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
         ended = [part for part in parts if outcomes[part.id] in shown]
-        if wrong := remade(client, ended, ids):
+        try:
+            wrong = remade(client, ended, ids)
+        except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
+            outcomes.update({part.id: Outcome.UNKNOWN for part in ended})
+            return CommitResult(outcomes, f"topics cannot be asked for: {type(error).__name__}")
+        if wrong:
             raise rows_gone(epoch, self._name or self.default_name, ended, wrong)
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 

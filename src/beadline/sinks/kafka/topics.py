@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 UNKNOWN_S = 5.0  # unless topic.metadata.propagation.max.ms is given, librdkafka's name for it
 _AGAIN_S = 0.5
 _PAUSE_S = 0.05
+_ASK_TIMEOUT_S = 10.0
 _REMEMBERED_MAX = 10_000
 
 
@@ -73,7 +74,7 @@ class Topics:
             error = found.error
             if error is None:
                 try:
-                    described = self._producer.describe_topic(topic, self._timeout_s)
+                    described = self._producer.describe_topic(topic, _ASK_TIMEOUT_S)
                     return Known(len(found.partitions), topic_ids.described(described))
                 except KafkaException as not_known:  # to the broker that was asked this time
                     error = not_known.args[0]
