@@ -68,8 +68,10 @@ class Engine:
     )
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self.syncing.shutdown(wait=False)
+        if self.progress.topics is not None:
+            self.progress.topics.close()
 
     def batch(self, frame: DataFrame, number: int) -> SparkBatch:
         """Return one epoch, as Spark gave it to ``foreachBatch``."""
@@ -92,6 +94,8 @@ class SparkBatch:
         self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(engine.progress.sync, number)
+        if engine.progress.topics is not None:
+            engine.progress.topics.begin(number)
 
     @property
     def number(self) -> int:

@@ -32,11 +32,13 @@ from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
+from beadline.run.lost_records import with_advice
 from beadline.run.patience import Patience
 from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
+from beadline.run.source_topics import SourceTopics
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
@@ -105,7 +107,7 @@ class Query:
     def exception(self) -> BaseException | None:
         """Return what ended the query: Beadline's error where there is one."""
         if self._error is None:
-            return None if self._stopping else self._spark.exception()
+            return None if self._stopping else self._spark_failure()
         # A job that stop() cancelled is no failure; what the protocol had to say still is.
         cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
             self._error, BeadlineError
@@ -138,7 +140,7 @@ class Query:
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
         if self._error is None and not self._spark.isActive:
-            self._error = self._spark.exception()  # of Spark itself; not to be hidden by this stop
+            self._error = self._spark_failure()  # of Spark itself; not to be hidden by this stop
         self._stopping = True
         try:
             self._spark.stop()
@@ -152,6 +154,10 @@ class Query:
     def _spark(self) -> StreamingQuery:
         assert self._query is not None, "the query has not started"
         return self._query
+
+    def _spark_failure(self) -> BaseException | None:
+        """What Spark itself failed over."""
+        return with_advice(self._spark.exception(), self.name)
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
@@ -259,7 +265,8 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
     speculation = conf.get("spark.speculation", "false") == "true"
     frame = stream.frame
     planned = PlannedFiles(checkpoint, source_folders(frame))
-    progress = SparkProgress(checkpoint)
+    topics = SourceTopics(source_options(frame), checkpoint, frame.sparkSession._jvm)
+    progress = SparkProgress(checkpoint, topics=topics)
     frames = [frame]
     if rows:
         shape = frame.sparkSession.createDataFrame([], frame.schema)
