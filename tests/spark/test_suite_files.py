@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from beadline.sink import AnySink
 from beadline.sinks import FileSink
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+from beadline.testing.suite.harness import unmounted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +43,9 @@ class FilesHarness(SinkHarness):
         stranger = self._pending(sink) / "beadline~notes"
         stranger.mkdir(parents=True)
         return stranger.name
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        return unmounted(self.folder, sink)
 
     def _pending(self, sink: AnySink) -> Path:
         assert isinstance(sink, FileSink)
