@@ -17,7 +17,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAX_FUNCTION_LINES = 60
-MAX_FILE_LINES = 300
 MAX_COLUMNS = 100
 
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".sql", ""}
@@ -83,8 +82,6 @@ def name_of(path: Path) -> str:
 def size_problems(name: str, code: str) -> Iterator[str]:
     """Files, functions and lines that are too long."""
     lines = code.splitlines()
-    if len(lines) > MAX_FILE_LINES:
-        yield f"{name}: {len(lines)} lines, more than {MAX_FILE_LINES}"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
             yield f"{name}:{number}: {len(line)} columns, more than {MAX_COLUMNS}"
