@@ -35,6 +35,7 @@ from beadline.testing.model_server import LEDGER, PARTS, ModelCommittable
 from tests.conftest import is_long
 from tests.model.explore import (
     Play,
+    Schedule,
     finish,
     only,
     play_all,
@@ -138,6 +139,23 @@ def test_two_drivers_in_many_turns(rng: random.Random) -> None:
 def test_losing_attempts(play: partial[int]) -> None:
     """Every first part is prepared twice; the loser is swept, whoever dies."""
     play_every(partial(play, Setting(losers=True, keep=2)), 1)
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+def test_a_clean_stop(stateful: bool, rng: random.Random) -> None:
+    """It ends every writer: its own, never those of a start that has taken over meanwhile."""
+    setting = Setting(stateful=stateful, keep=2, closes=True)
+    play_every(partial(play_crashes, setting), 1)
+    zombie = partial(play_zombie, setting)
+    play_all(zombie, closing_times(setting, 60))
+    every_or_sample(zombie, rng, 200, (points(setting), 110))
+    every_or_sample(partial(play_turns, setting), rng, 200, (points(setting), points(setting)))
+
+
+def closing_times(setting: Setting, count: int) -> list[Schedule]:
+    """A sleeps at each of its last points, in ``close``; B dies at its first ones, or later."""
+    end = points(setting)
+    return [(at, die_at) for at in range(end - 12, end) for die_at in range(0, count, 5)]
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])

@@ -23,7 +23,16 @@ from beadline.protocol import identity, publish, recover, replay
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model import mutations as worse
-from tests.model.explore import Play, Schedule, finish, play_crashes, play_zombie, sample, told
+from tests.model.explore import (
+    Play,
+    Schedule,
+    finish,
+    play_crashes,
+    play_turns,
+    play_zombie,
+    sample,
+    told,
+)
 from tests.model.plays import play_lost, play_lost_unlike, play_modes
 
 Explore = Callable[[Setting], Play]
@@ -37,6 +46,7 @@ def exploring(play: Callable[..., int], **options: Any) -> Explore:
 
 CRASHES = exploring(play_crashes)
 ZOMBIES = exploring(play_zombie)
+ENDS = exploring(play_turns)  # A ends while B is in the middle of an epoch
 TWO_TAKEOVERS = exploring(play_zombie, again=True)
 LOST = exploring(play_lost)
 
@@ -59,6 +69,7 @@ def hunt(play: Play, seen: str, tries: int = 3000) -> Schedule:
 
 MUTATIONS: list[tuple[Setting, Explore, str]] = [
     (Setting(coordinator=worse.CommitsBeforeItDecides), CRASHES, "visible and not decided"),
+    (Setting(coordinator=worse.ClosesAllTheSame, closes=True), ENDS, "aborted"),
     (Setting(coordinator=worse.NeverAborts), CRASHES, "left in doubt"),
     (Setting(coordinator=worse.AbortsBeforeTheClaim), ZOMBIES, "aborted, then decided"),
     (Setting(coordinator=worse.NeverClaims), ZOMBIES, "aborted, then decided"),

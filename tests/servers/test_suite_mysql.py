@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,12 @@ class MySqlHarness(SinkHarness):
     def plant_stranger(self, sink: AnySink) -> str | None:
         self.run(f"CREATE TABLE {self.databases[-1]}.{_STRANGER} (id INT) COMMENT = 'not ours'")
         return _STRANGER
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, MySqlSink)
+        dead = sink.dsn.replace(f":{self.server.port}", ":1")
+        assert dead != sink.dsn
+        return nullcontext(replace(sink, dsn=dead, timeout_s=2))
 
     def drop(self) -> None:
         for database in self.databases:

@@ -6,8 +6,11 @@ Chunks are made tiny, so that an epoch is several scripts and a crash falls betw
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +44,12 @@ class SetHarness(SinkHarness):
     def visible(self, sink: AnySink) -> list[Row]:
         assert isinstance(sink, RedisSink)
         found = self.redis.scan_iter(match=f"{sink.prefix}*", count=1000)
-        names = [key.decode().removeprefix(sink.prefix) for key in found]
+        names = [key.decode(errors="surrogateescape").removeprefix(sink.prefix) for key in found]
         keys = [name for name in names if not name.startswith(LEDGER)]
         return [row for key in keys for row in self.shown(f"{sink.prefix}{key}", key)]
 
     def shown(self, whole: str, key: str) -> list[Row]:
-        return [{"key": key, "value": self.redis.get(whole).decode()}]
+        return [{"key": key, "value": self.redis.get(whole).decode(errors="surrogateescape")}]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         assert isinstance(sink, RedisSink)
@@ -59,6 +62,12 @@ class SetHarness(SinkHarness):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "notes.txt").write_text("mine")
         return "notes.txt"
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, RedisSink)
+        dead = re.sub(r"(@[^:/]+):\d+", r"\1:1", sink.url)
+        assert dead != sink.url
+        return nullcontext(replace(sink, url=dead, timeout_s=2))
 
     def row(self, number: int, version: int = 0) -> Row:
         return {"key": str(number), "value": f"{number}.{version}"}
@@ -79,7 +88,10 @@ class HashHarness(SetHarness):
     schema = SinkHarness.schema
 
     def shown(self, whole: str, key: str) -> list[Row]:
-        found = {name.decode(): text.decode() for name, text in self.redis.hgetall(whole).items()}
+        found = {
+            name.decode(errors="surrogateescape"): text.decode(errors="surrogateescape")
+            for name, text in self.redis.hgetall(whole).items()
+        }
         amount = found.get("amount")
         word = next((name for name in found if name != "amount"), None)
         return [
@@ -112,7 +124,10 @@ class StreamHarness(HashHarness):
         return [self.entry(fields) for _, fields in self.redis.xrange(whole)]
 
     def entry(self, fields: dict[bytes, bytes]) -> Row:
-        found = {name.decode(): text.decode() for name, text in fields.items()}
+        found = {
+            name.decode(errors="surrogateescape"): text.decode(errors="surrogateescape")
+            for name, text in fields.items()
+        }
         amount = found.pop("amount", None)
         number = int(found.pop("id"))
         word = next(iter(found), self.odd_column)
@@ -129,7 +144,10 @@ class ListHarness(SetHarness):
     settings = {"command": "LPUSH"}  # noqa: RUF012
 
     def shown(self, whole: str, key: str) -> list[Row]:
-        return [{"key": key, "value": text.decode()} for text in self.redis.lrange(whole, 0, -1)]
+        return [
+            {"key": key, "value": text.decode(errors="surrogateescape")}
+            for text in self.redis.lrange(whole, 0, -1)
+        ]
 
     def expected(self, rows: list[Row]) -> list[Row]:
         return rows

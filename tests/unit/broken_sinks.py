@@ -21,7 +21,16 @@ import pyarrow as pa
 
 from beadline.chaos.points import hooked, reach
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    check_previous,
+)
 from beadline.sinks import MemorySink, SqliteSink, memory
 from beadline.sinks._staging import StagedPart
 from beadline.sinks.memory import MemoryPart
@@ -293,7 +302,7 @@ class Unsynced(SqliteSink):
     """Writes the part by itself, and leaves it to the cache of the operating system."""
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        with mock.patch("os.fsync", lambda descriptor: None):
+        with mock.patch("os.fsync"):
             return super().prepare(rows, part)
 
 
@@ -328,7 +337,7 @@ class UnsyncedCommit(FolderSink):
     """Prepared durably; shown in a way that a power cut takes back."""
 
     def commit_transaction(self, handle: FolderTransaction) -> Outcome | None:
-        with mock.patch("os.fsync", lambda descriptor: None):
+        with mock.patch("os.fsync"):
             return super().commit_transaction(handle)
 
 
@@ -377,4 +386,20 @@ class DropsWhatItCannotWrite(MemorySink):
         result = super().commit(epoch, parts)
         table = memory._tables[self.name]
         table.rows[:] = [row for row in table.rows if row["word"] is not None]
+        return result
+
+
+class IgnoresPrevious(SqliteSink):
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        return super().commit(replace(epoch, previous=-1), parts)
+
+
+class LooksTooLate(SqliteSink):
+    """Notices that the target was restored when the rows are written."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        seen = self.last_seen(epoch.query)
+        result = super().commit(replace(epoch, previous=-1), parts)
+        if seen is None or seen.epoch < epoch.number:
+            check_previous(epoch, seen.epoch if seen else None)
         return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from beadline.errors import TargetRestored
+from beadline.ids import PartId
 from beadline.sink import Outcome
 from beadline.testing.suite.harness import Row, SinkHarness
 from beadline.testing.suite.repeats import FINE
@@ -10,6 +12,7 @@ from beadline.testing.suite.target import Parts, Target, does_not_apply, epoch_i
 __all__ = [
     "test_a_part_that_is_gone_is_not_committed",
     "test_a_target_that_cannot_be_reached_has_lost_nothing",
+    "test_a_target_that_was_restored_to_an_older_state_takes_nothing",
 ]
 
 ASKED_MAX = 3
@@ -23,16 +26,17 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     parts = target.prepare_epoch(1, *shares)
     target.copy().sink.abort(parts[:1])
     told = _told(target, parts)
+    if len(parts) == 1:  # a FrameSink has one part for all the shares
+        shares = [[*shares[0], *shares[1]]]
     shown: list[Row] = []
-    # A FrameSink has one part for all the shares.
-    for part, share in zip(parts, shares if len(parts) > 1 else [sum(shares, [])], strict=True):
+    for part, share in zip(parts, shares, strict=True):
         shown += share if told.get(part.id) in FINE else []
     target.assert_shows(*target.rows(1), *shown)
 
 
-def _told(target: Target, parts: Parts) -> dict[object, Outcome]:
+def _told(target: Target, parts: Parts) -> dict[PartId, Outcome]:
     """What becomes of each part; nothing if the sink stops with an error, which is its right."""
-    told: dict[object, Outcome] = {}
+    told: dict[PartId, Outcome] = {}
     for _ in range(ASKED_MAX):
         try:
             told |= target.copy().sink.commit(epoch_id(1), parts).outcomes
@@ -64,3 +68,33 @@ def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) 
     target.assert_shows(*rows)
     target.assert_clean()
     return None
+
+
+def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: SinkHarness) -> None:
+    """Rule 25: it lacks an epoch that it had acknowledged, and going on would hide the gap."""
+    target = Target(harness)
+    if not target.capabilities.remembers:
+        return does_not_apply("the sink does not say that it remembers the newest epoch exactly")
+    shares = [target.rows(1, version=epoch) for epoch in range(3)]
+    first, second, third = (target.prepare_epoch(epoch, rows) for epoch, rows in enumerate(shares))
+    _refused(target, 1, second, previous=0)
+    target.assert_shows()
+    assert target.commit(0, first) == {Outcome.COMMITTED}
+    _refused(target, 2, third, previous=1)
+    target.assert_shows(*shares[0])
+    for epoch, parts in ((1, second), (2, third)):  # restored again, to the newest: nothing is lost
+        assert target.copy().commit(epoch, parts, previous=epoch - 1) == {Outcome.COMMITTED}
+    for epoch, parts in enumerate((first, second, third)):  # late ones, as ever
+        assert target.copy().commit(epoch, parts, previous=epoch - 1) <= FINE
+    target.assert_shows(*(row for rows in shares for row in rows))
+    target.assert_clean()
+    return None
+
+
+def _refused(target: Target, epoch: int, parts: Parts, previous: int) -> None:
+    try:
+        told = target.copy().commit(epoch, parts, previous=previous)
+    except TargetRestored as error:
+        print(f"the commit was told: {error}")
+        return
+    raise AssertionError(f"epoch {previous} is missing, and epoch {epoch} is {told}")

@@ -89,9 +89,11 @@ class Target:
         ids = [part_id(epoch, partition, generation=generation) for partition in range(len(shares))]
         return [self.prepare(share, id_) for share, id_ in zip(shares, ids, strict=True)]
 
-    def commit(self, number: int, parts: Parts, query: QueryId = QUERY) -> set[Outcome]:
+    def commit(
+        self, number: int, parts: Parts, query: QueryId = QUERY, previous: int = -1
+    ) -> set[Outcome]:
         """Commit until every outcome is known, as the coordinator does."""
-        epoch = epoch_id(number, query)
+        epoch = epoch_id(number, query, previous)
         deadline_s = time.monotonic() + UNKNOWN_WAIT_S
         while True:
             outcomes = self.sink.commit(epoch, parts).outcomes
@@ -159,9 +161,9 @@ def part_id(
     return PartId(query.name, query.incarnation, sink, *numbers)
 
 
-def epoch_id(number: int, query: QueryId = QUERY) -> EpochId:
+def epoch_id(number: int, query: QueryId = QUERY, previous: int = -1) -> EpochId:
     """The identity of a decided epoch."""
-    return EpochId(query, number, f"{number:032x}", 1_700_000_000_000 + number)
+    return EpochId(query, number, f"{number:032x}", 1_700_000_000_000 + number, previous)
 
 
 def bag(rows: Iterable[Row]) -> Counter[str]:
