@@ -29,9 +29,9 @@ from beadline.protocol.recover import claim, open_sinks, sweep
 from beadline.protocol.targets import (
     Found,
     check_targets,
+    epochs_text,
     previous_epochs,
     previous_of,
-    spans_text,
 )
 from beadline.sink import BoundSink, Prepared
 
@@ -78,6 +78,7 @@ class Coordinator:
         self.running = threading.Lock()
         self.losers = False
         self.swept_at_s = time.monotonic()
+        self.sources: dict[str, str] = {}
 
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
@@ -141,11 +142,10 @@ class Coordinator:
                 *(self.name, name, epoch),
             )
         for name, spans in found.given_up.items():
-            epochs = spans_text(spans)
+            epochs = epochs_text(spans)
             self.tell("dropped", pending.epoch if pending else None, sink=name, epochs=epochs)
             logger.warning(
-                "query %s: sink %s lacks the rows of epochs %s for good: they were given up by "
-                "drop=",
+                "query %s: sink %s lacks the rows of %s for good: they were given up by drop=",
                 *(self.name, name, epochs),
             )
 
@@ -215,6 +215,7 @@ class Coordinator:
         decided = {} if again else self.decided_parts()
         try:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
+            self.check_sources(batch.number)
         except Exception:
             self.losers = True
             self.sweep_quietly()  # or the next start does; what failed first is what counts
@@ -230,18 +231,18 @@ class Coordinator:
         at_ms = max(now_ms(), self.version_ms + 1)
         times = Times(started_at_ms, now_ms(), at_ms, self.finished_at_ms)
         previous = previous_epochs(self.log.state, self.sinks)
-        sources = self.check_sources()
+        known = self.log.state.claim.sources if self.log.state.claim else {}
+        sources = {name: one for name, one in self.sources.items() if name not in known}
         decision = decide(self.log, batch, self.generation, parts, count, times, previous, sources)
         self.tell("decided", decision.epoch, nonce=decision.nonce)
         return decision
 
-    def check_sources(self) -> dict[str, str]:
-        """What was read must still be what the offsets were counted in; return what is new."""
-        sources = self.progress.sources()
-        identity.check_sources(self.name, self.log.state, sources)
-        known = self.log.state.claim.sources if self.log.state.claim else {}
-        before = identity.known_sources(self.log.state)
-        return {name: one for name, one in {**before, **sources}.items() if name not in known}
+    def check_sources(self, epoch: int) -> None:
+        """What was read must still be what the offsets were counted in; asked after reading."""
+        now = self.progress.sources()
+        meaning = f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
+        identity.check_sources(self.name, self.log.state, now, meaning)
+        self.sources = {**identity.known_sources(self.log.state), **now}
 
     def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
         """Every sink at once; what comes back is proven lost."""

@@ -175,7 +175,9 @@ def known_sources(state: LogState) -> dict[str, str]:
     return {**claim.sources, **decision.sources} if newer and decision else claim.sources
 
 
-def check_sources(name: str, state: LogState, now: Mapping[str, str]) -> None:
+def check_sources(
+    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING
+) -> None:
     """What is read must be the thing that the offsets were counted in.
 
     The offsets of a topic that was deleted and made again say nothing of the new one: rows below
@@ -189,6 +191,5 @@ def check_sources(name: str, state: LogState, now: Mapping[str, str]) -> None:
                 f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
                 "to the old one, and rows of the new one that lie below them would never be read. "
                 "Start with a new checkpoint folder and the positions that you want, and with "
-                "sinks that were emptied or that take each row of the new topic as new. Nothing "
-                "of this epoch was written."
+                f"sinks that were emptied or that may take its rows as new ones. {meaning}"
             )

@@ -258,8 +258,8 @@ def _check_pending(
         if (name, epoch) not in drop.epochs and known.missing:
             # Left in the code, it would give rows up after every crash without a word.
             raise CheckpointProblem(
-                f'drop=["{name}"] has been used before: sink {name!r} lacks epochs '
-                f"{spans_text(known.missing)}. Now epoch {epoch} is decided for it and not yet "
+                f'drop=["{name}"] has been used before: sink {name!r} lacks '
+                f"{epochs_text(known.missing)}. Now epoch {epoch} is decided for it and not yet "
                 f"finished. Take drop= out to finish it, or give it up too with {one}. {NOTHING}"
             )
         found.dropped.add(name)
@@ -279,8 +279,8 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> 
         found.give_up(sink.name, span)
         return
     raise CheckpointProblem(
-        f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of epochs "
-        f"{spans_text([span])} are missing, and the source does not deliver them again. Restore "
+        f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
+        f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
         f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING}'
     )
@@ -302,6 +302,8 @@ def _remade(known: SinkHistory, now: SinkHistory) -> str:
     )
 
 
-def spans_text(spans: Collection[Span]) -> str:
-    """Return epochs for people: ``3, 7 to 9``."""
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+def epochs_text(spans: Collection[Span]) -> str:
+    """Return epochs for people: ``epoch 3``, or ``epochs 3, 7 to 9``."""
+    one = len(spans) == 1 and all(first == last for first, last in spans)
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+    return f"{'epoch' if one else 'epochs'} {shown}"

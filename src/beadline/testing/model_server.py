@@ -58,6 +58,7 @@ class ModelServer:
     def __init__(self, target: str) -> None:
         """Begin empty."""
         self.target = target
+        self.instance = ""
         _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
@@ -137,6 +138,7 @@ class ModelSink(Sink[ModelCommittable]):
             expires=self.kind == PARTS,
             publishes=self.publishes,
             remembers=True,
+            instance=self.server.instance,
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
