@@ -35,7 +35,6 @@ from beadline.testing.model_server import LEDGER, PARTS, ModelCommittable
 from tests.conftest import is_long
 from tests.model.explore import (
     Play,
-    Schedule,
     finish,
     only,
     play_all,
@@ -52,6 +51,7 @@ from tests.model.plays import (
     play_lost,
     play_lost_unlike,
     play_modes,
+    play_stop,
     play_zombie_modes,
 )
 
@@ -144,18 +144,13 @@ def test_losing_attempts(play: partial[int]) -> None:
 @pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
 def test_a_clean_stop(stateful: bool, rng: random.Random) -> None:
     """It ends every writer: its own, never those of a start that has taken over meanwhile."""
-    setting = Setting(stateful=stateful, keep=2, closes=True)
+    setting = Setting(epochs=2, stateful=stateful, keep=2, closes=True)
     play_every(partial(play_crashes, setting), 1)
-    zombie = partial(play_zombie, setting)
-    play_all(zombie, closing_times(setting, 60))
-    every_or_sample(zombie, rng, 200, (points(setting), 110))
-    every_or_sample(partial(play_turns, setting), rng, 200, (points(setting), points(setting)))
-
-
-def closing_times(setting: Setting, count: int) -> list[Schedule]:
-    """A sleeps at each of its last points, in ``close``; B dies at its first ones, or later."""
-    end = points(setting)
-    return [(at, die_at) for at in range(end - 12, end) for die_at in range(0, count, 5)]
+    play_every(partial(play_zombie, setting), 1)
+    every_or_sample(partial(play_stop, setting), rng, 300, (points(setting), 80))
+    end = points(Setting(epochs=1, closes=True))
+    stopping = range(end - 10, end)
+    play_all(partial(play_stop, setting), [(a, b) for a in stopping for b in range(80)])
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])
