@@ -247,7 +247,9 @@ def test_a_sink_removed_with_a_decided_epoch(spark: SparkSession, tmp_path: Path
         run(moved, tmp_path)
     events: list[Event] = []
     run(alone, tmp_path, drop=["other", "one"], listener=events.append)  # one is there: finished
-    assert [e.details for e in events if e.kind == "dropped"] == [{"sink": "other"}]
+    assert [e.details for e in events if e.kind == "dropped"] == [
+        {"sink": "other", "epochs": "epoch 1"}
+    ]
     assert table(tmp_path) == ids
     assert table(tmp_path, name="u") == ids[:10]
 

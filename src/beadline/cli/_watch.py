@@ -98,6 +98,8 @@ def _as_lines(event: Event) -> list[str]:
         "swept": f"orphans of older starts aborted: {details.get('orphans')}",
         "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
         "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
+        "added": f"sink {details.get('sink')} is new: it has rows from epoch {event.epoch} on",
+        "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",

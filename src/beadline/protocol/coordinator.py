@@ -27,6 +27,7 @@ from beadline.protocol.epoch import EpochProgress, State
 from beadline.protocol.prepare import prepare
 from beadline.protocol.recover import claim, open_sinks, sweep
 from beadline.protocol.targets import (
+    Drop,
     Found,
     check_targets,
     epochs_text,
@@ -88,6 +89,7 @@ class Coordinator:
         self.sweep_older()
         if pending is not None:
             reach("recover.before")
+            self.give_up_stuck(pending, Drop.parse(drop).names)
             self.lost = self.commit(pending, self.kept(pending))
             self.tell("recovered", pending.epoch, lost=sorted(self.lost))
             reach("recover.after")
@@ -131,6 +133,28 @@ class Coordinator:
             f"query {self.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next "
             "slot of the decision log. Another driver of this query is running: stop it first."
         )
+
+    def give_up_stuck(self, pending: Decision, names: Collection[str]) -> None:
+        """Give up, for the sinks that ``drop=`` names, a decided epoch that cannot be committed.
+
+        It is tried first, so that nothing is given up which can be shown. The claim that says so
+        is a new one: whoever comes after us must know it too.
+        """
+        named = [sink for sink in self.kept(pending) if sink.name in names]
+        if stuck := [sink.name for sink in named if not self.can_commit(pending, sink)]:
+            self.claim([f"{name}@{pending.epoch}" for name in stuck])
+            self.sweep_older()
+
+    def can_commit(self, decision: Decision, sink: BoundSink) -> bool:
+        """Whether a sink takes a decided epoch, now or by a replay."""
+        try:
+            lost = self.commit(decision, [sink])
+        except Fenced:
+            raise
+        except BeadlineError as error:
+            logger.warning("query %s: sink %s is stuck: %s", self.name, sink.name, error)
+            return False
+        return all(part.checksum is not None for part in lost.get(sink.name, ()))
 
     def tell_found(self, found: Found, pending: Decision | None) -> None:
         """Say which rows a sink will never have; nothing later shows it."""

@@ -22,7 +22,11 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Drop:
-    """What an operator gives up: a sink's rows, or those of one decided epoch (``name@epoch``)."""
+    """What an operator gives up.
+
+    A name gives up what the sink lacks, and of a decided epoch only what cannot be committed, so
+    that a word which was left in the code harms nobody. ``name@epoch`` gives up that epoch.
+    """
 
     names: frozenset[str]
     epochs: frozenset[tuple[str, int]]
@@ -254,17 +258,11 @@ def _check_pending(
     """A decided epoch that is not finished: given up by name, or its parts must be readable."""
     name, epoch = sink.name, pending.epoch
     one = f'drop=["{name}@{epoch}"]'
-    if (name, epoch) in drop.epochs or (name in drop.names and name not in found.given_up):
-        if (name, epoch) not in drop.epochs and known.missing:
-            # Left in the code, it would give rows up after every crash without a word.
-            raise CheckpointProblem(
-                f'drop=["{name}"] has been used before: sink {name!r} lacks '
-                f"{epochs_text(known.missing)}. Now epoch {epoch} is decided for it and not yet "
-                f"finished. Take drop= out to finish it, or give it up too with {one}. {NOTHING}"
-            )
+    other = bool(known.kind) and known.kind != kind
+    if (name, epoch) in drop.epochs or (name in drop.names and other):
         found.dropped.add(name)
         found.give_up(name, (epoch, epoch))
-    elif known.kind and known.kind != kind:
+    elif other:
         raise CheckpointProblem(
             f"epoch {epoch} is decided for sink {name!r} ({known.target}) as {known.kind}, and the "
             f"sink of that name is now of another kind ({kind}), which cannot finish it. Start "
