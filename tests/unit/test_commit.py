@@ -5,6 +5,8 @@ The sinks here are slow to answer and honest: what they do not say they have not
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol import commit as committing
-from beadline.protocol.commit import InOrder, commit_sink
+from beadline.protocol.commit import InOrder, Threads, commit_sink
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
 from beadline.testing.model import record_batch
 from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
@@ -130,3 +132,23 @@ def test_an_error_of_the_outside_system_is_no_outcome() -> None:
     with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'.*no route to host"):
         commit_sink(bound, EPOCH, parts, InOrder())
     assert len(sink.server.prepared) == 3
+
+
+def test_every_call_ends_before_the_first_error_is_raised() -> None:
+    """A sink that is still committing must not meet the next start."""
+    done = threading.Event()
+
+    def fails() -> None:
+        raise OSError("at once")
+
+    def slow() -> None:
+        time.sleep(0.2)
+        done.set()
+
+    threads = Threads()
+    try:
+        with pytest.raises(OSError, match="at once"):
+            threads.run_all([fails, slow])
+        assert done.is_set()
+    finally:
+        threads.close()

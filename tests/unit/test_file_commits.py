@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from beadline.files.local import LocalFiles
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import FileSink
+from beadline.sinks._file_marks import Marks
 from beadline.sinks.files import PendingFiles
 from beadline.testing.suite.durable import Disk, watched
 
@@ -86,3 +88,53 @@ def test_a_crash_among_the_renames_is_finished_by_the_next_commit(
     sink.commit(EPOCH, [part])
     assert finished(sink) == len(NAMES)
     assert list(sink.in_doubt(QUERY)) == []
+
+
+def test_a_pending_folder_is_moving_durably_before_a_file_leaves_it(
+    sink: FileSink, part: Prepared[PendingFiles]
+) -> None:
+    """Else a power cut brings the old name back, with files missing: that is how loss looks."""
+    disk, seen = Disk(), []
+
+    def look(point: str) -> None:
+        seen.append([problem for problem in disk.problems() if ".moving:" in problem])
+
+    with watched(disk), hooked(look):
+        sink.commit(EPOCH, [part])
+    assert seen == [[]] * 3
+
+
+def pending(part: Prepared[PendingFiles]) -> Path:
+    return Path(part.committable.folder.removeprefix("file:"))
+
+
+@pytest.mark.parametrize("gone", [1, 3])
+def test_a_part_that_is_not_whole_is_lost_and_left_where_it_is(
+    sink: FileSink, part: Prepared[PendingFiles], gone: int
+) -> None:
+    for name in NAMES[:gone]:
+        (pending(part) / name).unlink()
+    assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.LOST}
+    assert finished(sink) == 0
+    assert sum(path.is_file() for path in pending(part).rglob("*")) == len(NAMES) - gone
+    assert sink.last_seen(QUERY) is None
+
+
+def test_a_part_that_was_cut_short_is_lost(sink: FileSink, part: Prepared[PendingFiles]) -> None:
+    (pending(part) / NAMES[0]).write_text("{")
+    assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.LOST}
+    assert finished(sink) == 0
+
+
+def test_a_late_commit_moves_nothing_and_leaves_the_newer_mark(
+    sink: FileSink, part: Prepared[PendingFiles]
+) -> None:
+    """A zombie's pending folder came back from somewhere; readers have consumed its files."""
+    files = LocalFiles()
+    marks = Marks(files, sink.pending, QUERY.name)
+    marks.write("files", replace(EPOCH, number=3))
+    files.make_folder(sink.target)
+    assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.ALREADY_COMMITTED}
+    assert finished(sink) == 0
+    marks.write("files", EPOCH)  # a mark that comes late
+    assert marks.newest("files", QUERY.incarnation) == 3

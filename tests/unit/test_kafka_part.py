@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from beadline.ids import PartId, QueryId
+from beadline.sinks.kafka.markers import Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
 
 PART = PartId("orders", "a" * 32, "clean", 1, 0, 0, 0)
@@ -73,3 +74,15 @@ def test_a_transaction_is_known_by_id_producer_and_epoch() -> None:
         replace(part, transactional_id="other"),
     ):
         assert not part.is_same(other)
+
+
+def test_a_marker_is_the_proof_of_its_own_transaction_only() -> None:
+    """The same writer goes on under the same id, with the producer's epoch raised."""
+    part = KafkaPart("id", 7, 3, "markers")
+    marker = Marker("id", 7, 3, PART)
+    assert marker.is_of(part)
+    assert not marker.is_of(replace(part, producer_epoch=4))
+    assert not marker.is_of(replace(part, producer_id=8))
+    assert Marker.read(b"id", marker.to_bytes()) == marker
+    for strange in (None, b"", b"[]", b"{}", b"not JSON"):
+        assert Marker.read(b"id", strange) is None

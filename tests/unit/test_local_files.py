@@ -135,3 +135,18 @@ def test_a_record_that_was_read_back_is_synced_before_anybody_acts_on_it(
     with watched(disk):
         log.append(decision(log))
     assert disk.problems() == []
+
+
+def test_a_rename_never_replaces_what_is_there(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).write_text(name)
+    assert not FILES.rename(f"file:{tmp_path}/one", f"file:{tmp_path}/other")
+    assert (tmp_path / "other").read_text() == "other"
+    assert (tmp_path / "one").read_text() == "one"
+
+
+def test_a_name_that_is_taken_stays_whose_it_is(tmp_path: Path) -> None:
+    assert FILES.create_exclusive(f"file:{tmp_path}/slot", b"first")
+    assert not FILES.create_exclusive(f"file:{tmp_path}/slot", b"second")
+    assert os.listdir(tmp_path) == ["slot"]
+    assert (tmp_path / "slot").read_bytes() == b"first"
