@@ -63,8 +63,10 @@ class MySqlHarness(SinkHarness):
             closing(self.server.connect()) as connection,
             connection.cursor(pymysql.cursors.DictCursor) as cursor,
         ):
+            # MariaDB takes half of a surrogate pair, and pymysql would not read it.
+            connection.use_unicode = False
             cursor.execute(f"SELECT * FROM {self.databases[-1]}.rows_of_it")
-            return list(cursor.fetchall())
+            return [{name: _text(v) for name, v in row.items()} for row in cursor.fetchall()]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         found = self.run(f"SHOW TABLES FROM {self.databases[-1]}")
@@ -91,6 +93,10 @@ class MySqlHarness(SinkHarness):
     def drop(self) -> None:
         for database in self.databases:
             self.run(f"DROP DATABASE {database}")
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 
 class UpsertHarness(MySqlHarness):

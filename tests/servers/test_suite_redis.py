@@ -46,9 +46,10 @@ class SetHarness(SinkHarness):
         found = self.redis.scan_iter(match=f"{sink.prefix}*", count=1000)
         names = [key.decode(errors="surrogateescape").removeprefix(sink.prefix) for key in found]
         keys = [name for name in names if not name.startswith(LEDGER)]
-        return [row for key in keys for row in self.shown(f"{sink.prefix}{key}", key)]
+        wholes = {key: f"{sink.prefix}{key}".encode(errors="surrogateescape") for key in keys}
+        return [row for key, whole in wholes.items() for row in self.shown(whole, key)]
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [{"key": key, "value": self.redis.get(whole).decode(errors="surrogateescape")}]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
@@ -87,7 +88,7 @@ class HashHarness(SetHarness):
     settings = {"command": "HSET", "key": "id"}  # noqa: RUF012
     schema = SinkHarness.schema
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         found = {
             name.decode(errors="surrogateescape"): text.decode(errors="surrogateescape")
             for name, text in self.redis.hgetall(whole).items()
@@ -120,7 +121,7 @@ class StreamHarness(HashHarness):
 
     settings = {"command": "XADD", "into": "stream"}  # noqa: RUF012
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [self.entry(fields) for _, fields in self.redis.xrange(whole)]
 
     def entry(self, fields: dict[bytes, bytes]) -> Row:
@@ -129,10 +130,11 @@ class StreamHarness(HashHarness):
             for name, text in fields.items()
         }
         amount = found.pop("amount", None)
-        number = int(found.pop("id"))
+        number = found.pop("id", None)
         word = next(iter(found), self.odd_column)
         shown = None if amount is None else float(amount)
-        return {"id": number, word: found.get(word), "amount": shown}
+        id_ = None if number is None else int(number)
+        return {"id": id_, word: found.get(word), "amount": shown}
 
     def expected(self, rows: list[Row]) -> list[Row]:
         return rows
@@ -143,7 +145,7 @@ class ListHarness(SetHarness):
 
     settings = {"command": "LPUSH"}  # noqa: RUF012
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [
             {"key": key, "value": text.decode(errors="surrogateescape")}
             for text in self.redis.lrange(whole, 0, -1)
@@ -159,7 +161,7 @@ class SumHarness(SetHarness):
     settings = {"command": "INCRBY"}  # noqa: RUF012
     schema = pa.schema([("key", pa.string()), ("value", pa.int64())])
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [{"key": key, "value": int(self.redis.get(whole))}]
 
     def row(self, number: int, version: int = 0) -> Row:

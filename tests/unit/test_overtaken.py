@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from beadline.chaos.points import hooked
 from beadline.errors import CommitFailed, Fenced
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol.coordinator import Coordinator
@@ -20,10 +21,12 @@ from beadline.testing.model import (
     start_only,
 )
 from beadline.testing.model_server import ModelCommittable
+from beadline.testing.model_world import NAME
 
 ENDED: list[str] = []
 DURING_CLOSE: list[Callable[[], None]] = []
 AWAY: set[str] = set()
+ABORTED: list[tuple[str, str]] = []
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Watched(ModelSink):
             act()
         return lambda: ENDED.append(self.server.target)
 
+    def abort(self, parts: Sequence[Prepared[ModelCommittable]]) -> None:
+        ABORTED.extend((self.kind, part.id.sink) for part in parts)
+        super().abort(parts)
+
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         if self.server.target in AWAY:
             raise CommitFailed("the server is away")
@@ -43,7 +50,7 @@ class Watched(ModelSink):
 
 @pytest.fixture
 def world() -> ModelWorld:
-    for kept in (ENDED, DURING_CLOSE, AWAY):
+    for kept in (ENDED, DURING_CLOSE, AWAY, ABORTED):
         kept.clear()
     return ModelWorld(Setting(sink=Watched))
 
@@ -121,3 +128,44 @@ def test_writers_of_an_epoch_that_is_not_finished_stay(world: ModelWorld) -> Non
     AWAY.clear()
     started(world).run_epoch(ModelBatch(world, 0))
     assert len(world.servers["parts0"].rows()) == 4
+
+
+def test_a_start_that_loses_its_slot_to_a_driver_that_still_decides_takes_the_next(
+    world: ModelWorld,
+) -> None:
+    """That driver is alive and does not know yet: its decision is no reason to give up."""
+    old = started(world)
+    decided = 0
+
+    def decide(point: str) -> None:
+        nonlocal decided
+        if point == "claim.before" and decided < 2:
+            world.planned[decided] = (4 * decided, 4 * decided + 4)
+            decided += 1
+            with hooked(lambda name: None):
+                old.run_epoch(ModelBatch(world, decided - 1))
+            world.committed.add(decided - 1)
+
+    with hooked(decide):
+        new = started(world)
+    assert decided == 2
+    assert new.generation == 2
+    with pytest.raises(Fenced):
+        old.sweep_older()
+    for server in world.servers.values():
+        assert len(server.rows()) == 8
+
+
+def test_each_sink_sweeps_its_own_where_two_share_a_server(world: ModelWorld) -> None:
+    """Another sink of the query may know more of its part than can be seen on the server."""
+    world.servers["ledger1"] = world.servers["parts0"]
+    coordinator = started(world)
+    for sink in ("parts0", "ledger1", "renamed-since"):
+        part = PartId(NAME, coordinator.query.incarnation, sink, 0, 0, 0, 0)
+        world.servers["parts0"].prepared[part] = ("a row",)
+    coordinator.sweep_older()
+    assert world.servers["parts0"].prepared == {}
+    assert {(kind, sink) for kind, sink in ABORTED if sink != "renamed-since"} == {
+        ("parts", "parts0"),
+        ("ledger", "ledger1"),
+    }
