@@ -21,9 +21,9 @@ from beadline.errors import (
 )
 from beadline.observe import Event
 from beadline.protocol.coordinator import Coordinator
-from beadline.sink import AnySink, BoundSink
+from beadline.sink import BoundSink
 from beadline.testing.model import Crash, ModelWorld, Setting, drive
-from beadline.testing.model_server import ModelCommittable
+from beadline.testing.model_server import ModelCommittable, ModelSink
 from beadline.testing.model_world import NAME
 from tests.unit.test_identity import die, die_at, refused, run
 
@@ -194,30 +194,51 @@ def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
     assert not told(listening(world, epochs=4), "added")
 
 
+class OtherCommittable(ModelCommittable):
+    """Of another kind of sink."""
+
+
+class OtherSink(ModelSink):
+    committable = OtherCommittable
+
+
+class OtherKind(ModelWorld):
+    """The first sink becomes another kind under the old name."""
+
+    changed = False
+
+    def bound(self, names: Collection[str] = ()) -> list[BoundSink]:
+        first, *rest = super().bound(names)
+        if self.changed:
+            first = replace(first, sink=OtherSink(self.servers["parts0"]))
+        return [first, *rest]
+
+
 def test_another_kind_of_sink_under_an_old_name() -> None:
     """What was decided for the old kind can be finished by nobody else: said before the claim."""
-    world = ModelWorld()
+    world = OtherKind()
     die(world, "decide.after", 2)
-
-    class Other(ModelCommittable):
-        pass
-
-    bound = world.bound
-
-    def others(names: Collection[str] = ()) -> list[BoundSink]:
-        return [replace(one, sink=changed(one)) for one in bound(names)]
-
-    def changed(one: BoundSink) -> AnySink:
-        other = type("OtherSink", (type(one.sink),), {"committable": Other})
-        same = one.name != "parts0"
-        return one.sink if same else other(one.sink.server)  # type: ignore[union-attr]
-
-    world.bound = others  # type: ignore[method-assign]
-    kind = r"decided for sink 'parts0' \(parts0\) as ModelCommittable.*another kind \(Other\)"
+    world.changed = True
+    kind = (
+        r"decided for sink 'parts0' \(parts0\) as ModelCommittable.*"
+        r"another kind \(OtherCommittable\)"
+    )
     with refused(world, kind, CheckpointProblem):
         run(world, 3)
     drive(world, drop=["parts0@1"], epochs=3)
     assert sorted(world.servers["parts0"].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_another_kind_of_sink_when_all_is_finished(moved: bool) -> None:
+    """Nothing asks it to read what the old kind left in the log."""
+    world = OtherKind()
+    run(world, 2)
+    world.changed = True
+    if moved:
+        world.move("parts0")
+    run(world, 3)
+    assert len(world.servers["parts0"].rows()) == (4 if moved else 12)
 
 
 @pytest.mark.parametrize("word", ["ledger1", "ledger1@1"])

@@ -31,6 +31,7 @@ from beadline.protocol.targets import (
     Found,
     check_targets,
     epochs_text,
+    is_since,
     previous_epochs,
     previous_of,
 )
@@ -257,7 +258,10 @@ class Coordinator:
         previous = previous_epochs(self.log.state, self.sinks)
         known = self.log.state.claim.sources if self.log.state.claim else {}
         sources = {name: one for name, one in self.sources.items() if name not in known}
-        decision = decide(self.log, batch, self.generation, parts, count, times, previous, sources)
+        kinds = {sink.name: sink.kind for sink in self.sinks}
+        decision = decide(
+            self.log, batch, self.generation, parts, count, times, previous, sources, kinds
+        )
         self.tell("decided", decision.epoch, nonce=decision.nonce)
         return decision
 
@@ -345,9 +349,19 @@ class Coordinator:
         }
 
     def kept(self, decision: Decision) -> list[BoundSink]:
-        """The sinks that a decision is still to be committed to."""
+        """The sinks of ours that a decision was made for, and that have not given it up.
+
+        Under the same name there may be another one now, which knows nothing of it.
+        """
         dropped = identity.given_up(self.log.state, decision)
-        return [s for s in self.sinks if s.name in decision.sinks and s.name not in dropped]
+        return [
+            sink
+            for sink in self.sinks
+            if sink.name in decision.sinks
+            and sink.name not in dropped
+            and decision.is_of_kind(sink.name, sink.kind)
+            and is_since(self.log.state, sink, decision.epoch)
+        ]
 
     def expect_next(self, epoch: int) -> None:
         """Epochs are dense: a gap means that somebody else moved the checkpoint."""

@@ -120,6 +120,12 @@ def held(state: LogState, known: SinkHistory) -> int:
     return decision.epoch if rows and not counted and not given else held_before(state, known)
 
 
+def is_since(state: LogState, sink: BoundSink, epoch: int) -> bool:
+    """Whether a sink, at its target, was in the query at an epoch."""
+    known = history_of(state, sink.name, sink.capabilities.target)
+    return known is not None and known.since <= epoch
+
+
 def previous_of(state: LogState, sink: BoundSink) -> int:
     """Return ``EpochId.previous`` for committing the newest decision to a sink."""
     known = history_of(state, sink.name, sink.capabilities.target)
@@ -219,8 +225,7 @@ def _check_sink(
 ) -> SinkHistory:
     """Compare one sink with its history, and return the history that the claim will hold."""
     name, target = sink.name, sink.capabilities.target
-    kind = getattr(sink.sink.committable, "__name__", "")
-    now = SinkHistory(name, target, kind, sink.capabilities.instance, settled + 1)
+    now = SinkHistory(name, target, sink.capabilities.instance, settled + 1)
     known = history_of(state, name, target)
     if known is None:
         if state.claim is not None and settled >= 0:
@@ -243,7 +248,7 @@ def _check_sink(
             missing.append((has + 1, holds))
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
-        _check_pending(pending, known, sink, kind, drop, found)
+        _check_pending(pending, sink, drop, found)
     if pending is not None and name in found.dropped:
         missing.append((pending.epoch, pending.epoch))
     spans = tuple(sorted(set(missing)))
@@ -252,20 +257,19 @@ def _check_sink(
     )
 
 
-def _check_pending(
-    pending: Decision, known: SinkHistory, sink: BoundSink, kind: str, drop: Drop, found: Found
-) -> None:
+def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found) -> None:
     """A decided epoch that is not finished: given up by name, or its parts must be readable."""
     name, epoch = sink.name, pending.epoch
     one = f'drop=["{name}@{epoch}"]'
-    other = bool(known.kind) and known.kind != kind
+    other = not pending.is_of_kind(name, sink.kind)
     if (name, epoch) in drop.epochs or (name in drop.names and other):
         found.dropped.add(name)
         found.give_up(name, (epoch, epoch))
     elif other:
         raise CheckpointProblem(
-            f"epoch {epoch} is decided for sink {name!r} ({known.target}) as {known.kind}, and the "
-            f"sink of that name is now of another kind ({kind}), which cannot finish it. Start "
+            f"epoch {epoch} is decided for sink {name!r} ({sink.capabilities.target}) as "
+            f"{pending.kinds[name]}, and the sink of that name is now of another kind "
+            f"({sink.kind}), which cannot finish it. Start "
             "once with the sink as it was, which finishes the epoch, and change it then; or give "
             f"its rows of this epoch up with start(..., {one}). {NOTHING}"
         )
