@@ -7,10 +7,14 @@ makes them, one at a time, in a copy of the tree. Whoever closes a hole in the p
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from beadline.run.job_file.lines import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 CATALOGUE = Path(__file__).with_name("catalogue.toml")
