@@ -35,22 +35,23 @@ class Tree:
         """Copy what the tests need."""
         self.folder = folder
         for name in COPIED:
-            source = ROOT / name
+            source, copy = ROOT / name, folder / name
             if source.is_dir():
-                skipped = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, folder / name, ignore=skipped)
+                shutil.copytree(source, copy)  # with what is compiled, which saves half the time
             else:
-                shutil.copy(source, folder / name)
+                shutil.copy2(source, copy)
 
     def test(self, tests: Sequence[str]) -> tuple[int, str]:
         """Run tests on the copy; return pytest's exit code and what it said."""
         environment = {
             **os.environ,
             "PYTHONPATH": f"{self.folder / 'src'}{os.pathsep}{self.folder}",
-            "PYTHONDONTWRITEBYTECODE": "1",  # a change within a second would go unnoticed
+            # What is compiled is known by time and size: nothing of a mutant may be kept.
+            "PYTHONDONTWRITEBYTECODE": "1",
         }
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-o", "addopts="]
-        command += ["-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]
+        command += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+        command += [f"tests/{test}" for test in tests]
         try:
             done = subprocess.run(
                 command,
@@ -68,7 +69,7 @@ class Tree:
     def try_out(self, mutant: Mutant) -> str:
         """Return why a mutant was missed; nothing if it was caught."""
         path = self.folder / mutant.path
-        code = path.read_text("utf-8")
+        code, before = path.read_text("utf-8"), path.stat()
         try:
             path.write_text(mutant.made_in(code), "utf-8")
             ended, said = self.test(mutant.tests)
@@ -76,6 +77,7 @@ class Tree:
             return str(error)
         finally:
             path.write_text(code, "utf-8")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         if ended == FAILED:
             return ""
         return (

@@ -280,6 +280,15 @@ class MissingIsEmpty(SqliteSink):
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
+class ThrowsTheRestAway(SqliteSink):
+    """One part is lost, and with it what could have been finished once it is brought back."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        result = super().commit(epoch, parts)
+        self._staging.discard(parts)
+        return result
+
+
 class NoAnswerIsLost(SqliteSink):
     """Takes an error for a proof."""
 

@@ -64,6 +64,7 @@ FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
     broken.ShowsSecret: ("test_secrets_show_nowhere",),
     broken.NotJson: ("test_committables_are_json_and_small_print",),
     broken.MissingIsEmpty: ("test_a_part_that_is_gone_is_not_committed",),
+    broken.ThrowsTheRestAway: ("test_a_part_that_is_gone_is_not_committed",),
     broken.NoAnswerIsLost: ("test_a_target_that_cannot_be_reached_has_lost_nothing",),
     broken.NoAnswerIsDone: ("test_a_target_that_cannot_be_reached_has_lost_nothing",),
     broken.IgnoresPrevious: ("test_a_target_that_was_restored_to_an_older_state_takes_nothing",),

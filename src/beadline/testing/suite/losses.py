@@ -25,6 +25,7 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     shares = [target.rows(2, 3), target.rows(4, 5)]
     parts = target.prepare_epoch(1, *shares)
     target.copy().sink.abort(parts[:1])
+    others = target.doubts()
     told = _told(target, parts)
     if len(parts) == 1:  # a FrameSink has one part for all the shares
         shares = [[*shares[0], *shares[1]]]
@@ -32,6 +33,8 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     for part, share in zip(parts, shares, strict=True):
         shown += share if told.get(part.id) in FINE else []
     target.assert_shows(*target.rows(1), *shown)
+    left = {part.id for part in parts[1:] if told.get(part.id) not in FINE}
+    assert target.doubts() >= left & others, "the parts that are whole were thrown away as well"
 
 
 def _told(target: Target, parts: Parts) -> dict[PartId, Outcome]:
