@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -52,19 +54,25 @@ class Tree:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-o", "addopts="]
         command += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         command += [f"tests/{test}" for test in tests]
-        try:
-            done = subprocess.run(
+        with tempfile.TemporaryFile("w+") as said:  # a pipe might be held by a grandchild
+            process = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            return FAILED, f"no end in {TIMEOUT_S} s"  # it does not pass, which is what was asked
-        return done.returncode, done.stdout + done.stderr
+            try:
+                ended = process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                ended = FAILED  # it does not pass, which is what was asked
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            said.seek(0)
+            return ended, said.read()
 
     def try_out(self, mutant: Mutant) -> str:
         """Return why a mutant was missed; nothing if it was caught."""
