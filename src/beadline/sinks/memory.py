@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
@@ -97,12 +98,15 @@ class MemorySink(Sink[MemoryPart]):
     # Any process, any number of times, two at once, an hour late. So the question "is it there
     # already?" and the write are ONE atomic act: here under a lock, in a database one transaction
     # with a ledger row. The question is >=, not ==: a late commit of an old epoch changes nothing.
+    # reach() names a crash point: wherever a crash could fall between two acts of yours, put one,
+    # and the suite dies there and lets another process go on. It does nothing in production.
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[MemoryPart]]) -> CommitResult:
         """Append the rows of all parts, once."""
         if not parts:
             return CommitResult({})
         found = [row for part in _in_order(parts) for row in _decode(part.committable)]
         key = (epoch.query.name, parts[0].id.sink)
+        reach("ledger.before")
         with _lock:
             table = _tables.setdefault(self.name, _Table())
             seen = table.ledger.get(key)
@@ -115,6 +119,7 @@ class MemorySink(Sink[MemoryPart]):
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
             table.rows.extend(found)
             table.ledger[key] = Seen(epoch.query.incarnation, epoch.number, epoch.nonce)
+        reach("ledger.after")
         return CommitResult.all(parts, Outcome.COMMITTED)
 
     # Delete what prepare left outside; no error if it is gone already. Here it left nothing: a
