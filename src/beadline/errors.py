@@ -23,6 +23,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
         ├── SourceGone                      what an epoch was planned with cannot be read again
         ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
+        │   └── TargetRestored              the target lost epochs that it had acknowledged
         ├── PartLost                        decided, and proven absent from the outside system
         └── NotDeterministic                a replay gave other rows than were decided
 """
@@ -118,6 +119,10 @@ class RowsRefused(EpochFailed):
 
 class CommitFailed(EpochFailed):
     """The epoch is decided but not every sink shows it yet; the next start finishes it."""
+
+
+class TargetRestored(CommitFailed):
+    """The target holds less than it has acknowledged: it was restored from an older copy."""
 
 
 class PartLost(EpochFailed):

@@ -56,12 +56,15 @@ class EpochId:
     """One decided epoch: which, decided by whom, and when.
 
     ``decided_at_ms`` is strictly increasing from epoch to epoch, so it can serve as a version.
+    ``previous`` is the newest earlier epoch with rows that the sink at hand must hold by now, -1
+    for none: a target that holds less was restored from an older copy (``sink.check_previous``).
     """
 
     query: QueryId
     number: int
     nonce: str
     decided_at_ms: int
+    previous: int = -1
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
-from beadline.errors import RowsRefused
+from beadline.errors import RowsRefused, TargetRestored
 from beadline.ids import EpochId, PartId, QueryId
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class Capabilities:
     ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
     that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
     to make the target forget the query. ``remembers`` says that ``last_seen`` is never older than
-    the newest epoch with rows that was committed: where it is, the target was set back.
+    the newest epoch with rows that was committed: where it is, the target was restored from an
+    older copy. ``instance`` tells the thing at the target from one of the same name that replaces
+    it (a Kafka topic's id): a start that finds another one refuses to go on.
     """
 
     guarantee: Guarantee
@@ -91,6 +93,7 @@ class Capabilities:
     raised_by: str = ""
     start_over: str = "empty the target"
     remembers: bool = False
+    instance: str = ""
 
 
 Refuse = Callable[["pa.RecordBatch", str], None]
@@ -237,11 +240,34 @@ class _SinkBase(ABC, Generic[C]):
 
     @abstractmethod
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[C]]:
-        """Every part of this query that is prepared and not visible; skip strangers' ids."""
+        """Every part of this query and incarnation that is prepared and not visible.
+
+        Whatever sink name is in its id: names that are gone from the query still have orphans, and
+        the coordinator sorts out whose they are. Skip strangers' ids.
+        """
 
     @abstractmethod
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the outside system itself remembers of ``query.name``, whatever incarnation."""
+
+
+def check_previous(epoch: EpochId, held: int | None) -> None:
+    """Raise if a target holds less than it has acknowledged (rule 25).
+
+    ``held`` is the newest epoch of this incarnation that the target itself remembers. Ask in the
+    transaction that writes, before it writes: a check at start alone misses a lagging replica
+    that takes over while the query runs.
+    """
+    if epoch.previous < 0 or (held is not None and held >= epoch.previous):
+        return
+    has = "nothing of this query" if held is None else f"epoch {held}"
+    raise TargetRestored(
+        f"query {epoch.query.name!r}, epoch {epoch.number}: the target has acknowledged epoch "
+        f"{epoch.previous} before and now holds {has}. It lost what it had acknowledged: it was "
+        "restored from an older backup, or a replica took over that had not received it. Nothing "
+        "of this epoch was written there. Restore the target, then start again: this epoch is "
+        "decided, and the next start finishes it"
+    )
 
 
 def _safe_repr(sink: _SinkBase[Any]) -> str:

@@ -12,13 +12,14 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import beadline.sinks
 from beadline.committable import Committable
-from beadline.decisions import Claim, Decision, Pointer, Record, StoredPart
+from beadline.decisions import Claim, Decision, Pointer, Record, SinkHistory, StoredPart
 from beadline.decisions.record import VERSION, decode, encode
 from beadline.errors import CorruptRecord, MissingExtra
 from beadline.ids import PartId, QueryId
@@ -64,9 +65,19 @@ DECISION = Decision(
     finished_at_ms=1_700_000_000_004,
     replays=1,
 )
-RECORDS: dict[str, Record] = {"claim": CLAIM, "decision": DECISION}
 # What version 1 could not know when it was written is what it is read as.
 READ_AS: dict[tuple[str, int], Record] = {("claim", 1): CLAIM, ("decision", 1): DECISION}
+CLAIM = replace(
+    CLAIM,
+    histories=(
+        SinkHistory("files", "file:/out", "FilesPart", "", 3, 41),
+        SinkHistory("kafka", "kafka:c/t", "KafkaPart", "id-1", 0, 7, 9, ((2, 4), (8, 8))),
+    ),
+    sources={"topic orders": "id-2"},
+)
+DECISION = replace(DECISION, previous={"files": 41}, sources={"topic new": "id-3"})
+RECORDS: dict[str, Record] = {"claim": CLAIM, "decision": DECISION}
+READ_AS |= {("claim", 2): CLAIM, ("decision", 2): DECISION}
 
 
 @pytest.mark.parametrize("kind", RECORDS)
@@ -130,8 +141,8 @@ def test_an_empty_file_is_no_undecided_epoch() -> None:
 
 
 def test_a_newer_version_is_said_to_be_one() -> None:
-    newer = encode(DECISION, SLOT).replace(b"version=1 ", b"version=2 ")
-    assert "version 2 is newer" in refused(newer)
+    newer = encode(DECISION, SLOT).replace(b"version=2 ", b"version=3 ")
+    assert "version 3 is newer" in refused(newer)
 
 
 def test_a_record_in_another_place_is_noticed() -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from beadline.decisions.log import DecisionLog, LogState
-from beadline.decisions.record import Claim, Decision, Pointer, Record, StoredPart
+from beadline.decisions.record import (
+    Claim,
+    Decision,
+    Pointer,
+    Record,
+    SinkHistory,
+    StoredPart,
+)
 from beadline.decisions.store import FileStore, MemoryStore, Store
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "MemoryStore",
     "Pointer",
     "Record",
+    "SinkHistory",
     "Store",
     "StoredPart",
 ]

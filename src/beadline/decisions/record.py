@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from beadline.errors import CorruptRecord
 from beadline.ids import PartId, QueryId
 
-VERSION = 1
+VERSION = 2
+_READABLE = ("1", "2")  # 1 had no histories, sources and previous
 _HEADER = "beadline-record"
 
 
@@ -41,12 +42,34 @@ class StoredPart:
 
 
 @dataclass(frozen=True)
+class SinkHistory:
+    """What the log knows of one sink at one target; kept when it is taken out of the query.
+
+    ``kind`` names its committable, ``instance`` the thing at the target (``Capabilities``).
+    ``since`` is the first epoch whose rows it was given. ``holds`` is the newest finished epoch
+    with rows that it must show, -1 for none. ``until`` is the newest epoch before it was taken
+    out, None while it is there. ``missing`` are spans of epochs, first and last, that it lacks.
+    """
+
+    name: str
+    target: str
+    kind: str = ""
+    instance: str = ""
+    since: int = 0
+    holds: int = -1
+    until: int | None = None
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Claim:
     """One start of the query. A newer claim fences every older one.
 
     ``base`` is the last epoch that Spark had committed at that time, -1 for none. ``decided``
     points to the newest decision before it. ``sinks`` maps names to targets. ``published`` is the
     newest epoch that an at-least-once start may have shown without a decision, -1 for none.
+    ``dropped`` names the sinks whose rows of the newest decision are given up. ``sources`` maps
+    what is read to its instance (a topic to its id).
     """
 
     nonce: str
@@ -61,6 +84,8 @@ class Claim:
     pid: int = 0
     dropped: tuple[str, ...] = ()
     published: int = -1
+    histories: tuple[SinkHistory, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +95,8 @@ class Decision:
     ``claim`` points to the claim under which it was made, ``decided`` to the decision before it.
     ``offsets`` is the digest of Spark's own ``offsets/<epoch>``. ``replays`` counts how often lost
     parts were replaced. ``finished_at_ms`` says when the decision before it had been committed.
+    ``previous`` is, by sink, the newest earlier epoch with rows that it must hold (rule 25).
+    ``sources`` are those that the claim did not know yet.
     """
 
     nonce: str
@@ -86,6 +113,8 @@ class Decision:
     at_ms: int
     finished_at_ms: int | None = None
     replays: int = 0
+    previous: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
     def part_id(self, query: QueryId, sink: str, part: StoredPart) -> PartId:
         """Return the whole id of a stored part."""
@@ -98,6 +127,10 @@ class Decision:
             part.partition,
             part.attempt,
         )
+
+    def part_ids(self, query: QueryId) -> list[PartId]:
+        """Return the ids of all of its parts, of every sink."""
+        return [self.part_id(query, name, p) for name, parts in self.sinks.items() for p in parts]
 
 
 Record = Claim | Decision
@@ -126,7 +159,7 @@ def decode(data: bytes, path: str, slot: int) -> Record:
     if len(words) != 4 or words[0] != _HEADER:
         raise _corrupt(path, f"it is not a record of Beadline ({len(data)} bytes)")
     version = words[1].removeprefix("version=")
-    if version != str(VERSION):
+    if version not in _READABLE:
         raise _corrupt(path, f"its version {version} is newer than this Beadline reads ({VERSION})")
     if words[2] != f"slot={slot}":
         raise _corrupt(path, f"it was written as {words[2]}, not for this place")
@@ -145,7 +178,11 @@ def _build(fields: dict[str, Any]) -> Record:
     if kind == "claim":
         query = QueryId(**fields.pop("query"))
         dropped = tuple(fields.pop("dropped", ()))
-        return Claim(query=query, decided=pointer, dropped=dropped, **fields)
+        histories = tuple(
+            SinkHistory(**{**one, "missing": tuple(map(tuple, one["missing"]))})
+            for one in fields.pop("histories", ())
+        )
+        return Claim(query=query, decided=pointer, dropped=dropped, histories=histories, **fields)
     if kind == "decision":
         claim = Pointer(**fields.pop("claim"))
         sinks = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision
-from beadline.errors import BeadlineError, CommitFailed, LogProblem
+from beadline.errors import BeadlineError, CommitFailed, LogProblem, TargetRestored
 from beadline.ids import EpochId, QueryId
 from beadline.sink import BoundSink, Outcome, Prepared
 
@@ -80,18 +80,25 @@ def parts_of(decision: Decision, query: QueryId, sink: BoundSink) -> list[Prepar
     return parts
 
 
-def epoch_id(decision: Decision, query: QueryId) -> EpochId:
-    """Return the identity under which a decision's parts are committed."""
-    return EpochId(query, decision.epoch, decision.nonce, decision.at_ms)
+def epoch_id(decision: Decision, query: QueryId, previous: int = -1) -> EpochId:
+    """Return the identity under which a decision's parts are committed to one sink."""
+    return EpochId(query, decision.epoch, decision.nonce, decision.at_ms, previous)
 
 
 def commit(
-    decision: Decision, query: QueryId, sinks: Sequence[BoundSink], helpers: Helpers
+    decision: Decision,
+    query: QueryId,
+    sinks: Sequence[BoundSink],
+    previous: Mapping[str, int],
+    helpers: Helpers,
 ) -> Lost:
-    """Commit every sink at once; return the parts that are proven lost, by sink."""
-    epoch = epoch_id(decision, query)
+    """Commit every sink at once; return the parts that are proven lost, by sink.
+
+    ``previous`` is what each sink must hold by now (rule 25).
+    """
 
     def one(sink: BoundSink) -> tuple[str, list[Prepared[Any]]]:
+        epoch = epoch_id(decision, query, previous.get(sink.name, -1))
         lost = commit_sink(sink, epoch, parts_of(decision, query, sink), helpers)
         reach("commit.between")
         return sink.name, lost
@@ -113,6 +120,11 @@ def commit_sink(
     while True:
         try:
             result = sink.sink.commit(epoch, parts)
+        except TargetRestored as error:
+            raise TargetRestored(
+                f"sink {sink.name!r} ({sink.capabilities.target}), {error}; or give its missing "
+                f'rows up with start(..., drop=["{sink.name}"]), once.'
+            ) from error
         except BeadlineError:
             raise
         except Exception as error:

@@ -26,6 +26,13 @@ from beadline.protocol.engine import Acks, Batch, Progress
 from beadline.protocol.epoch import EpochProgress, State
 from beadline.protocol.prepare import prepare
 from beadline.protocol.recover import claim, open_sinks, sweep
+from beadline.protocol.targets import (
+    Found,
+    check_targets,
+    epochs_text,
+    previous_epochs,
+    previous_of,
+)
 from beadline.sink import BoundSink, Prepared
 
 logger = logging.getLogger("beadline")
@@ -71,6 +78,7 @@ class Coordinator:
         self.running = threading.Lock()
         self.losers = False
         self.swept_at_s = time.monotonic()
+        self.sources: dict[str, str] = {}
 
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
@@ -98,8 +106,11 @@ class Coordinator:
                 self.query = identity.identify(state, self.progress, self.name, self.checkpoint)
                 identity.check_progress(state, self.progress)
                 self.version_ms = identity.check_seen(self.query, state, self.progress, self.sinks)
+                sources = self.progress.sources()
+                identity.check_sources(self.name, state, sources)
                 pending = identity.unfinished(state, self.progress)
-                dropped = identity.check_targets(state, pending, self.sinks, drop)
+                settled = max(identity.settled_epoch(state), before)
+                found = check_targets(self.query, state, pending, settled, self.sinks, drop)
             except CheckpointProblem:
                 if self.log.moved() or self.progress.last_committed() != before:
                     continue
@@ -107,18 +118,36 @@ class Coordinator:
             base = self.progress.last_committed()
             try:
                 self.generation = claim(
-                    self.log, self.query, self.mode, self.sinks, base, dropped, now_ms()
+                    self.log, self.query, self.mode, self.sinks, base, found, sources, now_ms()
                 )
             except Fenced:
                 continue
-            self.tell("claimed")
-            for name in dropped:
-                self.tell("dropped", pending.epoch if pending else None, sink=name)
+            self.tell(
+                "claimed", sinks={h.name: h.since for h in found.histories if h.until is None}
+            )
+            self.tell_found(found, pending)
             return pending
         raise Fenced(
             f"query {self.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next "
             "slot of the decision log. Another driver of this query is running: stop it first."
         )
+
+    def tell_found(self, found: Found, pending: Decision | None) -> None:
+        """Say which rows a sink will never have; nothing later shows it."""
+        for name, epoch in found.added.items():
+            self.tell("added", epoch, sink=name)
+            logger.warning(
+                "query %s: sink %s is new and has rows from epoch %s on; those of earlier epochs "
+                "are not in it",
+                *(self.name, name, epoch),
+            )
+        for name, spans in found.given_up.items():
+            epochs = epochs_text(spans)
+            self.tell("dropped", pending.epoch if pending else None, sink=name, epochs=epochs)
+            logger.warning(
+                "query %s: sink %s lacks the rows of %s for good: they were given up by drop=",
+                *(self.name, name, epochs),
+            )
 
     def run_epoch(self, batch: Batch) -> None:
         """Carry one epoch through. Returns only after every sink has committed (rule 11)."""
@@ -172,7 +201,7 @@ class Coordinator:
         progress.move(State.COMMITTED)
         self.finished = [*self.finished[-1:], decision]
         self.finished_at_ms = now_ms()
-        self.tell("committed", decision.epoch, rows=rows_of(decision))
+        self.tell("committed", decision.epoch, rows=rows_of(decision, self.kept(decision)))
         return replays > 0
 
     def prepare(
@@ -186,6 +215,7 @@ class Coordinator:
         decided = {} if again else self.decided_parts()
         try:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
+            self.check_sources(batch.number)
         except Exception:
             self.losers = True
             self.sweep_quietly()  # or the next start does; what failed first is what counts
@@ -200,13 +230,24 @@ class Coordinator:
         count = max((ack.parts for ack in acks.values()), default=0)
         at_ms = max(now_ms(), self.version_ms + 1)
         times = Times(started_at_ms, now_ms(), at_ms, self.finished_at_ms)
-        decision = decide(self.log, batch, self.generation, parts, count, times)
+        previous = previous_epochs(self.log.state, self.sinks)
+        known = self.log.state.claim.sources if self.log.state.claim else {}
+        sources = {name: one for name, one in self.sources.items() if name not in known}
+        decision = decide(self.log, batch, self.generation, parts, count, times, previous, sources)
         self.tell("decided", decision.epoch, nonce=decision.nonce)
         return decision
 
+    def check_sources(self, epoch: int) -> None:
+        """What was read must still be what the offsets were counted in; asked after reading."""
+        now = self.progress.sources()
+        meaning = f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
+        identity.check_sources(self.name, self.log.state, now, meaning)
+        self.sources = {**identity.known_sources(self.log.state), **now}
+
     def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
         """Every sink at once; what comes back is proven lost."""
-        return commit(decision, self.query, sinks, self.helpers)
+        previous = {sink.name: previous_of(self.log.state, sink) for sink in sinks}
+        return commit(decision, self.query, sinks, previous, self.helpers)
 
     def sweep_losers(self) -> None:
         """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt.
@@ -260,8 +301,12 @@ class Coordinator:
         """Abort wanted parts in doubt, never one that the newest decision names."""
         self.log.check_newest()  # what is in doubt now may be a newer generation's
         decision = self.log.state.decision
-        named = [p for sink in self.sinks for p in self.parts(decision, sink)] if decision else []
-        if count := sweep(self.query, self.sinks, named, wanted, self.helpers):
+        ids, named = set(), []
+        if decision is not None:
+            dropped = identity.given_up(self.log.state, decision)
+            ids = {i for i in decision.part_ids(self.query) if i.sink not in dropped}
+            named = [p for sink in self.kept(decision) for p in self.parts(decision, sink)]
+        if count := sweep(self.query, self.sinks, ids, named, wanted, self.helpers):
             self.tell("swept", orphans=count)
 
     def parts(self, decision: Decision, sink: BoundSink) -> list[Prepared[Any]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog, StoredPart
 from beadline.protocol.engine import Acks, Batch
-from beadline.sink import Prepared
+from beadline.sink import BoundSink, Prepared
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ def decide(
     parts: Mapping[str, tuple[StoredPart, ...]],
     count: int,
     times: Times,
+    previous: Mapping[str, int],
+    sources: Mapping[str, str],
     replays: int = 0,
 ) -> Decision:
     """Append the decision, or raise with the epoch undecided or unknown."""
@@ -72,6 +74,8 @@ def decide(
         at_ms=max(times.now_ms, newest_ms + 1),
         finished_at_ms=times.finished_at_ms,
         replays=replays,
+        previous=dict(previous),
+        sources=dict(sources),
     )
     reach("decide.before")
     log.append(decision)
@@ -79,6 +83,7 @@ def decide(
     return decision
 
 
-def rows_of(decision: Decision) -> dict[str, int]:
-    """Rows per sink of a decision."""
-    return {name: sum(part.rows for part in parts) for name, parts in decision.sinks.items()}
+def rows_of(decision: Decision, sinks: Collection[BoundSink]) -> dict[str, int]:
+    """Rows per sink that a decision was committed to: one that was dropped got none."""
+    parts = {sink.name: decision.sinks.get(sink.name, ()) for sink in sinks}
+    return {name: sum(part.rows for part in some) for name, some in parts.items()}

@@ -108,3 +108,10 @@ class Progress(Protocol):
 
     def offsets(self, epoch: int) -> str | None:
         """Return the digest of an epoch's source positions, or None if it was never planned."""
+
+    def sources(self) -> dict[str, str]:
+        """Return which instance of each source is read now: a topic's id, by the topic's name.
+
+        Asked at each start and before each decision, so it must be quick. A source that has
+        nothing of the kind is left out; one that cannot be asked raises.
+        """

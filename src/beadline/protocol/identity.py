@@ -8,16 +8,16 @@ disagreement is an error that explains the choices (rules 4 and 5).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from beadline.decisions import Decision, LogState
-from beadline.errors import CheckpointProblem, WrongCheckpoint
+from beadline.errors import WrongCheckpoint
 from beadline.ids import QueryId
 from beadline.protocol.engine import Progress
 from beadline.sink import BoundSink, Guarantee
 
 EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
-_NOTHING = "Nothing was written."
+NOTHING = "Nothing was written."
 
 
 def identify(state: LogState, progress: Progress, name: str, checkpoint: str) -> QueryId:
@@ -30,20 +30,20 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
                 "decision log: it was made by a query without Beadline, or its folder 'beadline' "
                 "was deleted. Which rows of the last epoch are already in the sinks cannot be "
                 "known. Restore the log from a backup, or start with an empty checkpoint folder "
-                f"and the source positions you want. {_NOTHING}"
+                f"and the source positions you want. {NOTHING}"
             )
         return QueryId(name, uuid.uuid4().hex, checkpoint)
     query = state.claim.query
     if query.name != name:
         raise WrongCheckpoint(
             f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
-            f"query a checkpoint folder of its own, or its old name back. {_NOTHING}"
+            f"query a checkpoint folder of its own, or its old name back. {NOTHING}"
         )
     if query.checkpoint != checkpoint:
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may go on from the same place, which would double every row. "
-            f"Move it back, or give this query an empty checkpoint folder. {_NOTHING}"
+            f"Move it back, or give this query an empty checkpoint folder. {NOTHING}"
         )
     return query
 
@@ -92,13 +92,13 @@ def check_progress(state: LogState, progress: Progress) -> None:
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
             f"to {settled}: the checkpoint was rewound or partly deleted, and going on would write "
-            f"rows a second time. Restore folder and log from one backup. {_NOTHING}"
+            f"rows a second time. Restore folder and log from one backup. {NOTHING}"
         )
     if committed > max(settled, published(state, committed)):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
             f"{settled}: the log was rewound, or another program ran on this checkpoint. Restore "
-            f"folder and log from one backup. {_NOTHING}"
+            f"folder and log from one backup. {NOTHING}"
         )
     if decision is not None and decision.epoch >= committed:
         check_offsets(decision, progress.offsets(decision.epoch))
@@ -112,7 +112,7 @@ def check_offsets(decision: Decision, digest: str | None) -> None:
     raise WrongCheckpoint(
         f"the source positions of epoch {decision.epoch} in Spark's checkpoint {what}: the "
         "checkpoint was rewound or replaced, and rows would be lost or written twice. Restore "
-        f"folder and log from one backup. {_NOTHING}"
+        f"folder and log from one backup. {NOTHING}"
     )
 
 
@@ -135,9 +135,10 @@ def check_seen(
             raise WrongCheckpoint(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
                 "the checkpoint was deleted or exchanged, or two queries share the name. Going on "
-                "would write the source's rows a second time. Restore the old checkpoint; or give "
-                f"this query another name; or start over: {sink.capabilities.start_over}. "
-                f"{_NOTHING}"
+                "would write the source's rows a second time, under another name too. Restore the "
+                "old checkpoint and every row stays right; or start over, which reads the source "
+                f"again from where the query begins: {sink.capabilities.start_over}. Where two "
+                f"queries share the name, give the newer one a name of its own. {NOTHING}"
             )
         decision = state.decision
         other = (
@@ -154,7 +155,7 @@ def check_seen(
                 f"{where} holds epoch {seen.epoch}, which the decision log does not know as such "
                 f"(it ends at {newest}): the checkpoint was rewound to an older state. Restore the "
                 f"newest checkpoint, or empty the target and what Beadline keeps beside it. "
-                f"{_NOTHING}"
+                f"{NOTHING}"
             )
         version_ms = max(version_ms, seen.version_ms)
     return version_ms
@@ -165,63 +166,30 @@ def decision_was_replayed(decision: Decision | None) -> bool:
     return decision is not None and decision.replays > 0
 
 
-def check_targets(
-    state: LogState, pending: Decision | None, sinks: Sequence[BoundSink], drop: Collection[str]
-) -> tuple[str, ...]:
-    """A decided epoch's sinks must still be there; return those that are dropped by name."""
-    if state.claim is None:
-        return ()
-    if pending is None:
-        return _check_set_back(state, sinks, drop)
-    here = {sink.name: sink.capabilities.target for sink in sinks}
-    dropped = set(given_up(state, pending))
-    for name, parts in pending.sinks.items():
-        target = state.claim.sinks.get(name, "")
-        if name in dropped or not parts or (target and here.get(name) == target):
-            continue  # a sink that is there and the same is finished, whatever drop= says
-        if name in drop:
-            dropped.add(name)
-            continue
-        what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
-        raise CheckpointProblem(
-            f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
-            "rows would never show there. Start once more with that sink, or give its rows up "
-            f'with start(..., drop=["{name}"]). {_NOTHING}'
-        )
-    return tuple(sorted(dropped))
-
-
-def _check_set_back(
-    state: LogState, sinks: Sequence[BoundSink], drop: Collection[str]
-) -> tuple[str, ...]:
-    """A finished epoch must still be in its sinks; return those whose loss is taken by name.
-
-    Only the claim under which it was decided tells where its rows went: after a newer one a sink
-    may have been moved, or dropped and brought back, and then there is nothing to expect.
-    """
+def known_sources(state: LogState) -> dict[str, str]:
+    """Return what was read so far, and which instance of it."""
     claim, decision = state.claim, state.decision
-    if claim is None or decision is None or decision.generation != claim.generation:
-        return ()
-    dropped = []
-    for sink in sinks:
-        target = sink.capabilities.target
-        there = any(part.rows for part in decision.sinks.get(sink.name, ()))
-        if not (sink.capabilities.remembers and there and claim.sinks.get(sink.name) == target):
-            continue
-        seen = sink.sink.last_seen(claim.query)
-        if seen is not None and seen.epoch >= decision.epoch:
-            continue
-        if sink.name in drop:
-            dropped.append(sink.name)
-            continue
-        has = "nothing of this query" if seen is None else f"epoch {seen.epoch}"
-        raise CheckpointProblem(
-            f"sink {sink.name!r} ({target}) has acknowledged epoch {decision.epoch} of query "
-            f"{claim.query.name!r} and now holds {has}: it lost what it had acknowledged (restored "
-            "from an old backup, a replica took over that had not got it, a power cut with "
-            "settings that allow it, or its ledger was emptied). Its rows of the epochs between "
-            "are missing, and the source will not give them again. Restore the target; or start "
-            f"over with a new checkpoint: {sink.capabilities.start_over}; or go on without those "
-            f'rows with start(..., drop=["{sink.name}"]), once. {_NOTHING}'
-        )
-    return tuple(dropped)
+    if claim is None:
+        return {}
+    newer = decision is not None and decision.generation == claim.generation
+    return {**claim.sources, **decision.sources} if newer and decision else claim.sources
+
+
+def check_sources(
+    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING
+) -> None:
+    """What is read must be the thing that the offsets were counted in.
+
+    The offsets of a topic that was deleted and made again say nothing of the new one: rows below
+    them would never be read.
+    """
+    known = known_sources(state)
+    for source, instance in now.items():
+        if known.get(source, instance) != instance:
+            raise WrongCheckpoint(
+                f"query {name!r} reads {source}, which was deleted and made again (its id was "
+                f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
+                "to the old one, and rows of the new one that lie below them would never be read. "
+                "Start with a new checkpoint folder and the positions that you want, and with "
+                f"sinks that were emptied or that may take its rows as new ones. {meaning}"
+            )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.decisions import Claim, DecisionLog
 from beadline.errors import BadSink, BeadlineError, CommitFailed
-from beadline.ids import QueryId
+from beadline.ids import PartId, QueryId
 from beadline.protocol.commit import Helpers
-from beadline.protocol.identity import EXACTLY_ONCE, published
+from beadline.protocol.identity import EXACTLY_ONCE, known_sources, published
+from beadline.protocol.targets import Found
 from beadline.sink import BoundSink, Prepared
 
 
@@ -24,7 +25,8 @@ def claim(
     mode: str,
     sinks: Sequence[BoundSink],
     base: int,
-    dropped: tuple[str, ...],
+    found: Found,
+    sources: Mapping[str, str],
     now_ms: int,
 ) -> int:
     """Take the next slot for a new generation; return its number."""
@@ -43,8 +45,10 @@ def claim(
             at_ms=now_ms,
             host=socket.gethostname(),
             pid=os.getpid(),
-            dropped=dropped,
+            dropped=tuple(sorted(found.dropped)),
             published=published(log.state, base),
+            histories=tuple(found.histories),
+            sources={**known_sources(log.state), **sources},
         )
     )
     reach("claim.after")
@@ -81,16 +85,20 @@ Wanted = Callable[[Prepared[Any]], bool]
 def sweep(
     query: QueryId,
     sinks: Collection[BoundSink],
+    ids: Collection[PartId],
     named: Sequence[Prepared[Any]],
     wanted: Wanted,
     helpers: Helpers,
 ) -> int:
-    """Abort the parts in doubt that are ``wanted``, but for those ``named`` by a decision.
+    """Abort the parts in doubt that are ``wanted``, but for those that a decision names.
+
+    A sink sweeps its own, and those of names that are gone from the query: nobody else will
+    (rule 27). ``ids`` are the decision's, ``named`` those of them that a sink can read.
 
     Only after our own claim holds a slot: before that, a part in doubt may be decided by
     somebody else the moment after we looked. Return how many there were.
     """
-    ids = {part.id for part in named}
+    names = {sink.name for sink in sinks}
 
     def is_decided(part: Prepared[Any]) -> bool:
         # A sink may be unable to tell which part it is, and still name the thing itself.
@@ -98,9 +106,8 @@ def sweep(
 
     def one(sink: BoundSink) -> int:
         try:
-            orphans = [
-                part for part in sink.sink.in_doubt(query) if wanted(part) and not is_decided(part)
-            ]
+            found = [p for p in sink.sink.in_doubt(query) if wanted(p) and not is_decided(p)]
+            orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
             if orphans:
                 sink.sink.abort(orphans)
         except BeadlineError:

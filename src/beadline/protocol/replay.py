@@ -17,6 +17,7 @@ from beadline.ids import PartId
 from beadline.protocol.decide import Times, decide, stored_parts
 from beadline.protocol.engine import Batch
 from beadline.protocol.identity import check_offsets, given_up
+from beadline.protocol.targets import previous_epochs
 from beadline.sink import BoundSink, Prepared
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def replay(
         parts,
         decision.parts,
         Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
+        previous_epochs(coordinator.log.state, coordinator.sinks, replay=True),
+        decision.sources,
         replays=decision.replays + 1,
     )
     coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
@@ -136,8 +139,8 @@ def _match(
                 f"{where}, sink {sink.name!r}: {len(gone)} parts are gone from the outside system "
                 "(deleted by somebody else?), and this sink keeps no checksum by which their rows "
                 "could be computed again and proven the same. Nothing was published and nothing is "
-                "dropped. Bring them back, or take the sink out and start once with "
-                f'drop=["{sink.name}"], which gives up its rows of this epoch.'
+                "dropped. Bring them back, or start once with "
+                f'drop=["{sink.name}@{part.id.epoch}"], which gives up its rows of this epoch.'
             )
         same = left.get(_content(part))
         if len(again) != len(old) or not same:

@@ -33,6 +33,10 @@ class SparkProgress:
         data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
         return None if data is None else hashlib.sha256(data).hexdigest()
 
+    def sources(self) -> dict[str, str]:
+        """Return which instance of each source is read now; see ``Progress``."""
+        return {}
+
     def forget_unfinished(self) -> None:
         """Remove the beginnings of a first epoch's offsets; only after our own claim.
 

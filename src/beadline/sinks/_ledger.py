@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId
-from beadline.sink import Seen
+from beadline.sink import Seen, check_previous
 
 LEDGER = "_beadline_ledger"
 
@@ -17,9 +17,11 @@ LEDGER = "_beadline_ledger"
 def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
     """Whether the ledger says that this epoch is already there; raise if it is another query's.
 
-    Epochs are committed in order, so a ledger at a newer epoch holds this one too.
+    Epochs are committed in order, so a ledger at a newer epoch holds this one too, and one that is
+    behind the epoch before was restored from an older copy, which raises too (rule 25).
     """
     if seen is None:
+        check_previous(epoch, None)
         return False
     if seen.incarnation != epoch.query.incarnation:
         raise WrongCheckpoint(
@@ -28,12 +30,12 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
             "cannot be known, so nothing was written. Stop one of the two; give it another name, "
             "or its old checkpoint back."
         )
-    return seen.epoch >= epoch.number
+    if seen.epoch >= epoch.number:
+        return True
+    check_previous(epoch, seen.epoch)
+    return False
 
 
 def way_out(sink: str) -> str:
     """Say what ends a decided epoch that the target does not take: giving its rows up, by name."""
-    return (
-        "Or take the sink out, or give it another name, and start once with "
-        f'drop=["{sink}"], which gives up its rows of this epoch.'
-    )
+    return f'Or start once with drop=["{sink}"], which gives up its rows of this epoch.'

@@ -20,7 +20,17 @@ from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import BadSink
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    check_previous,
+)
 
 PARTS, LEDGER = "parts", "ledger"
 SCHEMA = pa.schema([("row", pa.string())])
@@ -47,6 +57,7 @@ class ModelServer:
     def __init__(self, target: str) -> None:
         """Begin empty."""
         self.target = target
+        self.instance = ""
         _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
@@ -126,6 +137,7 @@ class ModelSink(Sink[ModelCommittable]):
             expires=self.kind == PARTS,
             publishes=self.publishes,
             remembers=True,
+            instance=self.server.instance,
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
@@ -152,6 +164,8 @@ class ModelSink(Sink[ModelCommittable]):
         """Show the parts: one by one, or all with the ledger in one act."""
         if self.kind == LEDGER:
             return self.commit_with_ledger(epoch, parts)
+        if not all(part.id in self.server.visible for part in parts):
+            self.check_previous(epoch)
         outcomes: dict[PartId, Outcome] = {}
         for part in parts:
             if outcomes:
@@ -184,6 +198,7 @@ class ModelSink(Sink[ModelCommittable]):
             return CommitResult(lost)
         else:
             outcome = Outcome.COMMITTED
+            self.check_previous(epoch)
             for part, rows in staged.items():
                 self.server.show(part, rows or ())
             self.server.remember(epoch)
@@ -191,6 +206,12 @@ class ModelSink(Sink[ModelCommittable]):
         for part in staged:
             self.server.prepared.pop(part, None)
         return CommitResult.all(parts, outcome)
+
+    def check_previous(self, epoch: EpochId) -> None:
+        """Rule 25: what it acknowledged must still be there, or it writes nothing."""
+        seen = self.server.seen.get(epoch.query.name)
+        ours = seen is not None and seen.incarnation == epoch.query.incarnation
+        check_previous(epoch, seen.epoch if seen and ours else None)
 
     def is_late(self, epoch: EpochId) -> bool:
         """Whether the ledger holds this epoch, or a newer one."""

@@ -131,6 +131,7 @@ class ModelWorld:
         """Begin with nothing but an endless source."""
         self.setting = setting or Setting()
         self.store = ModelStore()
+        self.source = "first"
         self.planned: dict[int, tuple[int, int]] = {}
         self.committed: set[int] = set()
         self.state: dict[int, int] = {0: 0}
@@ -155,6 +156,10 @@ class ModelWorld:
         """Return the digest of an epoch in Spark's offset log."""
         span = self.planned.get(epoch)
         return None if span is None else f"{span[0]}-{span[1]}"
+
+    def sources(self) -> dict[str, str]:
+        """Return which instance of the source is read."""
+        return {"source": self.source}
 
     def bound(self, names: Collection[str] = ()) -> list[BoundSink]:
         """Return the query's sinks, or only those with these names."""

@@ -1,0 +1,309 @@
+"""Targets: what the log knows of every sink, and whether what is there now fits it.
+
+A sink that was taken out and put back has a hole; one that was restored from an older copy lacks
+what it had acknowledged; one that was deleted and made again lacks everything. Nothing of that
+shows in the rows that come next, so each start compares, before the claim, and refuses what does
+not fit unless the operator gives the missing rows up by name (rules 5 and 25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from beadline.decisions import Decision, LogState, SinkHistory
+from beadline.errors import BadSetting, CheckpointProblem
+from beadline.ids import QueryId
+from beadline.protocol.identity import NOTHING, given_up
+from beadline.sink import BoundSink
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """What an operator gives up: a sink's rows, or those of one decided epoch (``name@epoch``)."""
+
+    names: frozenset[str]
+    epochs: frozenset[tuple[str, int]]
+
+    @classmethod
+    def parse(cls, words: Collection[str]) -> Drop:
+        """Read ``drop=``."""
+        if isinstance(words, str):
+            words = (words,)
+        names, epochs = set(), set()
+        for word in words:
+            name, at, epoch = str(word).partition("@")
+            if at and not (epoch.isascii() and epoch.isdigit()):
+                raise BadSetting(
+                    f"drop={word!r}: behind the @ stands the number of a decided epoch, as in "
+                    f'drop=["{name}@17"]. {NOTHING}'
+                )
+            if at:
+                epochs.add((name, int(epoch)))
+            else:
+                names.add(name)
+        return cls(frozenset(names), frozenset(epochs))
+
+    def check_known(self, known: Collection[str], settled: int) -> None:
+        """A name that nobody knows is a mistake, and so is an epoch that is still to come."""
+        for name in sorted(self.names | {name for name, _ in self.epochs}):
+            if name not in known:
+                raise BadSetting(
+                    f"drop={name!r}: neither this query nor its decision log knows a sink of that "
+                    f"name. Known: {', '.join(sorted(known)) or 'none'}. {NOTHING}"
+                )
+        for name, epoch in sorted(self.epochs):
+            if epoch > settled:
+                raise BadSetting(
+                    f'drop="{name}@{epoch}": the newest decided epoch is {settled}, and only what '
+                    f"was decided can be given up. {NOTHING}"
+                )
+
+
+@dataclass
+class Found:
+    """What a start has found: the histories for its claim, and what there is to tell."""
+
+    histories: list[SinkHistory] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+    given_up: dict[str, list[Span]] = field(default_factory=dict)
+    added: dict[str, int] = field(default_factory=dict)
+
+    def give_up(self, name: str, span: Span) -> None:
+        """Note epochs whose rows a sink will never have."""
+        self.given_up.setdefault(name, []).append(span)
+
+
+def known_histories(state: LogState) -> tuple[SinkHistory, ...]:
+    """Return what the newest claim knows; one of version 1 knew names and targets only."""
+    if state.claim is None:
+        return ()
+    if state.claim.histories:
+        return state.claim.histories
+    return tuple(SinkHistory(name, target) for name, target in state.claim.sinks.items())
+
+
+def history_of(state: LogState, name: str, target: str) -> SinkHistory | None:
+    """Return what is known of a sink at one target."""
+    for known in known_histories(state):
+        if (known.name, known.target) == (name, target):
+            return known
+    return None
+
+
+def held_before(state: LogState, known: SinkHistory) -> int:
+    """Return the newest epoch with rows, before the newest decision, that a sink must hold.
+
+    What a later claim says overrules the decision: an operator may have given rows up in between.
+    """
+    claim, decision = state.claim, state.decision
+    if known.until is None and claim and decision and decision.generation == claim.generation:
+        return decision.previous.get(known.name, -1)
+    return known.holds
+
+
+def held(state: LogState, known: SinkHistory) -> int:
+    """Return the same where the newest decision is finished."""
+    claim, decision = state.claim, state.decision
+    if claim is None or decision is None or known.until is not None:
+        return known.holds
+    # Finished before the claim, it is in what the claim says.
+    counted = decision.generation < claim.generation and decision.epoch <= claim.base
+    given = known.name in given_up(state, decision) or decision.epoch < known.since
+    rows = any(part.rows for part in decision.sinks.get(known.name, ()))
+    return decision.epoch if rows and not counted and not given else held_before(state, known)
+
+
+def previous_of(state: LogState, sink: BoundSink) -> int:
+    """Return ``EpochId.previous`` for committing the newest decision to a sink."""
+    known = history_of(state, sink.name, sink.capabilities.target)
+    return -1 if known is None else held_before(state, known)
+
+
+def previous_epochs(
+    state: LogState, sinks: Sequence[BoundSink], replay: bool = False
+) -> dict[str, int]:
+    """Return, for the next decision, what each sink must hold by then.
+
+    A replay decides the newest epoch again, so that what came before it stays the same.
+    """
+    found = {}
+    for sink in sinks:
+        known = history_of(state, sink.name, sink.capabilities.target)
+        epoch = -1 if known is None else (held_before if replay else held)(state, known)
+        if epoch >= 0:
+            found[sink.name] = epoch
+    return found
+
+
+def check_targets(
+    query: QueryId,
+    state: LogState,
+    pending: Decision | None,
+    settled: int,
+    sinks: Sequence[BoundSink],
+    words: Collection[str],
+) -> Found:
+    """Compare every sink with what the log knows of it; ``settled`` is the newest certain epoch."""
+    drop = Drop.parse(words)
+    known = known_histories(state)
+    names = {one.name for one in known} | {sink.name for sink in sinks}
+    names |= {*(pending.sinks if pending else ())}
+    drop.check_known(names, settled)
+    found = Found()
+    if pending is not None and state.claim is not None:
+        found.dropped |= given_up(state, pending)
+    here = {(sink.name, sink.capabilities.target) for sink in sinks}
+    _check_gone(state, pending, sinks, drop, found)
+    for one in known:
+        if (one.name, one.target) not in here:
+            found.histories.append(_taken_out(state, pending, settled, one, found))
+    for sink in sinks:
+        found.histories.append(_check_sink(query, state, pending, settled, sink, drop, found))
+    return found
+
+
+def _check_gone(
+    state: LogState,
+    pending: Decision | None,
+    sinks: Sequence[BoundSink],
+    drop: Drop,
+    found: Found,
+) -> None:
+    """A decided epoch's sinks must still be there, at the same targets, or be dropped by name."""
+    if pending is None or state.claim is None:
+        return
+    here = {sink.name: sink.capabilities.target for sink in sinks}
+    for name, parts in pending.sinks.items():
+        target = state.claim.sinks.get(name, "")
+        if name in found.dropped or not parts or (target and here.get(name) == target):
+            continue
+        if name not in drop.names and (name, pending.epoch) not in drop.epochs:
+            what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
+            raise CheckpointProblem(
+                f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
+                "rows would never show there. Start once more with that sink, or give its rows up "
+                f'with start(..., drop=["{name}"]). {NOTHING}'
+            )
+        found.dropped.add(name)
+        found.give_up(name, (pending.epoch, pending.epoch))
+
+
+def _taken_out(
+    state: LogState, pending: Decision | None, settled: int, known: SinkHistory, found: Found
+) -> SinkHistory:
+    """Keep what is known of a sink that is not there: it may come back."""
+    if known.until is not None:
+        return known
+    holds = held(state, known) if pending is None else held_before(state, known)
+    missing = set(known.missing)
+    if pending is not None and known.name in found.dropped:
+        missing.add((pending.epoch, pending.epoch))
+    return replace(known, until=settled, holds=holds, missing=tuple(sorted(missing)))
+
+
+def _check_sink(
+    query: QueryId,
+    state: LogState,
+    pending: Decision | None,
+    settled: int,
+    sink: BoundSink,
+    drop: Drop,
+    found: Found,
+) -> SinkHistory:
+    """Compare one sink with its history, and return the history that the claim will hold."""
+    name, target = sink.name, sink.capabilities.target
+    kind = getattr(sink.sink.committable, "__name__", "")
+    now = SinkHistory(name, target, kind, sink.capabilities.instance, settled + 1)
+    known = history_of(state, name, target)
+    if known is None:
+        if state.claim is not None and settled >= 0:
+            found.added[name] = settled + 1
+        return now
+    if known.instance and now.instance and known.instance != now.instance:
+        _accept(drop, sink, (known.since, settled), found, _remade(known, now))
+        return now
+    holds = held(state, known) if pending is None else held_before(state, known)
+    missing = list(known.missing)
+    if known.until is not None and known.until < settled:
+        hole = (known.until + 1, settled)
+        _accept(drop, sink, hole, found, f"it was taken out of the query after epoch {known.until}")
+        missing.append(hole)
+    if sink.capabilities.remembers and holds >= 0:
+        seen = sink.sink.last_seen(query)
+        has = seen.epoch if seen is not None else -1
+        if has < holds:
+            _accept(drop, sink, (has + 1, holds), found, _restored(holds, has))
+            missing.append((has + 1, holds))
+            holds = has
+    if pending is not None and pending.sinks.get(name) and name not in found.dropped:
+        _check_pending(pending, known, sink, kind, drop, found)
+    if pending is not None and name in found.dropped:
+        missing.append((pending.epoch, pending.epoch))
+    spans = tuple(sorted(set(missing)))
+    return replace(
+        now, instance=now.instance or known.instance, since=known.since, holds=holds, missing=spans
+    )
+
+
+def _check_pending(
+    pending: Decision, known: SinkHistory, sink: BoundSink, kind: str, drop: Drop, found: Found
+) -> None:
+    """A decided epoch that is not finished: given up by name, or its parts must be readable."""
+    name, epoch = sink.name, pending.epoch
+    one = f'drop=["{name}@{epoch}"]'
+    if (name, epoch) in drop.epochs or (name in drop.names and name not in found.given_up):
+        if (name, epoch) not in drop.epochs and known.missing:
+            # Left in the code, it would give rows up after every crash without a word.
+            raise CheckpointProblem(
+                f'drop=["{name}"] has been used before: sink {name!r} lacks '
+                f"{epochs_text(known.missing)}. Now epoch {epoch} is decided for it and not yet "
+                f"finished. Take drop= out to finish it, or give it up too with {one}. {NOTHING}"
+            )
+        found.dropped.add(name)
+        found.give_up(name, (epoch, epoch))
+    elif known.kind and known.kind != kind:
+        raise CheckpointProblem(
+            f"epoch {epoch} is decided for sink {name!r} ({known.target}) as {known.kind}, and the "
+            f"sink of that name is now of another kind ({kind}), which cannot finish it. Start "
+            "once with the sink as it was, which finishes the epoch, and change it then; or give "
+            f"its rows of this epoch up with start(..., {one}). {NOTHING}"
+        )
+
+
+def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> None:
+    """Refuse a sink that lacks epochs, unless it was named: then say what it lacks."""
+    if sink.name in drop.names:
+        found.give_up(sink.name, span)
+        return
+    raise CheckpointProblem(
+        f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
+        f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
+        f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
+        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING}'
+    )
+
+
+def _restored(holds: int, has: int) -> str:
+    now = "nothing of this query" if has < 0 else f"epoch {has}"
+    return (
+        f"it has acknowledged epoch {holds} and now holds {now}, so it lost what it had "
+        "acknowledged (restored from an older backup, a replica took over that had not received "
+        "it, a power cut with settings that allow it, or its ledger was emptied)"
+    )
+
+
+def _remade(known: SinkHistory, now: SinkHistory) -> str:
+    return (
+        f"it was deleted and made again (its id was {known.instance} and is now {now.instance}), "
+        "so everything that this query had written there is gone"
+    )
+
+
+def epochs_text(spans: Collection[Span]) -> str:
+    """Return epochs for people: ``epoch 3``, or ``epochs 3, 7 to 9``."""
+    one = len(spans) == 1 and all(first == last for first, last in spans)
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+    return f"{'epoch' if one else 'epochs'} {shown}"
