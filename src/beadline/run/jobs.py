@@ -22,7 +22,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -135,8 +135,49 @@ def _open_python(file: Path) -> JobFile:
         raise UsageError(f"{file}{line}: this is not Python: {error}. {_NOTHING}") from error
     except OSError as error:
         raise UsageError(f"job file {file} cannot be read: {error}. {_NOTHING}") from error
+    _check_defines_job(file, tree)
     make_importable(str(file.resolve().parent))
     return JobFile(file, _conf(file, tree))
+
+
+def _check_defines_job(file: Path, tree: ast.Module) -> None:
+    """Look for ``job`` without running the file: nobody should wait for Spark to be told.
+
+    It is found again, for certain, in the module that was run.
+    """
+    functions = []
+    for node in _of_module(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "job":
+            functions.append(node)
+        elif _may_define_job(node):
+            return
+    if not functions:
+        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+    taken = functions[-1].args
+    few = len(taken.posonlyargs) + len(taken.args)
+    if not functions[-1].decorator_list and not few and taken.vararg is None:
+        raise UsageError(
+            f"{file}:{functions[-1].lineno}: job must take one argument, the Spark session: "
+            f"{_EXAMPLE}. {_NOTHING}"
+        )
+
+
+def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is run when the file is loaded; the bodies of functions and classes are not."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_module(node)
+
+
+def _may_define_job(node: ast.AST) -> bool:
+    """Whether a statement gives the name ``job`` to something, or may for all that can be seen."""
+    if isinstance(node, ast.alias):
+        return node.name == "*" or (node.asname or node.name.partition(".")[0]) == "job"
+    if isinstance(node, ast.Name):
+        stored = isinstance(node.ctx, ast.Store) and node.id == "job"
+        return stored or node.id in ("globals", "exec", "setattr", "vars", "locals")
+    return isinstance(node, ast.AsyncFunctionDef | ast.ClassDef) and node.name == "job"
 
 
 def load_job(file: JobFile) -> Job:
