@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from beadline.chaos.points import reach
 from beadline.committable import Committable
-from beadline.errors import BadSink
+from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import (
     Capabilities,
@@ -58,6 +58,7 @@ class ModelServer:
         """Begin empty."""
         self.target = target
         self.instance = ""
+        self.stuck: Sequence[int] = ()  # epochs that it will never take
         _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
@@ -162,6 +163,8 @@ class ModelSink(Sink[ModelCommittable]):
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         """Show the parts: one by one, or all with the ledger in one act."""
+        if epoch.number in self.server.stuck:
+            raise CommitFailed(f"the model never takes epoch {epoch.number}")
         if self.kind == LEDGER:
             return self.commit_with_ledger(epoch, parts)
         if not all(part.id in self.server.visible for part in parts):
