@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +149,23 @@ def test_at_least_once_on_a_file_system_without_a_rule(spark: SparkSession, tmp_
         assert query.awaitTermination(60)
         assert sorted(row["id"] for row in MemorySink.rows("view")) == ids
         ids += write_input(tmp_path / "in", 1, first=first)
+
+
+# -- a Spark that does not start
+
+
+def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text('CHECKPOINT = "c"\ndef job(spark): ...\n')
+    command = [sys.executable, "-m", "beadline", "run", str(job), "--conf", "spark.master=nope"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"UsageError: {job}: Spark did not start: ")
+    assert "epoch" not in last
+    assert "Master must either be yarn" in done.stderr  # Spark's own words
 
 
 # -- options of sources, whoever makes the frame

@@ -51,6 +51,42 @@ def test_no_job_is_told_without_spark(
     assert "defines no job. Add: def job(spark)" in str(done.exception)
 
 
+TOML = """
+[sources.orders]
+type = "files"
+path = "in"
+format = "json"
+schema = "id long"
+
+[[queries]]
+name = "rows"
+sql = "SELECT id FROM orders"
+
+[[queries.sinks]]
+type = "sqlite"
+path = "o.db"
+table = "t"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("orders.py", "def job(spark): ...", "orders.py: no checkpoint"),
+        ("orders.toml", TOML, "orders.toml:8: queries: no checkpoint"),
+    ],
+)
+def test_no_checkpoint_is_told_without_spark(
+    name: str, text: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    file = tmp_path / name
+    file.write_text(text)
+    done = CliRunner().invoke(app, ["run", str(file)])
+    assert isinstance(done.exception, UsageError)
+    assert where in str(done.exception)
+
+
 def test_a_wrong_signature_is_told_without_spark(tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     file.write_text("x = 1\ndef job(): ...")
@@ -63,3 +99,22 @@ def test_what_may_define_one_is_run_to_see(what: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     file.write_text(MAY_DEFINE[what])
     assert open_job(file).path == file
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('CHECKPOINT = "c"', True),
+        ("from settings import CHECKPOINT", True),
+        ("from settings import *", True),
+        ("if True:\n    CHECKPOINT = make()", True),
+        ('checkpoint = "c"', False),
+        ("def f():\n    CHECKPOINT = 1", False),
+    ],
+)
+def test_a_checkpoint_that_may_be_named_is_looked_for_later(
+    text: str, named: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text(f"def job(spark): ...\n{text}\n")
+    assert (open_job(file).no_checkpoint is None) == named

@@ -49,7 +49,7 @@ def test_a_fine_run() -> None:
     assert made.fine
     assert (made.kills, made.faults) == (3, 2)
     text = text_of(made)
-    assert "3 times kill -9" in text
+    assert "3 kills with -9, 2 faults in all" in text
     assert "not reached: out of time" in text
 
 

@@ -139,13 +139,13 @@ def check_options(source: str, names: Iterable[str], where: str) -> None:
     for name, meant in unknown(source, names):
         if meant is not None:
             raise BadSetting(
-                f"{where}: option {name!r} is none of the {source} source, and Spark would ignore "
-                f"it without a word. Did you mean {meant!r}? Nothing was written."
+                f"{where}: Spark's {source} source has no option {name!r}, and would ignore it "
+                f"silently. Did you mean {meant!r}? Nothing was written."
             )
         if "." not in name:  # with one, it is a setting of a file system or of a client library
             logger.warning(
-                "%s: Spark's %s source knows no option %r, as far as Beadline knows, and ignores "
-                "what it does not know",
+                "%s: Spark's %s source has no option %r that Beadline knows of, and Spark ignores "
+                "options that it does not know",
                 where,
                 source,
                 name,

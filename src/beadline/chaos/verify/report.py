@@ -261,8 +261,8 @@ def sentence(report: Report) -> str:
         )
     rows = ", ".join(f"{name} {count:,}" for name, count in report.rows.items())
     return (
-        f"{report.kills} times kill -9, {report.faults} faults in all, and the sinks show what an "
-        f"undisturbed run shows ({rows})."
+        f"{_times(report.kills, 'kill')} with -9, {_times(report.faults, 'fault')} in all, and the "
+        f"sinks show what an undisturbed run shows ({rows})."
     )
 
 
