@@ -44,7 +44,7 @@ from beadline.sinks._sqlite_check import (
 )
 from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, quoted, values_of
 from beadline.sinks._sqlite_refused import without_refused
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,8 +247,9 @@ class SqliteSink(Sink[StagedPart]):
         self._staging.discard(parts)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too."""
-        return self._staging.in_doubt(query)
+        """Return what is staged, half-written files too; also for other tables of this file."""
+        staging = self._staging
+        return staging.in_doubt(query, folders_in(staging.folder.rpartition("/")[0]))
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
