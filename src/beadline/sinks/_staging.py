@@ -48,6 +48,11 @@ class StagedPart(Committable):
     size_bytes: int
     sha256: str
 
+    @property
+    def rows_held(self) -> int | None:
+        """What was staged."""
+        return self.rows
+
 
 @dataclass(frozen=True)
 class Staging:
