@@ -186,6 +186,14 @@ def test_a_sink_put_back_has_a_hole() -> None:
     assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
 
 
+def test_a_hole_of_one_epoch_is_a_hole() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    drive(world, names=["parts0"], epochs=2)
+    with refused(world, "Its rows of epoch 1 are missing", CheckpointProblem):
+        run(world, 3)
+
+
 def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
     world = ModelWorld()
     drive(world, names=["parts0"], epochs=2)

@@ -55,7 +55,6 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     query: StreamingQuery | None = None  # Spark's, once it has started
-    attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
@@ -92,6 +91,7 @@ class SparkBatch:
         self._frame = self._given = frame
         self._number = number
         self._checked = False
+        self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(engine.progress.sync, number)
         if engine.progress.topics is not None:
@@ -261,7 +261,7 @@ class SparkBatch:
         self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
     ) -> Acks:
         observed = Observation()
-        part, refusals = keeping(ticket.part(0, next(self._engine.attempts)), refusing)
+        part, refusals = keeping(ticket.part(0, next(self._attempts[ticket.sink])), refusing)
         frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
         committable = sink.prepare(frame, part)
         rows = observed.get["rows"] - len(refusals)

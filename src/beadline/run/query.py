@@ -45,6 +45,7 @@ from beadline.stream import Stream
 SWEEP_AGAIN_S = 15.0
 STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
 _starting = threading.Lock()
+_NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
 class Query:
@@ -71,6 +72,17 @@ class Query:
         self._query: StreamingQuery | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
+
+    def __repr__(self) -> str:
+        """Which query it is, which start of it, and how it is."""
+        if self._query is None:
+            state = "not started"
+        elif self._query.isActive:
+            state = "running"
+        else:
+            failure = self.exception()
+            state = "ended" if failure is None else f"failed: {type(failure).__name__}"
+        return f"<Query {self.name!r}, generation {self.generation}, {state}>"
 
     # -- what a user calls, under Spark's own names
 
@@ -172,6 +184,7 @@ class Query:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
+            self._in_epoch(error, number)
             self._interrupted = self._stopping
             if not self._stopping:  # stop() has something to settle first
                 # Where losers are left, a sweep has failed: it would only fail again.
@@ -184,6 +197,20 @@ class Query:
             raise EpochFailed(str(error)[:300]) from None
         finally:
             self._patience.ended()
+
+    def _in_epoch(self, error: BaseException, number: int) -> None:
+        """Say of an error that a start raises too what it means in the midst of a run."""
+        if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
+            return
+        decision = self._coordinator.log.state.decision
+        if self._coordinator.mode != str(Guarantee.EXACTLY_ONCE):
+            means = f"The next start computes epoch {number} again"
+        elif decision is not None and decision.epoch >= number:
+            means = f"Epoch {number} is decided, and the next start finishes it"
+        else:
+            means = f"Nothing of epoch {number} is decided, and the next start computes it again"
+        means += "; epochs before it are committed"
+        error.args = (str(error).replace(f"{_NOTHING}..", f"{_NOTHING}.").replace(_NOTHING, means),)
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
@@ -280,8 +307,8 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
     """Make the log's folder: the first thing that is written."""
     if keep < 1:
         raise BadSetting(f"keep= is the number of records to retain, at least 1, not {keep}")
-    store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
     try:
+        store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
         store.make_folder()
     except Exception as error:
         raise CheckpointProblem(
