@@ -174,15 +174,24 @@ def test_a_sink_put_back_has_a_hole() -> None:
     """Which epochs it lacks is said; going on takes a word, and that word is remembered."""
     world = ModelWorld()
     run(world, 1)
-    drive(world, names=["parts0"], epochs=3)
+    assert told(listening(world, names=["parts0"], epochs=3), "removed") == [{"sink": "ledger1"}]
+    assert not told(listening(world, names=["parts0"], epochs=3), "removed")
     hole = r"taken out of the query after epoch 0. Its rows of epochs 1 to 2 are missing"
     with refused(world, hole, CheckpointProblem):
         run(world, 4)
     events = listening(world, drop=["ledger1"], epochs=4)
     assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 1 to 2"}]
-    run(world, 5)
+    assert told(listening(world, epochs=5), "claimed")[0]["lacks"] == {"ledger1": "epochs 1 to 2"}
     rows = [row for epoch in (0, 3, 4) for row in world.rows(epoch)]
     assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
+
+
+def test_a_hole_of_one_epoch_is_a_hole() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    drive(world, names=["parts0"], epochs=2)
+    with refused(world, "Its rows of epoch 1 are missing", CheckpointProblem):
+        run(world, 3)
 
 
 def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
@@ -190,7 +199,7 @@ def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
     drive(world, names=["parts0"], epochs=2)
     events = listening(world, epochs=3)
     assert [e.epoch for e in events if e.kind == "added"] == [2]
-    assert told(events, "claimed") == [{"sinks": {"parts0": 0, "ledger1": 2}}]
+    assert told(events, "claimed") == [{"since": {"parts0": 0, "ledger1": 2}, "lacks": {}}]
     assert not told(listening(world, epochs=4), "added")
 
 

@@ -125,9 +125,6 @@ class Coordinator:
                 )
             except Fenced:
                 continue
-            self.tell(
-                "claimed", sinks={h.name: h.since for h in found.histories if h.until is None}
-            )
             self.tell_found(found, pending)
             return pending
         raise Fenced(
@@ -158,13 +155,24 @@ class Coordinator:
         return all(part.checksum is not None for part in lost.get(sink.name, ()))
 
     def tell_found(self, found: Found, pending: Decision | None) -> None:
-        """Say which rows a sink will never have; nothing later shows it."""
+        """Say from where each sink has rows, and which it will never have; rows do not show it."""
+        here = [one for one in found.histories if one.until is None]
+        lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}
+        self.tell("claimed", since={one.name: one.since for one in here}, lacks=lacks)
         for name, epoch in found.added.items():
             self.tell("added", epoch, sink=name)
             logger.warning(
                 "query %s: sink %s is new and has rows from epoch %s on; those of earlier epochs "
                 "are not in it",
                 *(self.name, name, epoch),
+            )
+        for name, target in found.removed.items():
+            self.tell("removed", sink=name)
+            logger.warning(
+                "query %s: sink %s (%s) is not among the sinks any more. If a crash left something "
+                "prepared there, it is aborted only where another sink of this query uses the same "
+                "system: else start once more with that sink",
+                *(self.name, name, target),
             )
         for name, spans in found.given_up.items():
             epochs = epochs_text(spans)

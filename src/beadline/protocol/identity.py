@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from beadline.decisions import Decision, LogState
 from beadline.errors import WrongCheckpoint
+from beadline.files import same_folder
 from beadline.ids import QueryId
 from beadline.protocol.engine import Progress
 from beadline.sink import BoundSink, Guarantee
@@ -39,7 +40,8 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
             f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
             f"query a checkpoint folder of its own, or its old name back. {NOTHING}"
         )
-    if query.checkpoint != checkpoint:
+    # A link is another name of the folder, not a copy: the name in the log still leads here.
+    if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may go on from the same place, which would double every row. "

@@ -74,6 +74,7 @@ class Found:
     dropped: set[str] = field(default_factory=set)
     given_up: dict[str, list[Span]] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
 
     def give_up(self, name: str, span: Span) -> None:
         """Note epochs whose rows a sink will never have."""
@@ -207,6 +208,7 @@ def _taken_out(
     """Keep what is known of a sink that is not there: it may come back."""
     if known.until is not None:
         return known
+    found.removed[known.name] = known.target
     holds = held(state, known) if pending is None else held_before(state, known)
     missing = set(known.missing)
     if pending is not None and known.name in found.dropped:
@@ -233,6 +235,8 @@ def _check_sink(
         return now
     if known.instance and now.instance and known.instance != now.instance:
         _accept(drop, sink, (known.since, settled), found, _remade(known, now))
+        if pending is not None and pending.sinks.get(name):
+            found.dropped.add(name)  # prepared for the old one, and given up with it
         return now
     holds = held(state, known) if pending is None else held_before(state, known)
     missing = list(known.missing)

@@ -52,7 +52,6 @@ class Engine:
     speculation: bool
     partitioning: Partitioning = field(default_factory=Partitioning)
     query: StreamingQuery | None = None  # Spark's, once it has started
-    attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
@@ -67,8 +66,10 @@ class Engine:
     )
 
     def close(self) -> None:
-        """End the thread, and leave the session as it was."""
+        """End the threads, and leave the session as it was."""
         self.syncing.shutdown(wait=False)
+        if self.progress.topics is not None:
+            self.progress.topics.close()
         with suppress(Exception):  # Spark is gone, and its settings with it
             self.partitioning.unpin()
 
@@ -88,8 +89,11 @@ class SparkBatch:
         self._number = number
         self._checked = False
         self._shared: Shared | None = None
+        self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(engine.progress.sync, number)
+        if engine.progress.topics is not None:
+            engine.progress.topics.begin(number)
 
     @property
     def number(self) -> int:
@@ -293,7 +297,7 @@ class SparkBatch:
     ) -> Acks:
         metrics = Observation()
         frame = self._rows_of(sink, ticket, refused, metrics)
-        part = ticket.part(0, next(self._engine.attempts))
+        part = ticket.part(0, next(self._attempts[ticket.sink]))
         acks = prepare_frame(sink.sink, frame, *keeping(part, refusing_of(sink, refused)))
         if self._shared is None or refused is not None:
             return acks

@@ -8,8 +8,9 @@ SQLite and Redis do: a whole epoch at once, with the ledger checked in the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -239,6 +240,11 @@ class ModelSink(Sink[ModelCommittable]):
         ]
         reach(IN_DOUBT)
         return found
+
+    def close(self, query: QueryId) -> Callable[[], None]:
+        """Look which parts are open, as Kafka's writers are; to end them aborts those."""
+        found = list(self.in_doubt(query))
+        return partial(self.abort, found)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the server remembers of the name."""
