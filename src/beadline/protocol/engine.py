@@ -99,6 +99,9 @@ class Batch(Protocol):
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
 
+    def reason(self, error: Exception) -> str:
+        """Say in one line what went wrong: the engine knows how to read its own errors."""
+
     def advance_state(self) -> None:
         """Run a stateful plan into nothing, so that its state moves on; nothing if stateless."""
 

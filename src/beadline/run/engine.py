@@ -26,6 +26,7 @@ from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import SparkProgress
 from beadline.run.checks import to_arrow
 from beadline.run.checksum import ORDERED, SUMMED, supported
+from beadline.run.failures import reason
 from beadline.run.partitioning import Partitioning
 from beadline.run.plan import is_narrow
 from beadline.run.prepared import prepare_frame, prepared_part, refused_rows, refusing_of
@@ -245,6 +246,10 @@ class SparkBatch:
         if engine.narrow and engine.query is not None and frame is self._given:
             plan = plan_of_epoch(engine.query, frame, self._number)
         return task.collect(frame, executed_plan(frame) if plan is None else plan), None
+
+    def reason(self, error: Exception) -> str:
+        """Say in one line why a job failed."""
+        return reason(error, self._given.sparkSession.sparkContext)
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""

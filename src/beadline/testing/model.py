@@ -173,6 +173,10 @@ class ModelBatch:
         rows_taken = sum(map(len, rows_of)) - len(found)
         return Acks((), len(rows_of), refused=tuple(found), published=rows_taken)
 
+    def reason(self, error: Exception) -> str:
+        """There is nothing to it."""
+        return f"{type(error).__name__}: {error}"
+
     def advance_state(self) -> None:
         """Run a stateful plan into nothing."""
         if self.world.setting.stateful:
