@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 Setting = str | int | float | bool
 
+# Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
+MASTER = "local[*,4]"
+_ONE_ATTEMPT = "local[*]"  # Spark's own, when nobody says anything; the JVM tells it as if set
 DEFAULTS = {
-    # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
-    "spark.master": "local[*,4]",
+    "spark.master": MASTER,
     # A replay must cut an epoch into the same parts, and adaptive plans may cut it anew.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
@@ -130,6 +132,8 @@ def _settings(asked: dict[str, str]) -> SparkConf:
     # settled at its start: start it with what was asked for, then look.
     SparkContext._ensure_initialized(conf=explicit)
     settings = SparkConf().setAll(list(asked.items()))
+    if "spark.master" not in asked and settings.get("spark.master") == _ONE_ATTEMPT:
+        settings.setMaster(MASTER)
     for key, value in DEFAULTS.items():
         settings.setIfMissing(key, value)
     if len(tempfile.gettempdir()) <= UNIX_SOCKET_FOLDER_LENGTH_MAX:
