@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +29,7 @@ from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.protocol.recover import prepares
+from beadline.run import checks, failures
 from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
@@ -70,6 +72,7 @@ class Query:
         self._stopping = False
         self._settled = False
         self._query: StreamingQuery | None = None
+        self._context: SparkContext | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
 
@@ -128,35 +131,28 @@ class Query:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
-        try:
+        with self._telling():
             if self._spark.awaitTermination(timeout) is False:  # type: ignore[arg-type]
                 return False
-        except StreamingQueryException:
-            failure = self.exception()
-            if failure is not None:
-                self._close()
-                raise failure from None
         self._settle()
         self._close()
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until everything that is there now shows in every sink; for tests."""
-        try:
+        with self._telling():
             self._spark.processAllAvailable()
-        except StreamingQueryException:
-            failure = self.exception()
-            if failure is not None:
-                raise failure from None
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
-        if self._error is None and not self._spark.isActive:
-            self._error = self._spark_failure()  # of Spark itself; not to be hidden by this stop
-        self._stopping = True
         try:
+            if self._error is None and not self._spark.isActive:
+                self._error = self._spark_failure()  # not to be hidden by this stop
+            self._stopping = True
             self._spark.stop()
             self._settle()
+        except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
+            self._gone(error)
         finally:
             self._close()
 
@@ -169,11 +165,49 @@ class Query:
 
     def _spark_failure(self) -> BaseException | None:
         """What Spark itself failed over."""
-        return with_advice(self._spark.exception(), self.name)
+        try:
+            found = self._spark.exception()
+        except Exception as error:  # noqa: BLE001 (it is told whatever it is)
+            self._gone(error)
+            return self._error
+        return failures.explain(with_advice(found, self.name), self.name)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raise what ended the query in the words of whoever knows most of it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (raised on in any case)
+            if not isinstance(error, StreamingQueryException):
+                self._gone(error)
+            failure = self.exception()
+            if failure is not None:
+                self._close()
+                raise failure from None
+        ended = self._settled or self._stopping or self._error is not None
+        if not ended and failures.is_stopped(self._context):
+            self._error = failures.stopped(self.name)
+            self._close()
+            raise self._error
+
+    def _gone(self, error: Exception) -> None:
+        """Note that Spark itself is gone; raise the error on if it is not."""
+        stopped = failures.is_stopped(self._context)
+        if not stopped and not failures.is_gone(error):
+            raise error
+        # What a job of Spark's failed over is no news then.
+        if self._error is None or isinstance(self._error, PrepareFailed):
+            told = failures.stopped(self.name) if stopped else failures.explain(error, self.name)
+            self._error = told
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
-        with _not_adaptive(stream.frame.sparkSession):
+        session = stream.frame.sparkSession
+        self._context = session.sparkContext
+        decision = self._coordinator.log.state.decision
+        recorded = decision.settings if decision and self._coordinator.lost else {}
+        self._engine.partitioning.pin(session, recorded)
+        with _not_adaptive(session):
             self._query = self._engine.query = writer.foreachBatch(self._epoch).start()
         self._later.start()
 
@@ -182,6 +216,7 @@ class Query:
         self._patience.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
+            self._engine.partitioning.unpin(frame.sparkSession)
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._error = error
             self._in_epoch(error, number)
@@ -320,15 +355,16 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
 
 @contextmanager
 def _not_adaptive(session: SparkSession) -> Iterator[None]:
-    """Start a query with adaptive execution off: Spark clones the session's settings at start.
+    """Start a query without what would break it: Spark clones the session's settings at start.
 
-    Otherwise a replay could cut an epoch into other parts (rule 8).
+    With adaptive execution a replay could cut an epoch into other parts (rule 8).
     """
-    key = "spark.sql.adaptive.enabled"
     with _starting:
-        before = session.conf.get(key, "true")
-        session.conf.set(key, "false")
+        before = {key: str(session.conf.get(key, "true")) for key in checks.switched_off(session)}
         try:
+            for key in before:
+                session.conf.set(key, "false")
             yield
         finally:
-            session.conf.set(key, str(before))
+            for key, value in before.items():
+                session.conf.set(key, value)
