@@ -6,18 +6,21 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
 from beadline.chaos.points import hooked
 from beadline.errors import CheckpointProblem, TargetRestored, WrongCheckpoint
+from beadline.ids import PartId
+from beadline.sink import Part
 from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders
-from tests.spark.jobs import read, run, run_and_die, write_input
+from tests.spark.jobs import read, run, write_input
 
 CRASHES = (
     "decide.before",
@@ -145,16 +148,22 @@ def test_orphans_of_a_sink_that_was_renamed_are_rolled_back(
     log = Orders(postgres_server, "id bigint, k text, v bigint")
     sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how="prepared")
     query = log.schema.replace(" ", "-")
-    ids = write_input(tmp_path / "in", 2)
+    ids = write_input(tmp_path / "in", 1)
 
     def stream(name: str) -> Stream:
         return exactly_once(read(spark, tmp_path / "in"), query).to(sink, name=name)
 
     def prepared() -> int:
-        return len(log.run(f"SELECT FROM pg_prepared_xacts WHERE gid ~ '~{query}~'"))
+        return len(log.run(f"SELECT gid FROM pg_prepared_xacts WHERE gid ~ '~{query}~'"))
 
-    run_and_die(stream("warehouse"), tmp_path, "decide.before")
+    run(stream("warehouse"), tmp_path)
+    ((incarnation,),) = log.run(f'SELECT incarnation FROM "{log.schema}"._beadline_ledger')
+    # As a driver leaves it that is killed before it decides.
+    orphan = PartId(query, incarnation, "warehouse", 1, 1, 0, 0)
+    rows = pa.table({"id": [99], "k": ["k"], "v": [99]})
+    assert sink.prepare(iter(rows.to_batches()), Part(orphan)) is not None
     assert prepared() == 1
+    ids += write_input(tmp_path / "in", 1, first=1)
     run(stream("orders"), tmp_path)
     assert prepared() == 0
     assert sorted(row[0] for row in log.rows()) == ids

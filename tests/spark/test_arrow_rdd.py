@@ -82,7 +82,7 @@ def test_both_ways_give_the_same_rows_and_the_same_checksum(spark: SparkSession,
     function = pandas_udf(  # type: ignore[call-overload]
         told, ACK_TYPE, PythonEvalType.SQL_MAP_ARROW_ITER_UDF
     )
-    wanted = collect(frame, function(*(F.col(name) for name in frame.columns)))
+    wanted, _ = collect(frame, function(*(F.col(name) for name in frame.columns)))
     assert rows_of(found) == rows_of(wanted)
     assert [ack.rows for ack in found] == [13, 0, 14]
 

@@ -180,6 +180,7 @@ class FileSink(FrameSink[PendingFiles]):
         options = write_options(self.format, self.options)
         writer = writer.options(**{**local, **options, **_WRITER})
         writer.partitionBy(*self.partition_by).save(folder)
+        reach("files.written")
         found = walk(files, folder)
         try:
             rows, empty = watching.rows(folder, found)
