@@ -14,7 +14,8 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     ├── JavaProblem                     1   no Java, or one that Spark cannot use
     ├── JarsUnavailable                 1   jars are not here and cannot be fetched, or not in Spark
     ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
-    │   └── WrongCheckpoint                 made by another query, copied, deleted or rewound
+    │   ├── WrongCheckpoint                 made by another query, copied, deleted or rewound
+    │   └── PlannedByAnother                another driver replaced the positions of an epoch
     ├── LogProblem                      1
     │   ├── CorruptRecord                   a record of the decision log cannot be read
     │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
@@ -87,6 +88,10 @@ class CheckpointProblem(BeadlineError):
 
 class WrongCheckpoint(CheckpointProblem):
     """The checkpoint belongs to another query, or was copied, deleted or rewound."""
+
+
+class PlannedByAnother(CheckpointProblem):
+    """Another driver has replaced the source positions of an epoch; it is planned again."""
 
 
 class LogProblem(BeadlineError):

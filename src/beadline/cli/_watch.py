@@ -100,6 +100,7 @@ def _as_lines(event: Event) -> list[str]:
         "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
+        "spark restarted": "an older driver was in the way; Spark's query is started again",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
     }.get(event.kind)
     return [] if text is None else [text]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -19,11 +18,14 @@ from beadline.errors import (
     BeadlineError,
     CheckpointProblem,
     EpochFailed,
+    Fenced,
     LogProblem,
+    PlannedByAnother,
     PrepareFailed,
 )
 from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
+from beadline.protocol import identity
 from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
@@ -37,12 +39,12 @@ from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folder
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
+from beadline.run.spark_query import SparkQuery, is_conflict, start_settings
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
 STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
-_starting = threading.Lock()
 
 
 class Query:
@@ -66,7 +68,7 @@ class Query:
         self._interrupted = False
         self._stopping = False
         self._settled = False
-        self._query: StreamingQuery | None = None
+        self._started: SparkQuery | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
 
@@ -84,8 +86,8 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether Spark is still running it."""
-        return self._spark.isActive
+        """Whether Spark is still running it, or about to again."""
+        return not self._beneath.ended.is_set()
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
@@ -105,7 +107,7 @@ class Query:
     def exception(self) -> BaseException | None:
         """Return what ended the query: Beadline's error where there is one."""
         if self._error is None:
-            return None if self._stopping else self._spark.exception()
+            return None if self._stopping or self.isActive else self._spark.exception()
         # A job that stop() cancelled is no failure; what the protocol had to say still is.
         cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
             self._error, BeadlineError
@@ -114,10 +116,9 @@ class Query:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
-        try:
-            if self._spark.awaitTermination(timeout) is False:  # type: ignore[arg-type]
-                return False
-        except StreamingQueryException:
+        if not self._beneath.ended.wait(timeout):
+            return False
+        if self._beneath.failed is not None:
             failure = self.exception()
             if failure is not None:
                 self._close()
@@ -128,20 +129,27 @@ class Query:
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until everything that is there now shows in every sink; for tests."""
-        try:
-            self._spark.processAllAvailable()
-        except StreamingQueryException:
-            failure = self.exception()
-            if failure is not None:
-                raise failure from None
+        while True:
+            spark = self._spark
+            try:
+                return spark.processAllAvailable()
+            except StreamingQueryException:
+                while self.isActive and self._spark is spark:
+                    self._beneath.ended.wait(0.01)
+                if self.isActive:
+                    continue  # Spark was started again
+                failure = self.exception()
+                if failure is not None:
+                    raise failure from None
+                return None
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
-        if self._error is None and not self._spark.isActive:
+        if self._error is None and not self.isActive:
             self._error = self._spark.exception()  # of Spark itself; not to be hidden by this stop
         self._stopping = True
         try:
-            self._spark.stop()
+            self._beneath.stop()
             self._settle()
         finally:
             self._close()
@@ -149,15 +157,58 @@ class Query:
     # -- how it runs
 
     @property
+    def _beneath(self) -> SparkQuery:
+        assert self._started is not None, "the query has not started"
+        return self._started
+
+    @property
     def _spark(self) -> StreamingQuery:
-        assert self._query is not None, "the query has not started"
-        return self._query
+        return self._beneath.query
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
-        with _not_adaptive(stream.frame.sparkSession):
-            self._query = self._engine.query = writer.foreachBatch(self._epoch).start()
+        self._started = SparkQuery(
+            writer.foreachBatch(self._epoch),
+            stream.frame.sparkSession,
+            start_settings(stream.frame.sparkSession, self._coordinator.checkpoint),
+            self._judge,
+            self._engine.use,
+        )
+        self._started.start()
         self._later.start()
+
+    def _judge(self, error: BaseException, again: bool) -> None:
+        """Raise what the end of Spark's query means; return if Spark is to be started again."""
+        ours = self._error
+        if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
+            raise error
+        conflict = ours is not None or is_conflict(error)
+        self._error = self._fenced_instead(ours or error)
+        if isinstance(self._error, Fenced) or not (conflict and again):
+            raise self._error
+        try:
+            # Spark will read its checkpoint again, in which somebody else has written.
+            identity.check_progress(self._coordinator.log.state, self._engine.progress)
+        except BeadlineError as refused:
+            self._error = refused
+            raise
+        self._engine.planned.look()
+        self._coordinator.losers = True  # of an epoch that was prepared and not decided
+        self._error = None
+        self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+
+    def _fenced_instead(self, error: BaseException) -> BaseException:
+        """Whatever ended the query: where a newer start has taken over, that is the reason."""
+        if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
+            return error
+        try:
+            self._coordinator.log.check_newest()
+        except Fenced as fenced:
+            fenced.__cause__ = error
+            return fenced
+        except Exception:  # noqa: BLE001 (the log cannot be read: the first error says more)
+            return error
+        return error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
@@ -165,9 +216,10 @@ class Query:
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
-            self._error = error
             self._interrupted = self._stopping
-            if not self._stopping:  # stop() has something to settle first
+            self._error = error = error if self._stopping else self._fenced_instead(error)
+            # stop() has something to settle first, and so has a Spark that is started again.
+            if not (self._stopping or isinstance(error, PlannedByAnother)):
                 # Where losers are left, a sweep has failed: it would only fail again.
                 swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
                 if swept and self._holds_up:
@@ -176,12 +228,14 @@ class Query:
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
+        else:
+            self._beneath.carried_through()
         finally:
             self._patience.ended()
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
-        if self._query is None or not self._query.isActive:
+        if self._started is None or not self.isActive:
             return
         try:
             self._coordinator.sweep_later()
@@ -282,19 +336,3 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
             "folder that this user may write to. Nothing was written."
         ) from error
     return DecisionLog(store, keep)
-
-
-@contextmanager
-def _not_adaptive(session: SparkSession) -> Iterator[None]:
-    """Start a query with adaptive execution off: Spark clones the session's settings at start.
-
-    Otherwise a replay could cut an epoch into other parts (rule 8).
-    """
-    key = "spark.sql.adaptive.enabled"
-    with _starting:
-        before = session.conf.get(key, "true")
-        session.conf.set(key, "false")
-        try:
-            yield
-        finally:
-            session.conf.set(key, str(before))
