@@ -36,7 +36,8 @@ def test_spark_of_the_newer_driver_comes_second_and_is_started_again(
     try:
         wait_until_asleep(older)
         # Both have finished epoch 1 now, and neither Spark has written that it is done.
-        newer = start(workload, logs[1], crash="epoch.return#1", crash_scope="pause")
+        pause = {"crash_scope": "pause", "crash_mark": str(tmp_path / "once")}
+        newer = start(workload, logs[1], crash="epoch.return#1", **pause)
         wait_until_asleep(newer)
         os.kill(older.pid, signal.SIGCONT)
         assert older.wait(TIMEOUT_S) == FENCED, logs[0].read_text()[-2000:]

@@ -118,7 +118,7 @@ class Query:
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
         if not self._beneath.ended.wait(timeout):
             return False
-        if self._beneath.failed is not None:
+        if self._beneath.failed is not None or isinstance(self._error, Fenced):
             failure = self.exception()
             if failure is not None:
                 self._close()
@@ -132,16 +132,18 @@ class Query:
         while True:
             spark = self._spark
             try:
-                return spark.processAllAvailable()
+                spark.processAllAvailable()
+                if self._error is None:
+                    return
             except StreamingQueryException:
                 while self.isActive and self._spark is spark:
                     self._beneath.ended.wait(0.01)
-                if self.isActive:
-                    continue  # Spark was started again
-                failure = self.exception()
-                if failure is not None:
-                    raise failure from None
-                return None
+            if self.isActive and self._spark is not spark:
+                continue  # Spark was started again
+            failure = self.exception()
+            if failure is not None:
+                raise failure from None
+            return
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
@@ -170,8 +172,9 @@ class Query:
         self._started = SparkQuery(
             writer.foreachBatch(self._epoch),
             stream.frame.sparkSession,
-            start_settings(stream.frame.sparkSession, self._coordinator.checkpoint),
+            start_settings(stream.frame, self._coordinator.checkpoint),
             self._judge,
+            self._is_fenced,
             self._engine.use,
         )
         self._started.start()
@@ -196,6 +199,22 @@ class Query:
         self._coordinator.losers = True  # of an epoch that was prepared and not decided
         self._error = None
         self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+
+    def _is_fenced(self) -> bool:
+        """Whether a newer start has taken over while Spark had nothing to do.
+
+        In an epoch the protocol looks by itself, and has something to say about what it was doing.
+        """
+        if self._stopping or not self._coordinator.running.acquire(blocking=False):
+            return False
+        try:
+            found = self._fenced_instead(RuntimeError("idle"))
+        finally:
+            self._coordinator.running.release()
+        if isinstance(found, Fenced) and self._error is None:
+            self._error = found
+            return True
+        return False
 
     def _fenced_instead(self, error: BaseException) -> BaseException:
         """Whatever ended the query: where a newer start has taken over, that is the reason."""

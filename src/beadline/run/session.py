@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 Setting = str | int | float | bool
 
+LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
+NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
 DEFAULTS = {
     "spark.master": "local[*]",
     # A replay must cut an epoch into the same parts, and adaptive plans may cut it anew.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
     # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    LOCAL_FILES: NO_CHECKSUMS,
 }
 # Python workers talk to Spark over a Unix socket: on TCP every task waits for delayed acks, which
 # made an epoch of 8 parts three times as long. But the socket's path must be short, and Spark
@@ -88,7 +90,23 @@ def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSessio
     except BaseException:
         spark.stop()
         raise
+    _write_no_checksums(spark)
     return spark
+
+
+def _write_no_checksums(spark: SparkSession) -> None:
+    """The same for Hadoop's other interface to local files, which has no setting for it.
+
+    Checksums that are there are still compared, and those of a file that is replaced are removed:
+    with `fs.file.impl` set to `RawLocalFileSystem` they would stay, and be wrong.
+    """
+    if spark.sparkContext.getConf().get(LOCAL_FILES) != NO_CHECKSUMS:
+        return
+    jvm: Any = spark.sparkContext._jvm
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), conf).setWriteChecksum(
+        False
+    )
 
 
 def _jvm_runs() -> bool:

@@ -13,11 +13,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from beadline.run.plan import has_own_log
+from beadline.run.spark_conf import is_set
 
 # What Spark says where somebody else wrote to its checkpoint: while it ran, and at its first start.
 _CONFLICTS = (
@@ -27,6 +31,12 @@ _CONFLICTS = (
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
     "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY",
 )
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_LOCAL_MANAGERS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",  # up to 4.0
+)
+LOOK_EVERY_S = 1.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
 _starting = threading.Lock()
 
@@ -42,17 +52,20 @@ class SparkQuery:
         session: SparkSession,
         conf: dict[str, str],
         judge: Judge,
+        is_fenced: Callable[[], bool],
         use: Callable[[StreamingQuery | None], None],
     ) -> None:
         """``judge`` raises, unless Spark is to be started again after an error.
 
         It is told whether there is still a try left. ``conf`` is what Spark is told for this query
-        alone; ``use`` is told which Spark query it is, None while that is not known.
+        alone; ``is_fenced`` is asked now and then, and ends the query; ``use`` is told which Spark
+        query it is, None while that is not known.
         """
         self._writer = writer
         self._session = session
         self._conf = conf
         self._judge = judge
+        self._is_fenced = is_fenced
         self._use = use
         self._changing = threading.Lock()
         self._stopping = threading.Event()
@@ -72,6 +85,7 @@ class SparkQuery:
         while not self._started():
             pass
         InheritableThread(target=self._watch, name="beadline-spark", daemon=True).start()
+        threading.Thread(target=self._look, name="beadline-fence", daemon=True).start()
 
     def carried_through(self) -> None:
         """An epoch was carried through: whoever was in the way is out of it."""
@@ -82,6 +96,13 @@ class SparkQuery:
         self._stopping.set()
         with self._changing:
             self.query.stop()
+
+    def _look(self) -> None:
+        """Where no rows come, Spark does not call back, and only this tells of a newer start."""
+        while not self.ended.wait(LOOK_EVERY_S):
+            if self._is_fenced():
+                self.stop()
+                return
 
     def _watch(self) -> None:
         try:
@@ -132,12 +153,36 @@ def is_conflict(error: BaseException) -> bool:
     return any(sign in text for sign in _CONFLICTS)
 
 
-def start_settings(session: SparkSession, checkpoint: str) -> dict[str, str]:
+def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
     """Return what Spark is told for a query of ours alone.
 
     Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
+
+    On a local disk, Spark writes its own two logs through Hadoop's `FileSystem`: by default it
+    takes `FileContext`, which starts two processes (`readlink`, `chmod`) for each file. Both look
+    whether a name is free and then rename, so neither has one winner where two drivers plan the
+    same epoch in the same moment, and the quick one has two more often (8 of 300 such races,
+    against 1). `planned_offsets` finds that out; but not in the log of a file source, of which the
+    offsets name only the entry, so queries with one are left with what Spark does by itself.
     """
-    return {"spark.sql.adaptive.enabled": "false"}
+    conf = {"spark.sql.adaptive.enabled": "false"}
+    session = frame.sparkSession
+    local = checkpoint.startswith("file:") and not has_own_log(frame)
+    manager = _local_manager(session) if local and not is_set(session, FILE_MANAGER) else None
+    return conf if manager is None else {**conf, FILE_MANAGER: manager}
+
+
+def _local_manager(session: SparkSession) -> str | None:
+    """Return the class that is quicker on a local disk, where this Spark has it; else None."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    for name in _LOCAL_MANAGERS:
+        try:
+            jvm.java.lang.Class.forName(name)
+        except Py4JError:
+            continue
+        return name
+    return None
 
 
 @contextmanager
