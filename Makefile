@@ -17,7 +17,7 @@ DEV := $(VENV)/.dev.stamp
 BENCHES := $(filter-out _%,$(notdir $(basename $(wildcard bench/*.py))))
 BENCH_TARGETS := $(addprefix bench-,$(subst _,-,$(BENCHES)))
 
-.PHONY: help demo test test-long check lint types format bench matrix docs clean
+.PHONY: help demo test test-long check lint types format bench mutants matrix docs clean
 
 help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z][a-z%-]*:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: $(BENCH_TARGETS)  ## every benchmark; the last line of each is one JSON o
 
 bench-%: $(DEV)
 	$(VENV)/bin/python -m bench.$(subst -,_,$*)
+
+mutants: $(DEV)  ## make kept mistakes, one at a time: the cheap tests must see each; one JSON object
+	$(VENV)/bin/python -m tests.mutants
 
 matrix: $(DEV)  ## every source into every sink, killed and compared; writes docs/matrix.md (SEED=n)
 	$(VENV)/bin/python -m beadline.chaos.matrix $(if $(SEED),--seed $(SEED)) --write docs/matrix.md

@@ -89,8 +89,8 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
         os.fsync(transaction.file.fileno())
         transaction.file.close()
         pending = Path(transaction.names.pending)
-        for folder in (pending, pending.parent, pending.parent.parent):
-            sync(folder)
+        for folder in (pending, *list(pending.parents)[:3]):
+            sync(folder)  # up to the one that names the target, which may be new as well
         return transaction.names
 
     def commit_transaction(self, handle: FolderTransaction) -> Outcome | None:

@@ -27,6 +27,15 @@ class Committable:
         """Return the stored form."""
         return {"version": self.version, **dataclasses.asdict(self)}
 
+    @property
+    def rows_held(self) -> int | None:
+        """How many rows lie in the outside system, counted there; None if that is not known.
+
+        It is compared with the rows that were given to ``prepare``, less those refused, before the
+        epoch is decided (rule 26).
+        """
+        return None
+
     def is_same(self, other: Committable) -> bool:
         """Whether both stand for one and the same thing in the outside system.
 

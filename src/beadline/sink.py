@@ -320,6 +320,11 @@ class BoundSink:
     capabilities: Capabilities
     dead_letter: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The class of its committables, as the log names it."""
+        return self.sink.committable.__name__
+
     def __repr__(self) -> str:
         """Name and target only: a sink's settings may hold a secret."""
         return f"BoundSink({self.name} → {self.capabilities.target})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,10 +127,18 @@ def test_a_job_of_sql_in_toml(tmp_path: Path, seed: int) -> None:
     job = tmp_path / "job.toml"
     job.write_text(SOURCE + QUERY)
     write_input(tmp_path / "in", 4)
-    found = verify(job, "--seed", str(seed), "--only", "decide.after/group", code=0)
+    secret = ("--conf", "spark.my.password=hunter2", "--keep")
+    found = verify(job, "--seed", str(seed), "--only", "decide.after/group", *secret, code=0)
     assert found["verdict"] == "exactly-once"
     assert found["points_reached"] == ["decide.after"]
     assert {path.name for path in tmp_path.iterdir()} == {"job.toml", "in"}
+    (kept,) = (Path(note.split()[4].strip(",")) for note in found["notes"] if "is kept in" in note)
+    files = [path for path in kept.rglob("*") if path.is_file()]
+    try:
+        assert any(path.suffix == ".log" for path in files)
+        assert [path for path in files if b"hunter2" in path.read_bytes()] == []
+    finally:
+        shutil.rmtree(kept)
 
 
 @pytest.mark.long
@@ -145,6 +154,47 @@ def test_every_point_of_a_good_job(tmp_path: Path, seed: int) -> None:
         if not point.startswith(("kafka.", "journal."))
     }
     assert missed == {}
+
+
+HANGS = """
+import os, time
+from pathlib import Path
+from beadline import exactly_once, sources
+from beadline.sinks import SqliteSink
+HERE = Path(__file__).parent
+starts = HERE / "starts"
+with starts.open("a") as file:
+    file.write("x")
+def job(spark):
+    if len(starts.read_text()) > 4:  # a look, two undisturbed runs, the fault; then the last start
+        time.sleep(3600)
+    rows = sources.files(spark, str(HERE / "in"), format="json", schema="id long, k string, v long")
+    return exactly_once(rows, "shop").to(SqliteSink(HERE / "o.db", "rows"))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_start_that_hangs_is_inconclusive(tmp_path: Path, seed: int) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(HANGS)
+    write_input(tmp_path / "in", 4)
+    only = ("--only", "decide.after/group", "--timeout", "90")
+    found = verify(job, "--seed", str(seed), *only, code=5)
+    assert found["verdict"] == "inconclusive"
+    assert (found["violations"], found["inconclusive"]) == (0, 1)
+    assert "did not end in 90 s" in found["faults"][0]["inconclusive"]
+
+
+@pytest.mark.timeout(120)
+def test_an_undisturbed_run_that_does_not_end_proves_nothing(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(GOOD_JOB)
+    write_input(tmp_path / "in", 2)
+    found = verify(job, "--timeout", "0.5", code=5)
+    assert found["exit_code"] == 5
+    assert "did not end in" in found["message"]
+    assert "--timeout" in found["message"]
 
 
 @pytest.mark.timeout(600)

@@ -24,6 +24,15 @@ from beadline.sink import BoundSink
 from beadline.testing.model import ModelSink
 
 
+class ClosesAllTheSame(Coordinator):
+    """A start that has taken over has writers of its own; only the newest may end any."""
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            if (end_writers := sink.sink.close(self.query)) is not None:
+                end_writers()
+
+
 class CommitsBeforeItDecides(Coordinator):
     """Rule: decide, then commit."""
 

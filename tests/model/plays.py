@@ -12,7 +12,7 @@ from beadline.protocol.engine import Batch
 from beadline.protocol.publish import Publisher
 from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import PARTS
-from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, crashed, finish
+from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
 
 
 def expire_one(world: ModelWorld) -> bool:
@@ -87,6 +87,22 @@ def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) 
     if not lost and (stopped or world.last_committed() != setting.epochs - 1):
         raise Violation("nothing was lost, and it stopped")
     return expiring.used
+
+
+def play_stop(setting: Setting, schedule: Schedule) -> int:
+    """A stops cleanly an epoch early; B has taken over before, and is at some point of its run."""
+    world = ModelWorld(setting)
+    with Stage(world) as stage:
+        one = stage.actor(lambda: drive(world, epochs=setting.epochs - 1))
+        other = stage.actor()
+        used = 0
+        for actor, steps in zip((one, other), schedule, strict=False):
+            actor.go(steps)
+            used += not actor.done
+        one.go()
+        other.go()
+    finish(world)
+    return used
 
 
 class Witnessed(Publisher):

@@ -51,6 +51,7 @@ from tests.model.plays import (
     play_lost,
     play_lost_unlike,
     play_modes,
+    play_stop,
     play_zombie_modes,
 )
 
@@ -138,6 +139,18 @@ def test_two_drivers_in_many_turns(rng: random.Random) -> None:
 def test_losing_attempts(play: partial[int]) -> None:
     """Every first part is prepared twice; the loser is swept, whoever dies."""
     play_every(partial(play, Setting(losers=True, keep=2)), 1)
+
+
+@pytest.mark.parametrize("stateful", [False, True], ids=["stateless", "stateful"])
+def test_a_clean_stop(stateful: bool, rng: random.Random) -> None:
+    """It ends every writer: its own, never those of a start that has taken over meanwhile."""
+    setting = Setting(epochs=2, stateful=stateful, keep=2, closes=True)
+    play_every(partial(play_crashes, setting), 1)
+    play_every(partial(play_zombie, setting), 1)
+    every_or_sample(partial(play_stop, setting), rng, 300, (points(setting), 80))
+    end = points(Setting(epochs=1, closes=True))
+    stopping = range(end - 10, end)
+    play_all(partial(play_stop, setting), [(a, b) for a in stopping for b in range(80)])
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])

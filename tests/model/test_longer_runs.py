@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from beadline.chaos.points import hooked
-from beadline.errors import CheckpointProblem, PartLost, WrongCheckpoint
+from beadline.decisions import DecisionLog
+from beadline.errors import (
+    BadSetting,
+    CheckpointProblem,
+    PartLost,
+    TargetRestored,
+    WrongCheckpoint,
+)
 from beadline.testing.model import ModelServer, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import LEDGER, PARTS
+from beadline.testing.model_world import NAME
 from tests.conftest import is_long
 from tests.model.explore import Actor, Stage
 from tests.model.plays import expire_one
@@ -42,6 +51,7 @@ class Runs(RuleBasedStateMachine):
     keep = 2
     stateful = True
     sinks_change = False
+    restores = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +74,7 @@ class Runs(RuleBasedStateMachine):
                 drive(self.world, names=names, drop=drop)
             except WrongCheckpoint:
                 raise
-            except (CheckpointProblem, PartLost):
+            except (BadSetting, CheckpointProblem, PartLost, TargetRestored):
                 return
 
         return run
@@ -110,6 +120,20 @@ class Runs(RuleBasedStateMachine):
         """Later starts have the sink point elsewhere."""
         self.world.move(name)
 
+    @precondition(lambda self: self.restores)
+    @rule(name=st.sampled_from(NAMES[:2]), epochs=st.integers(1, 3))
+    def restore(self, name: str, epochs: int) -> None:
+        """A server loses its newest epochs: a backup is restored, or a replica takes over."""
+        server = self.world.servers[name]
+        seen = server.seen.pop(NAME, None)
+        if seen is None:
+            return
+        holds = seen.epoch - epochs
+        for part in [part for part in server.visible if part.epoch > holds]:
+            del server.visible[part]
+        if held := [part.epoch for part in server.visible]:
+            server.seen[NAME] = replace(seen, epoch=max(held), nonce="")
+
     def teardown(self) -> None:
         """A last driver finishes; one epoch more, so that nothing but old parts is named."""
         self.stage.__exit__(None, None, None)
@@ -118,14 +142,27 @@ class Runs(RuleBasedStateMachine):
 
     def finish(self) -> None:
         """Run to the end and compare."""
-        last = frozenset(NAMES if self.sinks_change else ())
         with hooked(self.world.look):
-            drive(self.world, drop=last, epochs=EPOCHS + 1)
-            drive(self.world, drop=last, epochs=EPOCHS + 2)
+            drive(self.world, drop=self.everything(), epochs=EPOCHS + 1)
+            drive(self.world, epochs=EPOCHS + 2)
             start_only(self.world)
         self.world.look("end")
         for name, server in (*self.world.servers.items(), *self.world.retired):
             self.check(name, server)
+
+    def everything(self) -> set[str]:
+        """What a last start may have to give up: holes, and an epoch that nobody can finish."""
+        if not self.sinks_change:
+            return set(self.world.servers) if self.restores else set()
+        epoch = self.world.store.decisions[-1].epoch if self.world.store.decisions else None
+        return {*NAMES} | {f"{name}@{epoch}" for name in NAMES if epoch is not None}
+
+    def accepted(self, name: str, epoch: int) -> bool:
+        """Whether the log says that a sink lacks an epoch."""
+        claim = DecisionLog(self.world.store).open().claim
+        assert claim is not None
+        spans = [span for one in claim.histories if one.name == name for span in one.missing]
+        return any(first <= epoch <= last for first, last in spans)
 
     def check(self, name: str, server: ModelServer) -> None:
         """Every epoch that was decided for this sink is there once; one given up, at most once."""
@@ -136,7 +173,8 @@ class Runs(RuleBasedStateMachine):
         for (of, epoch), target in store.target.items():
             if of == name and target == server.target:
                 rows = Counter(world.rows(epoch))
-                wanted += rows & shown if (name, epoch) in store.given_up else rows
+                lacks = (name, epoch) in store.given_up or self.accepted(name, epoch)
+                wanted += rows & shown if lacks else rows
         if shown != wanted:
             raise Violation(f"{name}: lost {wanted - shown}, too many {shown - wanted}")
         if server is world.servers[name] and server.prepared:
@@ -152,6 +190,12 @@ class SinksChange(Runs):
     sinks_change = True
 
 
+class TargetsRestored(Runs):
+    """Whatever a server lost is named by the log, or is there."""
+
+    restores = True
+
+
 SETTINGS = settings(
     max_examples=500 if is_long() else 60,
     stateful_step_count=60 if is_long() else 30,
@@ -162,4 +206,6 @@ SETTINGS = settings(
 TestRuns = Runs.TestCase
 TestStatelessRuns = StatelessRuns.TestCase
 TestSinksChange = SinksChange.TestCase
-TestRuns.settings = TestStatelessRuns.settings = TestSinksChange.settings = SETTINGS
+TestTargetsRestored = TargetsRestored.TestCase
+for case in (TestRuns, TestStatelessRuns, TestSinksChange, TestTargetsRestored):
+    case.settings = SETTINGS

@@ -23,8 +23,16 @@ from beadline.protocol import identity, publish, recover, replay
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model import mutations as worse
-from tests.model.explore import Play, Schedule, finish, play_crashes, play_zombie, sample, told
-from tests.model.plays import play_lost, play_lost_unlike, play_modes
+from tests.model.explore import (
+    Play,
+    Schedule,
+    finish,
+    play_crashes,
+    play_zombie,
+    sample,
+    told,
+)
+from tests.model.plays import play_lost, play_lost_unlike, play_modes, play_stop
 
 Explore = Callable[[Setting], Play]
 LENGTH = 110  # more points than any run of three epochs has
@@ -37,6 +45,7 @@ def exploring(play: Callable[..., int], **options: Any) -> Explore:
 
 CRASHES = exploring(play_crashes)
 ZOMBIES = exploring(play_zombie)
+STOPS = exploring(play_stop)
 TWO_TAKEOVERS = exploring(play_zombie, again=True)
 LOST = exploring(play_lost)
 
@@ -59,6 +68,7 @@ def hunt(play: Play, seen: str, tries: int = 3000) -> Schedule:
 
 MUTATIONS: list[tuple[Setting, Explore, str]] = [
     (Setting(coordinator=worse.CommitsBeforeItDecides), CRASHES, "visible and not decided"),
+    (Setting(coordinator=worse.ClosesAllTheSame, epochs=2, closes=True), STOPS, "aborted"),
     (Setting(coordinator=worse.NeverAborts), CRASHES, "left in doubt"),
     (Setting(coordinator=worse.AbortsBeforeTheClaim), ZOMBIES, "aborted, then decided"),
     (Setting(coordinator=worse.NeverClaims), ZOMBIES, "aborted, then decided"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from beadline.run import extras
+from beadline.sinks.kafka.markers import Reader
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import SINK, Doubt, take
 from tests.servers.transactions_cli import Invoke, invoke_fixture, listed  # noqa: F401
@@ -153,6 +157,25 @@ def test_not_prepared_yet(invoke: Invoke, doubt: Doubt) -> None:
     name = doubt.begun(0)
     (one,) = listed(invoke, doubt, "--query", doubt.query.name)["transactions"]
     assert (one["id"], one["prepared"], one["part"]) == (name, False, None)
+
+
+def test_a_look_is_quick(doubt: Doubt) -> None:
+    """Its own time, not the machine's: nothing waits for what does not come.
+
+    Reading markers waited half a second for each end of a topic, and Spark was imported.
+    """
+    parts = [doubt.prepare(0, partition=number, slot=number) for number in range(3)]
+    doubt.sink.commit(doubt.decide(0, parts[:1]), parts[:1])  # its end lies behind other markers
+    reader = Reader(doubt.servers, {})
+    topic = doubt.sink.control_topic_of(doubt.query.name)
+    took_s = []
+    for _ in range(5):
+        began_s = time.monotonic()
+        assert {marker.part for marker in reader.open_now(topic)} == {p.id for p in parts[1:]}
+        took_s.append(time.monotonic() - began_s)
+    assert min(took_s) < 0.4, took_s
+    code = "import sys, beadline.cli.app; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_nothing_is_open(invoke: Invoke, doubt: Doubt) -> None:

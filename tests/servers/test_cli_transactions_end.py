@@ -56,6 +56,10 @@ def test_commit_what_is_decided(invoke: Invoke, doubt: Doubt) -> None:
     assert sorted(doubt.visible()) == rows
     code, out, _ = invoke("commit", *ids, *where(doubt), "--yes")  # again changes nothing
     assert (code, out.count("committed: its rows show")) == (0, 2)
+    assert out.count("ended; decided as epoch 0, partition ") == 2
+    assert "not prepared" not in out
+    assert "CompleteCommit, decided, begun " in out
+    assert "open for" not in out
     assert sorted(doubt.visible()) == rows
 
 
@@ -91,6 +95,14 @@ def test_what_contradicts_the_log_is_refused(invoke: Invoke, doubt: Doubt) -> No
     assert (code, out) == (3, "")
     assert "would be missing if it were aborted" in err
     assert doubt.states(*ids) == ["Ongoing", "Ongoing"]  # also the one that fitted
+
+
+def test_a_query_that_has_decided_nothing_yet(invoke: Invoke, doubt: Doubt) -> None:
+    doubt.claim()
+    orphan = doubt.prepare(0).committable.transactional_id
+    code, _, err = invoke("commit", orphan, *where(doubt), "--yes")
+    assert code == 3
+    assert f"query '{doubt.query.name}' has decided no epoch yet, so the rows of this" in err
 
 
 def test_against_the_log_by_force(invoke: Invoke, doubt: Doubt) -> None:
@@ -141,6 +153,7 @@ def test_what_nobody_vouches_for_is_refused(invoke: Invoke, doubt: Doubt) -> Non
         assert (code, "without --checkpoint nobody knows whether" in err) == (2, True)
         code, _, err = invoke(action, stranger, *where(doubt), "--yes")
         assert (code, "it was not begun by Beadline" in err) == (2, True)
+        assert f"no decision log says whether to {action} it" in err
         code, _, err = invoke(action, ours, *where(elsewhere), "--yes")
         assert (code, f"the checkpoint is that of '{elsewhere.query.name}'" in err) == (2, True)
     assert doubt.states(ours, stranger) == ["Ongoing", "Ongoing"]

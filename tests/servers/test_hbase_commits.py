@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from beadline.errors import CommitFailed
+from beadline.errors import CommitFailed, TargetRestored
 from beadline.ids import EpochId
 from beadline.sink import Outcome
 from beadline.sinks.hbase.client import Client
@@ -127,3 +127,18 @@ def test_the_ledger_knows_the_version_of_its_epoch(
     seen = orders.sink.last_seen(QUERY)
     assert seen is not None
     assert seen.version_ms == NOW_MS + 77
+
+
+def test_a_table_that_was_restored_is_not_written_to(
+    hbase_server: HBaseServer, tmp_path: Path
+) -> None:
+    """The ledger has less than the decision says it must: an older snapshot took its place."""
+    orders = Orders(hbase_server, tmp_path).opened()
+    orders.commit(0, [("x", "1", "1")])
+    parts = orders.prepare(5, [("y", "2", "2")])
+    for _ in range(2):
+        with pytest.raises(TargetRestored, match=r"acknowledged epoch 3.*holds epoch 0"):
+            orders.sink.commit(replace(decided(5), previous=3), parts)
+    assert orders.shows() == {"x": {"a": "1", "b": "1"}}
+    result = orders.sink.commit(replace(decided(5), previous=0), parts)
+    assert set(result.outcomes.values()) == {Outcome.COMMITTED}

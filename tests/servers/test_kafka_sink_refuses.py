@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -88,6 +90,19 @@ def test_a_control_topic_that_forgets(kafka_cluster: KafkaCluster, topic: str) -
     with pytest.raises(BadSink, match=r"'hasty' has min.compaction.lag.ms=0.*nothing could be"):
         KafkaSink(topic, bootstrap_servers=servers, control_topic="hasty").open(QUERY)
     KafkaSink(topic, bootstrap_servers=servers, control_topic="remembers").open(QUERY)
+
+
+def test_names_that_kafka_takes_for_the_same(kafka_cluster: KafkaCluster, topic: str) -> None:
+    """``a.b`` and ``a_b``: what is advised works, and so does the query that was there first."""
+    sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
+    dotted, underscored = (QueryId(name, "a" * 32, "file:/c") for name in ("a.b", "a_b"))
+    sink.open(dotted)
+    with pytest.raises(BadSink, match=r"'\.' and '_'.*control_topic='([\w-]+)'") as caught:
+        sink.open(underscored)
+    advised = re.search(r"control_topic='([\w-]+)'", str(caught.value))
+    assert advised is not None
+    replace(sink, control_topic=advised[1]).open(underscored)
+    sink.open(dotted)
 
 
 def test_secret_values_are_taken_out_of_texts() -> None:

@@ -1,4 +1,8 @@
-"""Two Kafka sinks in one query: each sweeps its own transactions and leaves the other's alone."""
+"""Several Kafka sinks of one query, also under names that it has no more.
+
+Each knows all of the query's open transactions on its cluster (rule 27); the coordinator lets it
+sweep its own, and those of names that are gone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from beadline.ids import PartId, QueryId
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.producers import pool
+from beadline.sinks.kafka.transactions import OPEN_STATES, connect
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, run, run_and_die, write_input
 
@@ -32,8 +37,11 @@ def sink(cluster: KafkaCluster, topic: str, control: str | None = None) -> Kafka
     return KafkaSink(topic, bootstrap_servers=cluster.bootstrap_servers, control_topic=control)
 
 
-def test_each_knows_its_own(kafka_cluster: KafkaCluster, names: tuple[str, str]) -> None:
-    """Also where their control topics differ, so that one cannot read the other's markers."""
+def test_each_knows_all(kafka_cluster: KafkaCluster, names: tuple[str, str]) -> None:
+    """Also where their control topics differ, so that one cannot read the other's markers.
+
+    Writers are another matter: at its end each fences its own.
+    """
     query = QueryId(f"two-{uuid.uuid4().hex[:8]}", "a" * 32, "file:/two")
     sinks = [sink(kafka_cluster, name, f"{name}-markers").named(name) for name in names]
     ids = []
@@ -44,12 +52,30 @@ def test_each_knows_its_own(kafka_cluster: KafkaCluster, names: tuple[str, str])
         assert one.prepare(iter([rows]), Part(id_, slot=0)) is not None
         ids.append(id_)
     for number, one in enumerate(sinks):
-        assert [part.id for part in one.in_doubt(query)] == [ids[number]]
-    sinks[0].abort(list(sinks[0].in_doubt(query)))
-    assert list(sinks[0].in_doubt(query)) == []
-    assert [part.id for part in sinks[1].in_doubt(query)] == [ids[1]]
-    sinks[1].close(query)()
+        found = {part.id.sink: part for part in one.in_doubt(query)}
+        assert set(found) == set(names)
+        assert found[names[number]].id == ids[number]
+    sinks[0].close(query)()
+    (left,) = sinks[0].in_doubt(query)
+    assert left.id.sink == names[1]
+    sinks[0].abort([left])  # of another sink: it is on the same cluster
     assert list(sinks[1].in_doubt(query)) == []
+
+
+def test_a_sink_of_another_name_leaves_no_orphan(
+    spark: SparkSession, kafka_cluster: KafkaCluster, names: tuple[str, str], tmp_path: Path
+) -> None:
+    """Readers would stand before it until the broker aborts it, a quarter of an hour later."""
+    ids = write_input(tmp_path / "in", 2)
+    rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
+    stream = exactly_once(rows, names[0])
+    before = stream.to(sink(kafka_cluster, names[0], f"{names[0]}-markers"), name="before")
+    run_and_die(before, tmp_path, "prepare.after")
+    client = connect(kafka_cluster.bootstrap_servers, {})
+    assert [name for name in client.list(OPEN_STATES) if names[0] in name]
+    run(stream.to(sink(kafka_cluster, names[0]), name="after"), tmp_path)
+    assert [name for name in client.list(OPEN_STATES) if names[0] in name] == []
+    assert sorted(int(r.value or b"") for r in kafka_cluster.read(names[0])) == ids
 
 
 @pytest.mark.parametrize("point", ["prepare.between", "decide.after", "kafka.commit"])

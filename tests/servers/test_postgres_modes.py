@@ -100,9 +100,7 @@ def test_upsert_replaces_by_key(postgres_server: PostgresServer) -> None:
 def test_a_key_twice_in_a_part_fails_before_the_decision(postgres_server: PostgresServer) -> None:
     orders = Orders(postgres_server, KEYED, mode="upsert", key="id")
     orders.start(ROWS)
-    with pytest.raises(
-        PrepareFailed, match=r"epoch 3, part 1.*orders.*\(id\) = \(7\) twice.*order_by"
-    ):
+    with pytest.raises(PrepareFailed, match=r"epoch 3, part 1.*orders.*\(id\) twice.*order_by"):
         orders.prepare(table(id=[1, 7, 7], total=[1, 2, 3]), part_id(3, 1))
     assert orders.leftovers() == []
 
@@ -112,11 +110,9 @@ def test_a_key_twice_in_an_epoch_waits_for_an_order(postgres_server: PostgresSer
     orders.start(ROWS)
     shares = [table(id=[1, 7], total=[1, 2]), table(id=[7], total=[3])]
     parts = [orders.prepare(rows, part_id(0, number)) for number, rows in enumerate(shares)]
-    with pytest.raises(
-        CommitFailed, match=r"epoch 0.*\(id\) = \(7\) twice.*decided.*order_by"
-    ) as caught:
+    with pytest.raises(CommitFailed, match=r"epoch 0.*\(id\) twice.*decided.*order_by") as caught:
         orders.commit(0, parts)
-    assert 'give it another name, and start once with drop=["orders"]' in str(caught.value)
+    assert 'Or start once with drop=["orders"]' in str(caught.value)
     assert "leave one" not in str(caught.value), "its rows are staged already"
     assert orders.rows() == []
     # As the error says: the next start has an order, and finishes the epoch.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,7 +61,7 @@ class HBaseHarness(SinkHarness):
         if value is None:
             return None
         if column not in ("id", "amount"):
-            return value.decode()
+            return value.decode(errors="surrogateescape")
         if self.encoding == "text":
             return int(value) if column == "id" else float(value)
         return struct.unpack(">q" if column == "id" else ">d", value)[0]
@@ -74,6 +76,10 @@ class HBaseHarness(SinkHarness):
         folder.mkdir(parents=True)
         (folder / STRANGER).write_bytes(b"mine")
         return STRANGER
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, HBaseSink)
+        return nullcontext(replace(sink, port=1, timeout_s=2))
 
     def expected(self, rows: list[Row]) -> list[Row]:
         """Rows of one key replace one another."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -73,6 +75,10 @@ class KafkaHarness(SinkHarness):
         self.strangers.append(producer)
         return STRANGER
 
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, KafkaSink)
+        return nullcontext(replace(sink, bootstrap_servers="127.0.0.1:1"))
+
     def row(self, number: int, version: int = 0) -> Row:
         return {"key": str(number), "value": f"{number}.{version}"}
 
@@ -88,7 +94,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode()
+    return None if data is None else data.decode(errors="surrogateescape")
 
 
 @pytest.fixture(params=["new protocol", "old protocol"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -62,8 +63,10 @@ class MySqlHarness(SinkHarness):
             closing(self.server.connect()) as connection,
             connection.cursor(pymysql.cursors.DictCursor) as cursor,
         ):
+            # MariaDB takes half of a surrogate pair, and pymysql would not read it.
+            connection.use_unicode = False
             cursor.execute(f"SELECT * FROM {self.databases[-1]}.rows_of_it")
-            return list(cursor.fetchall())
+            return [{name: _text(v) for name, v in row.items()} for row in cursor.fetchall()]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         found = self.run(f"SHOW TABLES FROM {self.databases[-1]}")
@@ -81,9 +84,19 @@ class MySqlHarness(SinkHarness):
         self.run(f"CREATE TABLE {self.databases[-1]}.{_STRANGER} (id INT) COMMENT = 'not ours'")
         return _STRANGER
 
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, MySqlSink)
+        dead = sink.dsn.replace(f":{self.server.port}", ":1")
+        assert dead != sink.dsn
+        return nullcontext(replace(sink, dsn=dead, timeout_s=2))
+
     def drop(self) -> None:
         for database in self.databases:
             self.run(f"DROP DATABASE {database}")
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 
 class UpsertHarness(MySqlHarness):

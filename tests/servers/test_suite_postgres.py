@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from beadline.sink import AnySink
 from beadline.sinks import PostgresSink
@@ -60,6 +62,11 @@ class StagedHarness(SinkHarness):
         joined = "pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
         tables = self.run(f"SELECT relname FROM {joined} WHERE relkind = 'r' AND {named}")
         return [name for (name,) in tables] + self.transactions()
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, PostgresSink)
+        dead = make_conninfo(sink.dsn, host="127.0.0.1", port=1)
+        return nullcontext(replace(sink, dsn=dead, timeout_s=2))
 
     def transactions(self) -> list[str]:
         return [gid for (gid,) in self.run("SELECT gid FROM pg_prepared_xacts")]

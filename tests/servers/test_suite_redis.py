@@ -6,8 +6,11 @@ Chunks are made tiny, so that an epoch is several scripts and a crash falls betw
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +44,13 @@ class SetHarness(SinkHarness):
     def visible(self, sink: AnySink) -> list[Row]:
         assert isinstance(sink, RedisSink)
         found = self.redis.scan_iter(match=f"{sink.prefix}*", count=1000)
-        names = [key.decode().removeprefix(sink.prefix) for key in found]
+        names = [key.decode(errors="surrogateescape").removeprefix(sink.prefix) for key in found]
         keys = [name for name in names if not name.startswith(LEDGER)]
-        return [row for key in keys for row in self.shown(f"{sink.prefix}{key}", key)]
+        wholes = {key: f"{sink.prefix}{key}".encode(errors="surrogateescape") for key in keys}
+        return [row for key, whole in wholes.items() for row in self.shown(whole, key)]
 
-    def shown(self, whole: str, key: str) -> list[Row]:
-        return [{"key": key, "value": self.redis.get(whole).decode()}]
+    def shown(self, whole: bytes, key: str) -> list[Row]:
+        return [{"key": key, "value": self.redis.get(whole).decode(errors="surrogateescape")}]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         assert isinstance(sink, RedisSink)
@@ -59,6 +63,12 @@ class SetHarness(SinkHarness):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "notes.txt").write_text("mine")
         return "notes.txt"
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        assert isinstance(sink, RedisSink)
+        dead = re.sub(r"(@[^:/]+):\d+", r"\1:1", sink.url)
+        assert dead != sink.url
+        return nullcontext(replace(sink, url=dead, timeout_s=2))
 
     def row(self, number: int, version: int = 0) -> Row:
         return {"key": str(number), "value": f"{number}.{version}"}
@@ -78,8 +88,11 @@ class HashHarness(SetHarness):
     settings = {"command": "HSET", "key": "id"}  # noqa: RUF012
     schema = SinkHarness.schema
 
-    def shown(self, whole: str, key: str) -> list[Row]:
-        found = {name.decode(): text.decode() for name, text in self.redis.hgetall(whole).items()}
+    def shown(self, whole: bytes, key: str) -> list[Row]:
+        found = {
+            name.decode(errors="surrogateescape"): text.decode(errors="surrogateescape")
+            for name, text in self.redis.hgetall(whole).items()
+        }
         amount = found.get("amount")
         word = next((name for name in found if name != "amount"), None)
         return [
@@ -108,16 +121,20 @@ class StreamHarness(HashHarness):
 
     settings = {"command": "XADD", "into": "stream"}  # noqa: RUF012
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [self.entry(fields) for _, fields in self.redis.xrange(whole)]
 
     def entry(self, fields: dict[bytes, bytes]) -> Row:
-        found = {name.decode(): text.decode() for name, text in fields.items()}
+        found = {
+            name.decode(errors="surrogateescape"): text.decode(errors="surrogateescape")
+            for name, text in fields.items()
+        }
         amount = found.pop("amount", None)
-        number = int(found.pop("id"))
+        number = found.pop("id", None)
         word = next(iter(found), self.odd_column)
         shown = None if amount is None else float(amount)
-        return {"id": number, word: found.get(word), "amount": shown}
+        id_ = None if number is None else int(number)
+        return {"id": id_, word: found.get(word), "amount": shown}
 
     def expected(self, rows: list[Row]) -> list[Row]:
         return rows
@@ -128,8 +145,11 @@ class ListHarness(SetHarness):
 
     settings = {"command": "LPUSH"}  # noqa: RUF012
 
-    def shown(self, whole: str, key: str) -> list[Row]:
-        return [{"key": key, "value": text.decode()} for text in self.redis.lrange(whole, 0, -1)]
+    def shown(self, whole: bytes, key: str) -> list[Row]:
+        return [
+            {"key": key, "value": text.decode(errors="surrogateescape")}
+            for text in self.redis.lrange(whole, 0, -1)
+        ]
 
     def expected(self, rows: list[Row]) -> list[Row]:
         return rows
@@ -141,7 +161,7 @@ class SumHarness(SetHarness):
     settings = {"command": "INCRBY"}  # noqa: RUF012
     schema = pa.schema([("key", pa.string()), ("value", pa.int64())])
 
-    def shown(self, whole: str, key: str) -> list[Row]:
+    def shown(self, whole: bytes, key: str) -> list[Row]:
         return [{"key": key, "value": int(self.redis.get(whole))}]
 
     def row(self, number: int, version: int = 0) -> Row:

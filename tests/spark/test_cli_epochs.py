@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from beadline import at_least_once, cli
+from beadline import at_least_once, cli, exactly_once
 from beadline.observe.history import read_history
-from beadline.sinks import MemorySink
+from beadline.sinks import FileSink, MemorySink
 from beadline.testing.servers import HdfsCluster
 from tests.spark import jobs
 
@@ -90,7 +90,7 @@ def test_people_see_the_same(past: Path, epochs: Epochs) -> None:
     assert "generation 2 since" in out
     rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert [row[:3] for row in rows][-1] == ["3", "decided", "2"]
-    assert "out-t 1/1 (10 rows)" in out
+    assert "out-t 1 part (10 rows)" in out
     assert "the next start finishes it" in out
 
 
@@ -99,8 +99,28 @@ def test_one_epoch_with_its_committables(past: Path, epochs: Epochs) -> None:
     assert code == 0
     assert "job, epoch 1: committed" in out
     assert "sha256" in out
+    assert "part 0, 10 rows" in out
+    assert "attempt" not in out, "Spark numbers attempts through: it is an id, not a retry"
     assert [e["epoch"] for e in objects(epochs, past, "--epoch", 1)["epochs"]] == [1]
     assert "finished not yet" in epochs(past, "--epoch", 3)[1]
+
+
+def test_a_sink_that_takes_all_rows_as_one_part(
+    spark: SparkSession, tmp_path: Path, epochs: Epochs
+) -> None:
+    """Beside one that takes two: it was complete, and is not shown as one of two."""
+    jobs.write_input(tmp_path / "in", files=3)
+    frame = jobs.read(spark, tmp_path / "in").repartition(2)
+    stream = exactly_once(frame, "job").to(FileSink(str(tmp_path / "out")))
+    jobs.run(stream.to(jobs.rows_sink(tmp_path)), tmp_path)
+    code, out, _ = epochs(tmp_path / "checkpoint")
+    assert code == 0
+    assert out.count("files-out 1 part (10 rows)") == 3
+    assert "out-t 2 parts (10 rows)" in out
+    found = objects(epochs, tmp_path / "checkpoint")["epochs"]
+    files = [epoch["sinks"]["files-out"]["parts"][0] for epoch in found]
+    assert [part["attempt"] for part in files] == [0, 0, 0]
+    assert [part["committable"]["rows"] for part in files] == [10, 10, 10]
 
 
 def test_the_last_ones(past: Path, epochs: Epochs) -> None:

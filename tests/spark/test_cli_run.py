@@ -154,8 +154,8 @@ BAD = {
     "a frame": (HEAD, "def job(spark):\n    return rows(spark)\n", [], "returned DataFrame"),
     "started": (HEAD, STARTED, [], r"must not call start\(\)"),
     "raises": (HEAD, "def job(spark):\n    1 / 0\n", [], r"job.py:13: .* ZeroDivisionError"),
-    "loading raises": (HEAD, "import no_such_module\n", [], "job.py:12: .*no_such_module"),
-    "exits": (HEAD, "raise SystemExit(7)\n", [], r"calls exit\(7\)"),
+    "loading raises": (HEAD, f"import no_such_module\n{GOOD}", [], "job.py:12: .*no_such_module"),
+    "exits": (HEAD, f"raise SystemExit(7)\n{GOOD}", [], r"calls exit\(7\)"),
     "not python": (HEAD, "def job(:\n", [], "job.py:12: this is not Python"),
     "no checkpoint": (NO_CHECKPOINT, GOOD, [], "Give --checkpoint DIR"),
     "bad default": (HEAD, f"EVERY = 5\n{GOOD}", [], "EVERY of .* must be a str, not int"),
@@ -213,12 +213,13 @@ def test_a_newer_start_exits_with_4(run: Run, tmp_path: Path) -> None:
         from beadline.decisions import DecisionLog, FileStore
         from beadline.files import open_files
         from beadline.protocol.recover import claim
+        from beadline.protocol.targets import Found
         def rival(frame):
             if (HERE / "checkpoint" / "offsets" / "0").exists():
                 folder = f"file:{HERE}/checkpoint/beadline/log"
                 log = DecisionLog(FileStore(open_files(folder), folder))
                 query = log.open().claim.query
-                claim(log, query, "exactly-once", [], -1, (), 1)
+                claim(log, query, "exactly-once", [], -1, Found(), {}, 1)
             return frame
         def job(spark):
             return exactly_once(rows(spark), "job").to(SqliteSink(HERE / "o.db", "t"), rows=rival)

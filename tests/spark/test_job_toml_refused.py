@@ -53,6 +53,11 @@ OTHER_BAD = {
     "watermark": (QUERY, 'watermark = {column="at", delay="1 s"}', "sources.orders.watermark: "),
     "columns": (QUERY, 'columns = ["idd"]', "sources.orders.columns: "),
     "options": (QUERY, "options = {ignoreMissingFiles = true}", "sources.orders: "),
+    "a misspelt option": (
+        QUERY,
+        "options = {maxFilesPerTriger = 1}",
+        "Did you mean 'maxFilesPerTrigger'",
+    ),
     "the name of two sinks": (QUERY + QUERY.partition("true\n")[2], "", "queries.sinks: "),
 }
 

@@ -247,7 +247,9 @@ def test_a_sink_removed_with_a_decided_epoch(spark: SparkSession, tmp_path: Path
         run(moved, tmp_path)
     events: list[Event] = []
     run(alone, tmp_path, drop=["other", "one"], listener=events.append)  # one is there: finished
-    assert [e.details for e in events if e.kind == "dropped"] == [{"sink": "other"}]
+    assert [e.details for e in events if e.kind == "dropped"] == [
+        {"sink": "other", "epochs": "epoch 1"}
+    ]
     assert table(tmp_path) == ids
     assert table(tmp_path, name="u") == ids[:10]
 
@@ -263,6 +265,15 @@ def test_a_sink_removed_or_added_between_epochs(spark: SparkSession, tmp_path: P
     run(exactly_once(frame, "job").to(one), tmp_path)
     assert table(tmp_path) == ids
     assert table(tmp_path, name="u") == ids[20:30]
+    back = exactly_once(frame, "job").to(one).to(other)
+    with pytest.raises(
+        CheckpointProblem, match=r"'out-u' .*taken out .*rows of epoch 3 are missing"
+    ):
+        run(back, tmp_path)
+    ids += write_input(tmp_path / "in", 1, first=4)
+    run(back, tmp_path, drop=["out-u"])
+    assert table(tmp_path) == ids
+    assert table(tmp_path, name="u") == ids[20:30] + ids[40:]
 
 
 def test_a_sink_added_to_a_decided_epoch_begins_at_the_next(

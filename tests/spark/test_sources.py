@@ -66,6 +66,7 @@ def test_rate_over_a_death(spark: SparkSession, tmp_path: Path) -> None:
         ({"format": "json"}, "give schema="),
         ({"schema": SCHEMA, "max_files_per_epoch": 0}, "at least 1, not 0"),
         ({"schema": SCHEMA, "ignoreMissingFiles": True}, "leave files out"),
+        ({"schema": SCHEMA, "maxFilesPerTriger": 1}, "Did you mean 'maxFilesPerTrigger'"),
     ],
 )
 def test_files_refuses(spark: SparkSession, arguments: dict[str, Any], message: str) -> None:

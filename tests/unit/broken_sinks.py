@@ -5,7 +5,9 @@ They are here, not in the test, because a process that commits for another impor
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +15,27 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
-from beadline.chaos.points import reach
+from beadline.chaos.points import hooked, reach
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    check_previous,
+)
 from beadline.sinks import MemorySink, SqliteSink, memory
 from beadline.sinks._staging import StagedPart
 from beadline.sinks.memory import MemoryPart
+from beadline.testing.suite.target import QUERY, SINK_NAME
+from examples.two_phase_folder import FolderSink, FolderTransaction
 
 Staged = Prepared[StagedPart]
 Held = Prepared[MemoryPart]
@@ -85,6 +99,19 @@ class FirstPartOnly(SqliteSink):
         super().commit(epoch, parts[:1])
         self._staging.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
+
+
+class LosesARow(SqliteSink):
+    """As a writer that leaves out empty lines does."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        first, *others = rows
+        return super().prepare(iter([first.slice(1), *others]), part)
+
+
+class LooksAtTextTooLate(SqliteSink):
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        return self._staging.write(rows, part)
 
 
 class ForgetsAbort(SqliteSink):
@@ -255,3 +282,146 @@ class NotJson(MemorySink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         made = super().prepare(rows, part)
         return ListPart(made.arrow_base64, [uuid.uuid4().hex]) if made else None
+
+
+class MissingIsEmpty(SqliteSink):
+    """Takes a staged file that is gone for one without rows."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        there = [p for p in parts if Path(p.committable.file.removeprefix("file:")).exists()]
+        super().commit(epoch, there)
+        return CommitResult.all(parts, Outcome.COMMITTED)
+
+
+class ThrowsTheRestAway(SqliteSink):
+    """One part is lost, and with it what could have been finished once it is brought back."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        result = super().commit(epoch, parts)
+        self._staging.discard(parts)
+        return result
+
+
+class NoAnswerIsLost(SqliteSink):
+    """Takes an error for a proof."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        try:
+            return super().commit(epoch, parts)
+        except sqlite3.OperationalError as error:
+            lost = CommitResult.all(parts, Outcome.LOST).outcomes
+            return CommitResult(lost, str(error))
+
+
+class NoAnswerIsDone(SqliteSink):
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        with suppress(sqlite3.OperationalError):
+            return super().commit(epoch, parts)
+        return CommitResult.all(parts, Outcome.COMMITTED)
+
+
+class Unsynced(SqliteSink):
+    """Writes the part by itself, and leaves it to the cache of the operating system."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        with mock.patch("os.fsync"):
+            return super().prepare(rows, part)
+
+
+class UnsyncedContent(SqliteSink):
+    """The folder is synced, the file is not: after a power cut it is there, and empty."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        sync = os.fsync
+
+        def folders_only(descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                sync(descriptor)
+
+        with mock.patch("os.fsync", folders_only):
+            return super().prepare(rows, part)
+
+
+class UnsyncedName(SqliteSink):
+    """The file is synced, the folder before its last name is given."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        staged = super().prepare(rows, part)
+        if staged is None:
+            return None
+        file = Path(staged.file.removeprefix("file:"))
+        os.rename(file, file.with_name("other"))
+        os.rename(file.with_name("other"), file.with_name(f"{file.name}.tmp-00000000"))
+        return replace(staged, file=f"{staged.file}.tmp-00000000")
+
+
+class UnsyncedCommit(FolderSink):
+    """Prepared durably; shown in a way that a power cut takes back."""
+
+    def commit_transaction(self, handle: FolderTransaction) -> Outcome | None:
+        with mock.patch("os.fsync"):
+            return super().commit_transaction(handle)
+
+
+class WithoutPoints(SqliteSink):
+    """Places no crash point: whatever is between its acts, nobody ever dies there."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        with hooked(lambda name: None):
+            return super().prepare(rows, part)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        with hooked(lambda name: None):
+            return super().commit(epoch, parts)
+
+
+class FindsItsOwnName(SqliteSink):
+    """Looks for the parts of the sink as it is called today."""
+
+    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
+        return [part for part in super().in_doubt(query) if part.id.sink == SINK_NAME]
+
+
+class AbortsEveryName(SqliteSink):
+    """Aborts by place, whichever sink's part it is."""
+
+    def abort(self, parts: Sequence[Staged]) -> None:
+        numbers = {(p.id.generation, p.id.epoch, p.id.partition, p.id.attempt) for p in parts}
+        for part in list(self.in_doubt(QUERY)):
+            id_ = part.id
+            if (id_.generation, id_.epoch, id_.partition, id_.attempt) in numbers:
+                self._staging.discard([part])
+
+
+class TakesAnything(MemorySink):
+    """Finds out at commit what it cannot write."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Held]) -> CommitResult:
+        for row in (row for part in parts for row in memory._decode(part.committable)):
+            if row["word"] is None or not row["word"].isprintable():
+                raise ValueError("a character that cannot be written")
+        return super().commit(epoch, parts)
+
+
+class DropsWhatItCannotWrite(MemorySink):
+    def commit(self, epoch: EpochId, parts: Sequence[Held]) -> CommitResult:
+        result = super().commit(epoch, parts)
+        table = memory._tables[self.name]
+        table.rows[:] = [row for row in table.rows if row["word"] is not None]
+        return result
+
+
+class IgnoresPrevious(SqliteSink):
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        return super().commit(replace(epoch, previous=-1), parts)
+
+
+class LooksTooLate(SqliteSink):
+    """Notices that the target was restored when the rows are written."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
+        seen = self.last_seen(epoch.query)
+        result = super().commit(replace(epoch, previous=-1), parts)
+        if seen is None or seen.epoch < epoch.number:
+            check_previous(epoch, seen.epoch if seen else None)
+        return result

@@ -105,6 +105,14 @@ def test_the_checksum_is_of_the_rows_in_any_order() -> None:
     assert -(2**63) <= checksum(LETTERS * 999) < 2**63
 
 
+def test_the_checksum_counts_equal_rows() -> None:
+    """Combined by xor, two equal rows would be none, and any other pair the same."""
+    one, other = LETTERS[:2]
+    assert checksum([one, one]) != checksum([other, other])
+    assert checksum([one, one]) != checksum([])
+    assert checksum([one, one, other]) != checksum([other])
+
+
 def batch_of(*texts: str) -> pa.RecordBatch:
     return pa.record_batch([pa.array(texts, pa.string())], names=["x"])
 

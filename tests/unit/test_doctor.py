@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from beadline.run import extras
 from beadline.run.java import FIX
 from tests.unit.test_extras import distribution, metadata
 from tests.unit.test_java import EIGHT, SEVENTEEN, fake_java
+
+SOURCES = Path(extras.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +48,16 @@ def test_healthy() -> None:
     assert checks["java"]["found"].startswith("17.0.15 ")
     for required in REQUIRED:
         assert checks[required.distribution]["status"] == "ok"
-    assert {f"extra {name}" for name in extras.EXTRAS} <= set(checks)
+    assert {f"extra {name}" for name in extras.OFFERED} <= set(checks)
+
+
+def test_only_extras_that_some_code_asks_for_are_offered() -> None:
+    code = "".join(path.read_text("utf-8") for path in SOURCES.rglob("*.py"))
+    asked = {name for name in extras.EXTRAS if re.search(rf'require\(\s*"{name}"', code)}
+    assert asked == set(extras.OFFERED)
+    _, _, checks = run_json()
+    shown = {name.removeprefix("extra ") for name in checks if name.startswith("extra ")}
+    assert shown == asked
 
 
 def test_whatever_is_not_ok_has_a_fix() -> None:
@@ -108,6 +120,7 @@ def test_an_extra_is_absent_or_has_its_version(monkeypatch: pytest.MonkeyPatch) 
         "gone": (extras.Requirement("beadline_no_such_module", "no-such"),),
     }
     monkeypatch.setattr(extras, "EXTRAS", table)
+    monkeypatch.setattr(extras, "OFFERED", tuple(table))
     code, _, checks = run_json()
     assert code == 0
     assert checks["extra here"]["found"] == f"pytest {pytest.__version__}"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tomli
 
+from beadline import sinks
 from beadline.errors import MissingExtra
+from beadline.ids import QueryId
 from beadline.run import extras
 from beadline.run.extras import EXTRAS, Requirement, missing, require
 
@@ -77,3 +82,29 @@ def test_every_direct_dependency_is_pinned() -> None:
     names = {distribution(requirement) for group in groups for requirement in group}
     names.remove("beadline")  # `all` is made of Beadline's own extras
     assert names - pinned == set()
+
+
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
+CONNECTORS: dict[str, Callable[[str], Any]] = {
+    "postgres": lambda _: sinks.PostgresSink("postgresql://me:word@127.0.0.1:1/shop", "t"),
+    "mysql": lambda _: sinks.MySqlSink("mysql://me:word@127.0.0.1:1/shop", "t"),
+    "redis": lambda folder: sinks.RedisSink("redis://127.0.0.1:1", staging=folder),
+    "hbase": lambda folder: sinks.HBaseSink(
+        "127.0.0.1", port=1, table="t", row_key="key", family="f", staging=folder
+    ),
+    "kafka": lambda _: sinks.KafkaSink(topic="t", bootstrap_servers="127.0.0.1:1"),
+}
+
+
+@pytest.mark.parametrize("extra", CONNECTORS)
+def test_a_connector_without_its_library_names_the_extra(
+    extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each library by itself: half an extra is as good as none."""
+    query = QueryId("orders", "a" * 32, "file:/orders")
+    sink = CONNECTORS[extra](str(tmp_path))
+    for requirement in EXTRAS[extra]:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, requirement.module, None)
+            with pytest.raises(MissingExtra, match=rf"pip install 'beadline\[{extra}\]'"):
+                sink.check(SCHEMA, query)

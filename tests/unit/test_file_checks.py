@@ -54,6 +54,101 @@ def test_settings_that_cannot_be_right(
     assert list(tmp_path.iterdir()) == []
 
 
+TEXTS = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.string())])
+TIMES = pa.schema(
+    [("d", pa.date32()), ("n", pa.timestamp("us")), ("t", pa.list_(pa.timestamp("us", "UTC")))]
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"encoding": "ISO-8859-1"}, "must be UTF-8"),
+        ({"lineSep": ";"}, "'lineSep' must be a newline"),
+        ({"ignoreLeadingWhiteSpace": True}, "cuts blanks"),
+        ({"ignoreTrailingWhiteSpace": "true"}, "cuts blanks"),
+        ({"quote": ""}, "a newline in a value begins a row"),
+        ({"escape": "'"}, "'escape' must be the quote character"),
+        ({"charToEscapeQuoteEscaping": "x"}, "'escape' must be the quote character"),
+        ({"escapeQuotes": False}, "a value with a quote would change"),
+        ({"sep": "||"}, "must be one character"),
+        ({"sep": '"'}, "not quote, backslash or newline"),
+        ({"comment": "#"}, "turn rows into comments"),
+        ({"emptyValue": ""}, "empty text look like another value"),
+        ({"nullValue": "a,b"}, "must be plain text"),
+        ({"nullValue": "-1"}, "which a number or a boolean may be written as"),
+        ({"nullValue": "NaN"}, "which a number or a boolean may be written as"),
+        ({"quoteAll": True}, "null and empty text are both written"),
+    ],
+)
+def test_options_of_csv_that_lose_values(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(BadSink, match=reason):
+        FileSink(str(tmp_path / "out"), "csv", options=options).check(TEXTS, QUERY)
+
+
+def test_options_that_lose_nothing(tmp_path: Path) -> None:
+    for options in (
+        {"sep": ";", "header": True, "quote": "'", "escape": "'"},
+        {"escape": "\\"},
+        {"nullValue": "\\N", "quoteAll": True, "encoding": "utf-8", "lineSep": "\n"},
+        {"ignoreLeadingWhiteSpace": False, "emptyValue": '""', "compression": "gzip"},
+    ):
+        FileSink(str(tmp_path / "out"), "csv", options=options).check(TEXTS, QUERY)
+
+
+def test_the_only_column_of_a_csv_file(tmp_path: Path) -> None:
+    """Spark leaves out a line that would be empty, and so would lose nulls."""
+    nullable = pa.schema([("day", pa.int64()), ("note", pa.string())])
+    out = str(tmp_path / "out")
+    with pytest.raises(BadSink, match=r"only column 'note' is left .*nulls would be lost"):
+        FileSink(out, "csv", partition_by="day").check(nullable, QUERY)
+    FileSink(out, "csv").check(nullable, QUERY)
+    FileSink(out, "json", partition_by="day").check(nullable, QUERY)
+    FileSink(out, "csv", "day", {"nullValue": "\\N"}).check(nullable, QUERY)
+    never = pa.schema([nullable.field("day"), pa.field("note", pa.string(), nullable=False)])
+    FileSink(out, "csv", partition_by="day").check(never, QUERY)
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"timestampFormat": "yyyy-MM-dd HH:mm:ssXXXXX"}, "microseconds"),
+        ({"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS"}, "the offset from UTC"),
+        ({"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"}, "the offset from UTC"),
+        ({"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}, ""),
+        ({"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX"}, ""),
+        ({"timestampNTZFormat": "yyyy-MM-dd'H'mm:ss.SSSSSS"}, "the hour"),
+        ({"timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS"}, ""),
+        ({"dateFormat": "yy-MM-dd"}, "the whole year"),
+        ({"dateFormat": "yyyy-MM"}, "the day"),
+        ({"dateFormat": "dd.MM.yyyy"}, ""),
+    ],
+)
+def test_formats_of_times_that_leave_something_out(
+    tmp_path: Path, options: dict[str, Any], missing: str
+) -> None:
+    sink = FileSink(str(tmp_path / "out"), "json", options=options)
+    if missing:
+        with pytest.raises(BadSink, match=f"leaves out {missing}"):
+            sink.check(TIMES, QUERY)
+    else:
+        sink.check(TIMES, QUERY)
+    sink.check(TEXTS, QUERY)  # no dates, no harm
+    FileSink(str(tmp_path / "out"), "parquet", options=options).check(TIMES, QUERY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(pa.timestamp("us", "UTC"), "an hour that a clock goes through twice"), (pa.binary(), "hex")],
+)
+def test_columns_that_cannot_name_folders(tmp_path: Path, kind: Any, reason: str) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", kind)])
+    with pytest.raises(BadSink, match=reason):
+        FileSink(str(tmp_path / "out"), partition_by="x").check(schema, QUERY)
+
+
 VARIANT = pa.struct(
     [("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
 )
@@ -70,7 +165,9 @@ VARIANT = pa.struct(
         (pa.struct([]), ("parquet", "orc", "json", "csv")),
         (pa.struct([("x", pa.int64())]), ("csv",)),
         (pa.binary(), ("csv",)),
-        (VARIANT, ("orc", "csv")),
+        (VARIANT, ("orc", "json", "csv")),
+        (pa.map_(pa.int64(), pa.string()), ("json", "csv")),
+        (pa.list_(pa.map_(pa.date32(), pa.string())), ("json", "csv")),
         (pa.decimal128(10, 2), ()),
         (pa.timestamp("us"), ()),
     ],
@@ -150,3 +247,7 @@ def test_version_1_of_the_committable_stays_readable() -> None:
     }
     read = PendingFiles.from_json(stored)
     assert read == PendingFiles("file:/x/out", "file:/x/.out.beadline/id", (("d=1/p.orc", 7),))
+    assert read.rows_held is None
+    newer = PendingFiles.from_json({**stored, "version": 2, "rows": 9})
+    assert newer.rows_held == 9
+    assert newer.is_same(read)

@@ -35,6 +35,17 @@ def test_what_was_appended_is_read_by_the_next(store: MemoryStore) -> None:
     assert third.state.decision == log.state.decision
 
 
+def test_slots_are_dense(store: MemoryStore) -> None:
+    """A slot that is skipped is one that somebody else may take without being noticed (rule 1)."""
+    log = DecisionLog(store)
+    log.open()
+    for slot in range(1, 8):
+        record = claim(log) if slot % 3 == 1 else decision(log)
+        assert log.append(record).slot == slot
+        assert store.slots() == list(range(1, slot + 1))
+    assert DecisionLog(store).open().head == 7
+
+
 def test_history_is_newest_first(store: MemoryStore) -> None:
     log = opened(store, epochs=3)
     log.append(claim(log))

@@ -7,11 +7,18 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from beadline.errors import PrepareFailed
+from beadline.errors import Fenced, PrepareFailed
 from beadline.ids import EpochId
 from beadline.protocol.publish import Publisher
 from beadline.sink import CommitResult, Part, Prepared
-from beadline.testing.model import ModelBatch, ModelWorld, Setting, drive
+from beadline.testing.model import (
+    ModelBatch,
+    ModelWorld,
+    Setting,
+    drive,
+    make_coordinator,
+    start_only,
+)
 from beadline.testing.model_server import LEDGER, ModelCommittable, ModelSink
 
 
@@ -54,3 +61,15 @@ def test_refused_rows_name_query_epoch_sink_target_and_part() -> None:
     words = r"query 'model', epoch 0, sink 'ledger0' \(ledger0\): .*row\(s\) of part \d cannot be"
     with pytest.raises(PrepareFailed, match=words):
         drive(world)
+
+
+def test_a_publisher_that_was_overtaken_publishes_nothing() -> None:
+    """Nothing is decided in this mode, so nothing else would stop it."""
+    world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, publishes=True))
+    old = make_coordinator(world, Publisher)
+    old.start()
+    start_only(world, Publisher)
+    world.planned[0] = (0, 4)
+    with pytest.raises(Fenced):
+        old.run_epoch(ModelBatch(world, 0))
+    assert world.servers["ledger0"].rows() == []

@@ -70,12 +70,14 @@ READ_AS: dict[tuple[str, int], Record] = {("claim", 1): CLAIM, ("decision", 1): 
 CLAIM = replace(
     CLAIM,
     histories=(
-        SinkHistory("files", "file:/out", "FilesPart", "", 3, 41),
-        SinkHistory("kafka", "kafka:c/t", "KafkaPart", "id-1", 0, 7, 9, ((2, 4), (8, 8))),
+        SinkHistory("files", "file:/out", "", 3, 41),
+        SinkHistory("kafka", "kafka:c/t", "id-1", 0, 7, 9, ((2, 4), (8, 8))),
     ),
     sources={"topic orders": "id-2"},
 )
-DECISION = replace(DECISION, previous={"files": 41}, sources={"topic new": "id-3"})
+DECISION = replace(
+    DECISION, previous={"files": 41}, sources={"topic new": "id-3"}, kinds={"files": "FilePart"}
+)
 RECORDS: dict[str, Record] = {"claim": CLAIM, "decision": DECISION}
 READ_AS |= {("claim", 2): CLAIM, ("decision", 2): DECISION}
 

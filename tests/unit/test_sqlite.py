@@ -17,6 +17,7 @@ from beadline.errors import CommitFailed, RowsRefused, WrongCheckpoint
 from beadline.ids import PartId
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import SqliteSink
+from beadline.sinks._sqlite_check import connect
 from beadline.testing.suite.elsewhere import commit_elsewhere
 from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME, epoch_id, part_id
 
@@ -245,3 +246,9 @@ def test_a_relative_path_is_settled_when_it_is_given(
     assert sink.path == str(tmp_path / "shop.db")
     assert sink.check(SCHEMA, QUERY).target == f"sqlite:{tmp_path}/shop.db#t"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_commit_that_returned_survives_a_power_cut(path: Path) -> None:
+    """EXTRA: the journal's removal, which is the commit, is synced before parts are deleted."""
+    with closing(connect(str(path), 1.0)) as database:
+        assert database.execute("PRAGMA synchronous").fetchone() == (3,)

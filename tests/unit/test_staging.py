@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from beadline.chaos.points import hooked
 from beadline.errors import BadSink
 from beadline.ids import PartId, QueryId
 from beadline.sink import Part, Prepared
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._staging import StagedPart, Staging, folders_in
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
 ID = PartId("orders", "a" * 32, "warehouse", 1, 7, 0, 0)
@@ -186,3 +187,26 @@ def test_nothing_is_in_doubt_where_nothing_is(staging: Staging) -> None:
 def test_a_folder_elsewhere_is_refused() -> None:
     with pytest.raises(BadSink, match="local disk"):
         Staging("hdfs://host/staging")
+
+
+def test_what_a_sink_that_is_gone_left_beside_it_is_found(tmp_path: Path) -> None:
+    """Rule 27: the folder of another table has nobody else who would look into it."""
+    here, gone = Staging(f"file:{tmp_path}/hbase-a"), Staging(f"file:{tmp_path}/hbase-b")
+    stage(here, batch(1))
+    orphan = replace(ID, sink="gone")
+    stage(gone, batch(2), id_=orphan)
+    (tmp_path / "hbase-c").write_text("not a folder")
+    (tmp_path / "other").mkdir()
+    beside = folders_in(f"file:{tmp_path}", "hbase-")
+    assert beside == [here.folder, gone.folder]
+    found = {part.id: part for part in here.in_doubt(QUERY, beside)}
+    assert set(found) == {ID, orphan}
+    here.discard([found[orphan]])
+    assert (len(names(here)), names(gone)) == (1, [])
+    assert folders_in(f"file:{tmp_path}/nowhere") == []
+
+
+def test_what_is_below_each_folder(tmp_path: Path) -> None:
+    (tmp_path / "shop" / "parts").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    assert folders_in(f"file:{tmp_path}", below="parts") == [f"file:{tmp_path}/shop/parts"]

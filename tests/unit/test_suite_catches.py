@@ -5,6 +5,7 @@ A case that no broken sink can fail would prove nothing of the sinks that pass i
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +14,11 @@ import pytest
 from beadline.sink import AnySink
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing.suite import CASES, SinkHarness
+from examples.two_phase_folder import FolderSink
 from tests.unit import broken_sinks as broken
 from tests.unit.test_suite_memory import MemoryHarness
 from tests.unit.test_suite_sqlite import AppendHarness
+from tests.unit.test_suite_two_phase import FolderHarness
 
 # The sink, and the cases that must find it out; others may as well.
 FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
@@ -26,6 +29,8 @@ FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
         "test_it_remembers_what_it_saw",
     ),
     broken.FirstPartOnly: ("test_several_parts_make_one_epoch",),
+    broken.LosesARow: ("test_the_rows_that_it_holds_are_counted",),
+    broken.LooksAtTextTooLate: ("test_what_prepare_takes_commit_can_write",),
     broken.ForgetsAbort: (
         "test_abort_removes_what_was_prepared",
         "test_abort_again_changes_nothing",
@@ -60,6 +65,26 @@ FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
     broken.OnlyItself: ("test_the_sink_travels",),
     broken.ShowsSecret: ("test_secrets_show_nowhere",),
     broken.NotJson: ("test_committables_are_json_and_small_print",),
+    broken.MissingIsEmpty: ("test_a_part_that_is_gone_is_not_committed",),
+    broken.ThrowsTheRestAway: ("test_a_part_that_is_gone_is_not_committed",),
+    broken.NoAnswerIsLost: ("test_a_target_that_cannot_be_reached_has_lost_nothing",),
+    broken.NoAnswerIsDone: ("test_a_target_that_cannot_be_reached_has_lost_nothing",),
+    broken.IgnoresPrevious: ("test_a_target_that_was_restored_to_an_older_state_takes_nothing",),
+    broken.LooksTooLate: ("test_a_target_that_was_restored_to_an_older_state_takes_nothing",),
+    broken.Unsynced: ("test_what_is_acknowledged_survives_a_power_cut",),
+    broken.UnsyncedContent: ("test_what_is_acknowledged_survives_a_power_cut",),
+    broken.UnsyncedName: ("test_what_is_acknowledged_survives_a_power_cut",),
+    broken.UnsyncedCommit: ("test_what_is_acknowledged_survives_a_power_cut",),
+    broken.WithoutPoints: (
+        "test_a_crash_in_commit_is_finished_by_the_next_commit",
+        "test_a_crash_in_prepare_is_swept_and_tried_again",
+        "test_a_late_commit_after_a_crash_has_no_effect",
+        "test_a_commit_that_pauses_while_others_go_on_has_no_effect",
+    ),
+    broken.FindsItsOwnName: ("test_in_doubt_finds_parts_of_any_sink_name",),
+    broken.AbortsEveryName: ("test_in_doubt_finds_parts_of_any_sink_name",),
+    broken.TakesAnything: ("test_what_prepare_takes_commit_can_write",),
+    broken.DropsWhatItCannotWrite: ("test_what_prepare_takes_commit_can_write",),
 }
 
 
@@ -86,10 +111,42 @@ class BrokenSqlite(AppendHarness):
         return self.kind(made.path, made.table)
 
 
+class BrokenFolder(FolderHarness):
+    def __init__(self, kind: type[FolderSink], folder: Path) -> None:
+        super().__init__(folder)
+        self.kind = kind
+
+    def fresh(self, schema: pa.Schema) -> AnySink:
+        return self.kind(str(next(self.names)))
+
+
+class Silent(AppendHarness):
+    """Says nothing of a target that cannot be reached."""
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        found = SinkHarness.unreachable(self, sink)
+        assert found is not None
+        return found
+
+
+def test_a_harness_that_cannot_cut_its_target_off_says_so(tmp_path: Path) -> None:
+    case = CASES["test_a_target_that_cannot_be_reached_has_lost_nothing"]
+    with pytest.raises(AssertionError, match=r"Silent has no unreachable\(sink\)"):
+        case(Silent(tmp_path))
+
+
+def test_a_suite_that_came_by_no_crash_point_says_so(tmp_path: Path) -> None:
+    case = CASES["test_a_crash_in_commit_is_finished_by_the_next_commit"]
+    with pytest.raises(AssertionError, match="commit came by no crash point"):
+        case(harness_of(broken.WithoutPoints, tmp_path))
+
+
 def harness_of(kind: type[AnySink], folder: Path) -> SinkHarness:
     """The harness of the sink that this one is a broken copy of."""
     if issubclass(kind, SqliteSink):
         return BrokenSqlite(kind, folder)
+    if issubclass(kind, FolderSink):
+        return BrokenFolder(kind, folder)
     assert issubclass(kind, MemorySink)
     return BrokenMemory(kind)
 

@@ -32,6 +32,9 @@ class MemoryHarness(SinkHarness):
     def leftovers(self, sink: AnySink) -> Collection[str]:
         return ()
 
+    def unreachable(self, sink: AnySink) -> None:
+        return None
+
 
 @pytest.fixture
 def harness() -> SinkHarness:

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
-from beadline.sink import AnySink
-from beadline.testing.model_server import LEDGER, PARTS, SCHEMA, ModelServer, ModelSink
+from beadline.chaos.points import reach
+from beadline.ids import EpochId, PartId
+from beadline.sink import AnySink, Outcome, Part
+from beadline.testing.model_server import (
+    LEDGER,
+    PARTS,
+    SCHEMA,
+    ModelCommittable,
+    ModelServer,
+    ModelSink,
+)
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+
+
+@dataclass(frozen=True)
+class Pointed(ModelSink):
+    """With crash points of its own; when whole schedules are played, the protocol's are enough."""
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
+        made = super().prepare(rows, part)
+        reach("staging.written")
+        return made
+
+    def commit_one(self, epoch: EpochId, part: PartId) -> Outcome:
+        reach("commit.between")
+        return super().commit_one(epoch, part)
 
 
 class ModelHarness(SinkHarness):
@@ -21,7 +45,7 @@ class ModelHarness(SinkHarness):
         self.kind = kind
 
     def fresh(self, schema: pa.Schema) -> AnySink:
-        return ModelSink(ModelServer("target"), self.kind)
+        return Pointed(ModelServer("target"), self.kind)
 
     def visible(self, sink: AnySink) -> list[Row]:
         assert isinstance(sink, ModelSink)
@@ -30,6 +54,9 @@ class ModelHarness(SinkHarness):
     def leftovers(self, sink: AnySink) -> Collection[str]:
         assert isinstance(sink, ModelSink)
         return [str(part) for part in sink.server.prepared]
+
+    def unreachable(self, sink: AnySink) -> None:
+        return None
 
     def row(self, number: int, version: int = 0) -> Row:
         return {"row": f"{number}.{version}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from beadline.sink import AnySink
 from beadline.sinks import SqliteSink
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+from beadline.testing.suite.harness import unmounted
 
 
 class AppendHarness(SinkHarness):
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.names = (folder / f"target{number}.db" for number in itertools.count())
 
     def fresh(self, schema: pa.Schema) -> AnySink:
@@ -36,6 +38,9 @@ class AppendHarness(SinkHarness):
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         return [path.name for path in staging_of(sink).rglob("*") if path.is_file()]
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        return unmounted(self.folder, sink)
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, SqliteSink)

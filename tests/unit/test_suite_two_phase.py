@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from beadline.errors import BadSink, CommitFailed
 from beadline.sink import AnySink
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+from beadline.testing.suite.harness import unmounted
 from beadline.testing.suite.target import QUERY, Target
 from examples.two_phase_folder import FolderSink, FolderTransaction, read
 
 
 class FolderHarness(SinkHarness):
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.names = (folder / f"out{number}" for number in itertools.count())
 
     def fresh(self, schema: pa.Schema) -> AnySink:
@@ -29,6 +32,9 @@ class FolderHarness(SinkHarness):
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         return [path.name for path in (path_of(sink) / ".pending").glob("*")]
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+        return unmounted(self.folder, sink)
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         (path_of(sink) / ".pending" / "somebody-elses").mkdir(parents=True)

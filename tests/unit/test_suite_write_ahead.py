@@ -6,7 +6,8 @@ The receiver is a file of JSON lines. What it makes of ids is its own affair, wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class HonestHarness(SinkHarness):
     """In order, and the receiver honours ids."""
 
     settings: dict[str, Any] = {"honours_ids": True}  # noqa: RUF012 (never changed)
+    volatile = ("*.lock", "received")  # the receiver's own file is its own affair
 
     def __init__(self, folder: Path) -> None:
         self.names = (folder / f"target{number}" for number in itertools.count())
@@ -41,6 +43,14 @@ class HonestHarness(SinkHarness):
         files = folder.iterdir() if folder.is_dir() else iter(())
         progress = folder.parent.glob("state/*.progress")
         return [path.name for path in (*files, *progress)]
+
+    @contextmanager
+    def unreachable(self, sink: AnySink) -> Iterator[AnySink]:
+        """The receiver does not take anything; where the parts are is another matter."""
+        place = Path(receiver_of(sink).path)
+        place.mkdir(parents=True)
+        yield sink
+        place.rmdir()
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         parts_of(sink).mkdir(parents=True)

@@ -80,7 +80,7 @@ def name_of(path: Path) -> str:
 
 
 def size_problems(name: str, code: str) -> Iterator[str]:
-    """Files, functions and lines that are too long."""
+    """Functions and lines that are too long."""
     lines = code.splitlines()
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_COLUMNS:
@@ -199,7 +199,6 @@ def test_nothing_of_one_machine() -> None:
 LONG_FUNCTION = '"""Doc."""\ndef f():\n' + "    pass\n" * 60
 BROKEN: tuple[tuple[Rule, str, str], ...] = (
     (size_problems, "ids.py", LONG_FUNCTION),
-    (size_problems, "ids.py", "x = 1\n" * 301),
     (size_problems, "ids.py", "x = '" + "y" * 96 + "'\n"),
     (docstring_problems, "ids.py", "x = 1\n"),
     (boundary_problems, "sinks/files.py", "from beadline.protocol import epoch\n"),

@@ -12,7 +12,7 @@ from beadline.chaos.points import EVERY_POINT
 from beadline.chaos.verify.compare import Kind, Violation
 from beadline.chaos.verify.faults import Fault
 from beadline.chaos.verify.html import page
-from beadline.chaos.verify.report import FaultResult, Report, views
+from beadline.chaos.verify.report import INCONCLUSIVE, FaultResult, Report, views
 from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.wish import Wish
 
@@ -49,7 +49,7 @@ def test_a_fine_run() -> None:
     assert made.fine
     assert (made.kills, made.faults) == (3, 2)
     text = text_of(made)
-    assert "3 times kill -9" in text
+    assert "3 kills with -9, 2 faults in all" in text
     assert "not reached: out of time" in text
 
 
@@ -111,6 +111,7 @@ def test_the_object_for_programs() -> None:
 def test_nothing_tried_is_not_fine() -> None:
     made = Report("j", "q", 1, 1, {}, [], (), (), 1.0)
     assert not made.fine
+    assert made.exit_code == INCONCLUSIVE
     assert "nothing is proven" in text_of(made)
     assert "nothing is proven" in page(made)
 
@@ -121,5 +122,56 @@ def test_the_page_needs_nothing_else() -> None:
     assert not re.search(r"<script|<link|<img|https?://|@import|url\(", text)
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
-    assert "--only decide.before/process,moment/worker@2" in text
+    assert "--only decide.before/process,moment/worker@2" in re.sub(r"<[^>]*>", "", text)
     assert "kill -9" in text
+
+
+UNENDED = FaultResult(
+    Fault.parse("cut:cut@1"),
+    1,
+    seconds=240.0,
+    chain=("decide.before/process",),
+    unclear="cut:cut@1: a start did not end in 240 s; its last words: "
+    "[Stage 3:===>       (5 + 2) / 8]\r[Stage 3:=====>\r\x1b[31mKilled\x1b[0m \x07\x00",
+)
+
+
+def with_unended(*found: Violation) -> Report:
+    made = report(*found)
+    return replace(made, results=[*made.results, UNENDED])
+
+
+def test_what_did_not_end_is_inconclusive_and_no_violation() -> None:
+    made = with_unended()
+    assert (made.verdict, made.exit_code, made.fine) == ("inconclusive", INCONCLUSIVE, False)
+    assert made.violations == []
+    found = json.loads(json.dumps(made.as_dict()))
+    assert (found["verdict"], found["violations"], found["inconclusive"]) == ("inconclusive", 0, 1)
+    assert found["faults"][-1]["verdict"] == "inconclusive"
+    assert "did not end in 240 s" in found["faults"][-1]["inconclusive"]
+    for text in (text_of(made), page(made)):
+        assert "iolated" not in text
+        assert "VIOLATED" not in text
+        assert "Inconclusive: 1 of 4 faults" in text
+        assert "did not end in 240 s" in text
+    assert "--only decide.before/process,cut:cut@1" in text_of(made)
+
+
+def test_a_violation_stays_one_beside_what_is_inconclusive() -> None:
+    made = with_unended(LOST)
+    assert (made.verdict, made.exit_code) == ("VIOLATED", 1)
+    assert "Exactly-once is violated: 1 violation in 3 faults" in text_of(made)
+
+
+def test_the_page_holds_no_control_characters_and_no_progress_bars() -> None:
+    text = page(with_unended(replace(LOST, detail="a\tb \x1b[1mbold\x1b[0m \x01")))
+    assert re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text) == []
+    assert "[Stage" not in text
+    assert "Killed" in text
+
+
+def test_the_page_breaks_no_word() -> None:
+    text = page(with_unended(LOST))
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert not re.search(r"overflow-wrap|word-break|hyphens", style)
+    assert "overflow-x: auto" in style  # what is wider than the window is scrolled to

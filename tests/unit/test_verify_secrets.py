@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
 from beadline.chaos.child import Child
 from beadline.chaos.verify.job import main
+from beadline.chaos.verify.rounds import remove_ranges
+from beadline.chaos.verify.run import Verifier
 from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.task import INSPECT, Task
+from beadline.chaos.verify.task import FOUND, INSPECT, RANGES, TASK, Task
+from beadline.chaos.verify.wish import Wish
 from beadline.errors import BeadlineError, UsageError
 from tests.unit.test_job_toml import _as_before, changed
 
@@ -41,6 +46,7 @@ def test_the_process_of_the_job(
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path), INSPECT])
     assert ended.value.code == code
+    assert not (tmp_path / TASK).exists()  # it may hold passwords
     out, err = capfd.readouterr()
     assert "hunter2" not in out + err
     told = json.loads(out)
@@ -63,3 +69,25 @@ def test_the_log_of_a_child(tmp_path: Path) -> None:
     assert "hunter2" in log.read_text("utf-8")
     assert "/nowhere/${PASSWORD}" in child.complaint()
     assert "hunter2" not in child.complaint()
+
+
+def test_what_is_kept_holds_no_password(tmp_path: Path) -> None:
+    made = Verifier(Wish("j", 7, keep=True))
+    made.redact = lambda text: text.replace("hunter2", "${PASSWORD}")
+    folder = made.folder / "round-01"
+    Task("j", {"spark.my.password": "hunter2"}, "v1", Limits()).save(folder)
+    for name in (FOUND, RANGES):
+        (folder / name).write_bytes(b"hunter2")
+    (folder / "child-000.log").write_text("who is hunter2?")
+    try:
+        made._tidy_up()
+        kept = {path.name: path.read_text() for path in folder.rglob("*")}
+        assert kept == {"child-000.log": "who is ${PASSWORD}?"}
+    finally:
+        shutil.rmtree(made.folder)
+
+
+def test_ranges_are_deleted_when_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / RANGES).write_bytes(pickle.dumps(()))
+    assert remove_ranges(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

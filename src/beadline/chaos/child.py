@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from beadline.chaos import processes
+from beadline.chaos.readable import readable
 
 CHILD_TIMEOUT_S = 180.0
 Line = dict[str, Any]
@@ -37,6 +38,7 @@ class Child:
         ``redact`` takes what is secret out of its complaints.
         """
         self.events: list[Line] = []
+        self.timed_out = False  # ended by whoever waited for it, not by itself
         self._log = log
         self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
@@ -80,7 +82,9 @@ class Child:
         try:
             returncode = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            self.timed_out = True
             self.end()
+            self._ended_s = time.monotonic()
             last = self._redact(str(self.events[-5:]))
             raise TimeoutError(
                 f"a child did not end in {timeout_s} s; its last events: {last}\n{self.complaint()}"
@@ -111,8 +115,9 @@ class Child:
     def complaint(self) -> str:
         """What it said at its end, for whoever has to find out why."""
         told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
-        lines = self._log.read_text("utf-8", "replace").splitlines()
-        return self._redact("\n".join(told or lines[-_COMPLAINT_LINES:]))
+        # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
+        lines = readable(self._log.read_text("utf-8", "replace")).splitlines()
+        return self._redact(readable("\n".join(told or lines[-_COMPLAINT_LINES:])))
 
     def _read(self, stdout: IO[bytes]) -> None:
         for text in stdout:

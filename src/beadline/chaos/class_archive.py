@@ -14,9 +14,8 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyspark
 
 from beadline.errors import JavaProblem
 from beadline.run.java import find_java
@@ -63,7 +62,10 @@ def use(*, make: bool) -> None:
 def _fingerprint() -> str:
     """Of the Java and the Spark: the archive of another is of no use."""
     java = find_java()
-    jars = Path(pyspark.__file__).with_name("jars")
+    spark = find_spec("pyspark")  # not imported: every command would wait for it
+    assert spark is not None
+    assert spark.origin is not None
+    jars = Path(spark.origin).with_name("jars")
     # Java does not take an archive of jars that were installed at another time.
     of = f"{java.path} {java.version} {version('pyspark')} {jars} {jars.stat().st_mtime_ns}"
     return hashlib.sha256(of.encode()).hexdigest()[:16]

@@ -20,13 +20,13 @@ _EPOCH_S = 0.5
 WORKER_KILLS_MAX = 3
 
 
-def strike(child: Child, scope: str, rng: random.Random) -> int:
+def strike(child: Child, scope: str, rng: random.Random, timeout_s: float = CHILD_TIMEOUT_S) -> int:
     """Wait for the moment and kill; return how many kills hit somebody."""
     if scope == WORKER:
-        return _strike_workers(child, rng)
+        return _strike_workers(child, rng, timeout_s)
     events = rng.randint(0, _EVENTS_MAX)
     delay_s = rng.uniform(0, _EPOCH_S if events else _START_S)
-    if not child.wait_for_events(events, CHILD_TIMEOUT_S):
+    if not child.wait_for_events(events, timeout_s):
         return 0
     time.sleep(delay_s)
     if not child.alive:
@@ -34,12 +34,12 @@ def strike(child: Child, scope: str, rng: random.Random) -> int:
     return int(processes.kill_group(child.pid) if scope == GROUP else processes.kill(child.pid))
 
 
-def _strike_workers(child: Child, rng: random.Random) -> int:
+def _strike_workers(child: Child, rng: random.Random, timeout_s: float) -> int:
     """Kill Python workers in mid-epoch, now and then the daemon that forks them."""
-    child.wait_for_events(rng.randint(1, _EVENTS_MAX), CHILD_TIMEOUT_S)
+    child.wait_for_events(rng.randint(1, _EVENTS_MAX), timeout_s)
     kills = 0
     for _ in range(rng.randint(1, WORKER_KILLS_MAX)):
-        victim = _find_worker(child, rng)
+        victim = _find_worker(child, rng, timeout_s)
         if victim is None:
             break
         kills += processes.kill(victim)
@@ -47,9 +47,9 @@ def _strike_workers(child: Child, rng: random.Random) -> int:
     return kills
 
 
-def _find_worker(child: Child, rng: random.Random) -> int | None:
+def _find_worker(child: Child, rng: random.Random, timeout_s: float) -> int | None:
     """One worker of the child's JVM, as soon as there is one."""
-    deadline_s = time.monotonic() + CHILD_TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     while child.alive and time.monotonic() < deadline_s:
         daemons, workers = child.python_workers()
         if workers:

@@ -13,6 +13,7 @@ still there.
 
 from __future__ import annotations
 
+import difflib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -90,8 +91,10 @@ class Kill:
     def __post_init__(self) -> None:
         """Refuse what no child could come by."""
         if self.point != MOMENT and self.point not in EVERY_POINT:
-            known = sorted(EVERY_POINT)
-            raise ValueError(f"no crash point is named {self.point!r}; known: {known}")
+            near = difflib.get_close_matches(self.point, EVERY_POINT, 1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(sorted(EVERY_POINT))
+            raise ValueError(f"no crash point is named {self.point!r}.{meant} Known are: {known}")
         if self.scope not in SCOPES or (self.scope == WORKER and self.point != MOMENT):
             raise ValueError(f"{self.point} cannot be killed with scope {self.scope!r}")
         if self.occurrence < 1:

@@ -9,7 +9,9 @@ from beadline.errors import BeadlineError
 
 
 def main() -> None:
-    """Run `beadline` and exit: 0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced.
+    """Run `beadline` and exit with a code.
+
+    0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced, 5 inconclusive (verify).
 
     Errors that Beadline raises on purpose are shown as their message, which says what to do; a
     trace is kept for those that nobody expected, and Python's own exit code for them is 1.

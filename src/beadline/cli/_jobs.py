@@ -35,7 +35,16 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
     from beadline.run.session import session
 
     ours = SparkSession.getActiveSession() is None
-    spark = session(f"beadline {command} {file.path.name}", file.connectors, **settings)
+    try:
+        spark = session(f"beadline {command} {file.path.name}", file.connectors, **settings)
+    except BeadlineError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{file.path}: Spark did not start: {reason(error)} Its own words, if it has any, are "
+            "above. Look at the settings in CONF (in TOML: [spark]) and --conf. Nothing was "
+            "written."
+        ) from error
     try:
         with _no_echo():
             yield spark

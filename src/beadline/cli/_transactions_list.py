@@ -12,6 +12,7 @@ from beadline.cli._transactions_ask import Cluster
 from beadline.cli._transactions_show import as_object, blocks
 from beadline.cli.output import Output
 from beadline.errors import UsageError
+from beadline.files import same_folder
 from beadline.observe.transactions import Standing, verdict_of
 from beadline.sinks.kafka.observed import UNENDED_STATES, Observed
 from beadline.sinks.kafka.part import WriterId
@@ -90,7 +91,7 @@ def _notes(cluster: Cluster) -> list[str]:
     if standing is None:
         return []
     notes = []
-    if standing.query.checkpoint != standing.checkpoint:
+    if not same_folder(standing.query.checkpoint, standing.checkpoint):
         notes.append(
             f"the log was written for {standing.query.checkpoint}: this is a copy of a checkpoint, "
             "or another spelling, and the verdicts of a copy may be old"

@@ -77,18 +77,24 @@ def block(
     verdict = verdict_of(one, standing)
     number = f"{numbers[one.id]}. " if one.id in numbers else ""
     yield Text.assemble(number, (one.id, "bold"))
-    yield Text(f"  {_whose(one)}")
+    yield Text(f"  {_whose(one, standing)}")
     known = [(f", {verdict}", _COLOURS[verdict])] if standing is not None else []
     yield Text.assemble(f"  {one.described.state}", *known, f", {_clock(one, now_ms)}")
     if one.partitions:
         yield Padding(_partitions(one, numbers), (0, 0, 0, 2))
 
 
-def _whose(one: Observed) -> str:
+def _whose(one: Observed, standing: Standing | None) -> str:
     writer, part = one.writer, one.part
     if writer is None:
         return "not of Beadline's making"
     whose = f"query {writer.query}, sink {writer.sink}, slot {writer.slot}"
+    if not one.is_open:
+        named = standing.named.get(one.id) if standing is not None else None
+        if named is None:
+            return f"{whose}: nothing is open under this id"
+        part = named.id
+        return f"{whose}: ended; decided as epoch {part.epoch}, partition {part.partition}"
     if part is not None:
         return (
             f"{whose}: prepared, epoch {part.epoch}, partition {part.partition}, "
@@ -103,6 +109,8 @@ def _clock(one: Observed, now_ms: int) -> str:
     age, timeout = _age_ms(one, now_ms), duration(one.described.timeout_ms)
     if age is None:
         return f"timeout {timeout}"
+    if not one.is_open:
+        return f"begun {duration(age)} ago and ended since"
     text = f"open for {duration(age)}"
     if one.aborts_at_ms is None:
         return text

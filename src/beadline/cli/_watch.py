@@ -93,17 +93,28 @@ def _as_lines(event: Event) -> list[str]:
     """One line for people, or none: prepared and decided pass too quickly to be read."""
     details = event.details
     text = {
-        "claimed": f"generation {event.generation} holds the log",
+        "claimed": f"generation {event.generation} holds the log{_incomplete(details)}",
         "recovered": f"epoch {event.epoch}: decided by an older start, finished now",
         "swept": f"orphans of older starts aborted: {details.get('orphans')}",
         "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
         "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
+        "added": f"sink {details.get('sink')} is new: it has rows from epoch {event.epoch} on",
+        "removed": f"sink {details.get('sink')} is not among the sinks any more",
+        "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
         "spark restarted": "an older driver was in the way; Spark's query is started again",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
     }.get(event.kind)
     return [] if text is None else [text]
+
+
+def _incomplete(details: dict[str, Any]) -> str:
+    """The sinks that do not have all rows of the query."""
+    later = {name: epoch for name, epoch in details.get("since", {}).items() if epoch}
+    said = [f"{name} has rows from epoch {epoch} on" for name, epoch in later.items()]
+    said += [f"{name} lacks {epochs}" for name, epochs in details.get("lacks", {}).items()]
+    return "".join(f"; {one}" for one in said)
 
 
 def _place(event: Event) -> str:

@@ -54,7 +54,8 @@ def _root(
 ) -> None:
     """End-to-end exactly-once for PySpark Structured Streaming.
 
-    Exit codes: 0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced.
+    Exit codes: 0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced,
+    5 inconclusive (verify).
     """
 
 

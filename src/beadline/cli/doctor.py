@@ -86,7 +86,7 @@ def examine() -> Iterator[Finding]:
     yield jars()
     for name in connectors.CONNECTORS:
         yield connector(name)
-    for name in extras.EXTRAS:
+    for name in extras.OFFERED:
         yield extra(name)
 
 

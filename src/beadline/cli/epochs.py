@@ -7,7 +7,7 @@ has. What it shows is explained in ``beadline.observe.history``.
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from beadline.cli.output import JsonOption, output
-from beadline.decisions import Claim, Decision
+from beadline.decisions import Claim, Decision, StoredPart
 from beadline.observe.history import History, PastEpoch, read_history
 from beadline.run.quiet import quiet
 
@@ -40,7 +40,7 @@ def epochs(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a query's epochs: state, acks, times, committables. Changes nothing."""
+    """Show a query's epochs: state, parts, times, committables. Changes nothing."""
     quiet()  # a checkpoint on HDFS is read through a JVM
     history = read_history(checkpoint)
     chosen = history.epochs[-last:] if epoch is None else (history.epoch(epoch),)
@@ -122,8 +122,8 @@ def _summary(history: History, chosen: tuple[PastEpoch, ...]) -> Iterator[Render
         yield Text("no epoch yet")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("epoch", "state", "generation", "acks", "decided at", "prepare", "commit"):
-        table.add_column(name, justify="left" if name in ("state", "acks") else "right")
+    for name in ("epoch", "state", "generation", "parts", "decided at", "prepare", "commit"):
+        table.add_column(name, justify="left" if name in ("state", "parts") else "right")
     for epoch in chosen:
         table.add_row(*_row(epoch))
     yield table
@@ -139,19 +139,26 @@ def _row(epoch: PastEpoch) -> list[RenderableType]:
         str(epoch.number),
         Text(epoch.state, style=_COLOURS[epoch.state]),
         str(found.generation) if found else "",
-        Text(_acks(found)) if found else "",
+        Text(_parts(found)) if found else "",
         _clock(found.at_ms) if found else "",
         _duration(epoch.prepare_ms),
         _duration(epoch.commit_ms),
     ]
 
 
-def _acks(decision: Decision) -> str:
+def _parts(decision: Decision) -> str:
+    """Each sink's parts: how many there could be says nothing, as a sink may take all rows as one,
+    and a part without rows is none.
+    """
     said = (
-        f"{name} {len(parts)}/{decision.parts} ({sum(part.rows for part in parts):,} rows)"
+        f"{name} {_count(parts)} ({sum(part.rows for part in parts):,} rows)"
         for name, parts in sorted(decision.sinks.items())
     )
     return "\n".join(said)
+
+
+def _count(parts: Sequence[StoredPart]) -> str:
+    return f"{len(parts)} part" + ("" if len(parts) == 1 else "s")
 
 
 def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
@@ -174,11 +181,12 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
     )
     for name, parts in sorted(found.sinks.items()):
         rows = sum(part.rows for part in parts)
-        yield Text.assemble((f"  {name}", "bold"), f": {len(parts)} acks, {rows:,} rows")
+        yield Text.assemble((f"  {name}", "bold"), f": {_count(parts)}, {rows:,} rows")
         for part in parts:
             text = json_module.dumps(part.committable)
             short = text[:_COMMITTABLE_WIDTH_MAX] + ("…" if text[_COMMITTABLE_WIDTH_MAX:] else "")
-            yield Text(f"    part {part.partition}, attempt {part.attempt}, {part.rows:,} rows")
+            # The attempt is an id, numbered through by Spark: to people it would look like retries.
+            yield Text(f"    part {part.partition}, {part.rows:,} rows")
             yield Text(f"      {short}", style="dim")
 
 

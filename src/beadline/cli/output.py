@@ -7,6 +7,7 @@ stdout holds one object per line, the last of which is the result; so `| tail -1
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from beadline.errors import BeadlineError
+
+_PIPE_COLUMNS = 140  # a file has no width, and Rich would take 80, in which tables break words
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="For programs: the last line is one JSON object.")
@@ -44,15 +47,17 @@ class ForPeople(Output):
 
     def __init__(self) -> None:
         self.console = Console()
+        if not self.console.is_terminal and "COLUMNS" not in os.environ:
+            self.console = Console(width=_PIPE_COLUMNS)
 
     def say(self, text: str) -> None:
-        """Print one line, with its markup."""
-        self.console.print(text, highlight=False)
+        """Print one line, with its markup; a terminal wraps it, and a log has it whole."""
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
         """Print the views."""
         for view in views:
-            self.console.print(view, highlight=False)
+            self.console.print(view, highlight=False, soft_wrap=isinstance(view, str | Text))
 
     def fail(self, error: BeadlineError) -> None:
         """Print the message as it is: it may hold brackets that are not markup."""

@@ -40,7 +40,10 @@ def run(
     ] = None,
     drop: Annotated[
         list[str] | None,
-        typer.Option(help="Give up the decided rows of a sink that is gone, by its name."),
+        typer.Option(
+            help="Once: give up the rows that a sink lacks or cannot take, by its name; NAME@17 "
+            "for one decided epoch. May be repeated."
+        ),
     ] = None,
     conf: ConfOption = None,
     verbose: VerboseOption = False,
@@ -87,16 +90,14 @@ class _Options:
                 f"{file.path} has several queries, and --{given[0].replace('_', '-')} is about "
                 f"one: set the key {given[0]!r} in each of its [[queries]]. Nothing was written."
             )
+        if not self.checkpoint and file.no_checkpoint is not None:
+            raise _no_checkpoint(file.no_checkpoint)
 
     def over(self, plan: Planned) -> Planned:
         """Return the query as it is to be started; the trigger is one thing."""
         checkpoint = self.checkpoint or plan.checkpoint
         if not checkpoint:
-            raise UsageError(
-                f"{plan.where}: no checkpoint folder. Give --checkpoint DIR, or set CHECKPOINT "
-                "(in TOML: checkpoint) in the job file; it must stay the same over restarts. "
-                "Nothing was written."
-            )
+            raise _no_checkpoint(plan.where)
         if self.every is not None or self.available_now:
             plan = replace(plan, every=self.every, available_now=self.available_now)
         return replace(
@@ -105,3 +106,10 @@ class _Options:
             output_mode=self.output_mode or plan.output_mode,
             drop=self.drop or plan.drop,
         )
+
+
+def _no_checkpoint(where: str) -> UsageError:
+    return UsageError(
+        f"{where}: no checkpoint folder. Give --checkpoint DIR, or set CHECKPOINT (in TOML: "
+        "checkpoint) in the job file; it must stay the same over restarts. Nothing was written."
+    )

@@ -1,7 +1,8 @@
 """`beadline verify`: kill, pause and cut a job of your own, and compare with a run left alone.
 
 Nothing of the real targets is touched, unless `--in-place` says so: every sink writes to a scratch
-target, and every source is a copy of what it holds now. Exits with 1 on any violation.
+target, and every source is a copy of what it holds now. Exits with 1 on any violation, and with 5
+if nothing is proven: a start that did not end on a busy machine is no violation.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json as json_module
 import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from beadline.chaos import class_archive
 from beadline.chaos.verify import faults
@@ -28,6 +31,10 @@ from beadline.errors import UsageError
 from beadline.run.java import require_java
 from beadline.run.jobs import open_job
 
+_TIMEOUT_HELP = (
+    "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
+    "10 times the undisturbed run, and at least 240."
+)
 _KILLS_MANY = 10  # with fewer, the archive takes longer than it saves
 Step = Callable[[int, int, str], None]
 
@@ -43,6 +50,7 @@ def verify(
         str | None, typer.Option(help="These faults alone, in this order, with commas between.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Begin no fault after so long.")] = 15.0,
+    timeout: Annotated[float | None, typer.Option(help=_TIMEOUT_HELP)] = None,
     epochs: Annotated[int, typer.Option(help="Cut the range into about so many epochs.")] = 12,
     files: Annotated[
         int, typer.Option(help="Take at most so many files of a source; 0 for all.")
@@ -67,7 +75,7 @@ def verify(
 ) -> None:
     """Kill a job at every crash point, and see that its sinks show every row once."""
     out = output(json)
-    _check(kills, minutes, epochs, files, records, report, html)
+    _check(kills, minutes, timeout, epochs, files, records, report, html)
     wish = Wish(
         job=job,
         seed=secrets.randbelow(2**31) if seed is None else seed,
@@ -80,23 +88,29 @@ def verify(
         in_place=in_place,
         keep=keep,
         fail_fast=fail_fast,
+        timeout_s=timeout,
     )
-    open_job(job)
+    made = _verified(wish, out)
+    _write(made, report, html)
+    out.show(made.as_dict(), *views(made))
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)
+
+
+def _verified(wish: Wish, out: Output) -> Report:
+    open_job(wish.job)
     require_java()
-    class_archive.use(make=kills is None or kills >= _KILLS_MANY)
+    class_archive.use(make=wish.kills is None or wish.kills >= _KILLS_MANY)
     # As Ctrl-C: what was started is ended, and scratch targets are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _progress(out) as step:
-        made = Verifier(wish, out.say, step).run()
-    _write(made, report, html)
-    out.show(made.as_dict(), *views(made))
-    if not made.fine:
-        raise typer.Exit(1)
+        return Verifier(wish, out.say, step).run()
 
 
 def _check(
     kills: int | None,
     minutes: float,
+    timeout: float | None,
     epochs: int,
     files: int,
     records: int,
@@ -112,6 +126,8 @@ def _check(
             raise UsageError(f"{name} is {least} or more, not {value}. Nothing was written.")
     if not minutes > 0:
         raise UsageError(f"--minutes is above 0, not {minutes:g}. Nothing was written.")
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"--timeout is above 0, not {timeout:g}. Nothing was written.")
     for path in reports:
         if path is not None and not path.absolute().parent.is_dir():
             raise UsageError(f"there is no folder for the report {path}. Nothing was written.")
@@ -127,11 +143,27 @@ def _write(made: Report, report: Path | None, html: Path | None) -> None:
         html.write_text(page(made), "utf-8")
 
 
+class _Lines:
+    """Progress for a log: one line when something new begins."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._began_s = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Be told how far it is."""
+        spent_s = time.monotonic() - self._began_s
+        self._out.say(f"{spent_s:5.0f} s  {done}/{total} done; now: {escape(what)}")
+
+
 @contextmanager
 def _progress(out: Output) -> Iterator[Step]:
-    """A bar for people; programs wait for the result."""
+    """A bar on a terminal, lines in a pipe or a file; programs wait for the result."""
     if not isinstance(out, ForPeople):
         yield lambda done, total, what: None
+        return
+    if not out.console.is_terminal:
+        yield _Lines(out)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

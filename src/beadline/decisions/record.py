@@ -45,15 +45,14 @@ class StoredPart:
 class SinkHistory:
     """What the log knows of one sink at one target; kept when it is taken out of the query.
 
-    ``kind`` names its committable, ``instance`` the thing at the target (``Capabilities``).
-    ``since`` is the first epoch whose rows it was given. ``holds`` is the newest finished epoch
-    with rows that it must show, -1 for none. ``until`` is the newest epoch before it was taken
-    out, None while it is there. ``missing`` are spans of epochs, first and last, that it lacks.
+    ``instance`` is the thing at the target (``Capabilities``). ``since`` is the first epoch whose
+    rows it was given. ``holds`` is the newest finished epoch with rows that it must show, -1 for
+    none. ``until`` is the newest epoch before it was taken out, None while it is there.
+    ``missing`` are spans of epochs, first and last, that it lacks.
     """
 
     name: str
     target: str
-    kind: str = ""
     instance: str = ""
     since: int = 0
     holds: int = -1
@@ -96,7 +95,8 @@ class Decision:
     ``offsets`` is the digest of Spark's own ``offsets/<epoch>``. ``replays`` counts how often lost
     parts were replaced. ``finished_at_ms`` says when the decision before it had been committed.
     ``previous`` is, by sink, the newest earlier epoch with rows that it must hold (rule 25).
-    ``sources`` are those that the claim did not know yet.
+    ``sources`` are those that the claim did not know yet. ``kinds`` names, by sink, the class of
+    its committables, so that another kind of sink under the same name is told from the old one.
     """
 
     nonce: str
@@ -115,6 +115,7 @@ class Decision:
     replays: int = 0
     previous: dict[str, int] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
 
     def part_id(self, query: QueryId, sink: str, part: StoredPart) -> PartId:
         """Return the whole id of a stored part."""
@@ -127,6 +128,10 @@ class Decision:
             part.partition,
             part.attempt,
         )
+
+    def is_of_kind(self, sink: str, kind: str) -> bool:
+        """Whether a sink's parts are committables of this class; version 1 did not say."""
+        return self.kinds.get(sink, kind) == kind
 
     def part_ids(self, query: QueryId) -> list[PartId]:
         """Return the ids of all of its parts, of every sink."""

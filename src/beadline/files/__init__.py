@@ -13,7 +13,7 @@ import os
 from beadline.files.base import FileSystem, split_uri
 from beadline.files.local import LocalFiles
 
-__all__ = ["FileSystem", "join", "keeps_rule", "open_files", "qualify", "split_uri"]
+__all__ = ["FileSystem", "join", "keeps_rule", "open_files", "qualify", "same_folder", "split_uri"]
 
 # The schemes whose create-if-absent is tested, by races of real processes, to have one winner.
 TESTED_SCHEMES = ("file", "hdfs")
@@ -49,6 +49,15 @@ def open_files(uri: str) -> FileSystem:
     from beadline.files.hadoop import HadoopFiles
 
     return HadoopFiles(uri)
+
+
+def same_folder(one: str, other: str) -> bool:
+    """Whether two qualified URIs lead to one folder now: the same name, or a link to the other."""
+    if one == other:
+        return True
+    if not all(split_uri(uri)[0] == "file" for uri in (one, other)):
+        return False
+    return os.path.realpath(split_uri(one)[1]) == os.path.realpath(split_uri(other)[1])
 
 
 def join(uri: str, *names: str) -> str:

@@ -172,26 +172,29 @@ def judge(action: Action, one: Observed, standing: Standing | None, force: bool)
     if force:
         return True
     if standing is None or verdict == "unknown":
-        raise UsageError(f"{one.id}: {_nobody_knows(one, standing)} {_NOTHING}")
-    number = "no epoch" if standing.epoch is None else f"epoch {standing.epoch.number}"
+        raise UsageError(f"{one.id}: {_nobody_knows(action, one, standing)} {_NOTHING}")
+    query = f"query {standing.query.name!r}"
     if action == "commit":
+        named = f"{query} has decided no epoch yet"
+        if standing.epoch is not None:
+            named = f"the newest decision of {query}, epoch {standing.epoch.number}, names others"
         raise GuaranteeRefused(
-            f"{one.id}: the newest decision of query {standing.query.name!r} ({number}) does not "
-            "name this transaction, so its rows are given again, and would show twice if it were "
-            f"committed. Abort it, or start the query, which does. {_NOTHING}"
+            f"{one.id}: {named}, so the rows of this transaction are computed again, and would "
+            f"show twice if it were committed. Abort it, or start the query, which does. {_NOTHING}"
         )
+    assert standing.epoch is not None, "nothing is decided without an epoch"
     raise GuaranteeRefused(
-        f"{one.id}: {number} of query {standing.query.name!r} is decided and names this "
+        f"{one.id}: epoch {standing.epoch.number} of {query} is decided and names this "
         "transaction, so its rows must show, and would be missing if it were aborted. Commit "
         f"it, or start the query, which does. {_NOTHING}"
     )
 
 
-def _nobody_knows(one: Observed, standing: Standing | None) -> str:
+def _nobody_knows(action: Action, one: Observed, standing: Standing | None) -> str:
     if one.writer is None:
         return (
-            "it was not begun by Beadline, so no decision log says whether it is to be committed. "
-            "Ask whoever owns it; or take it upon yourself with --force."
+            f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
+            "whoever owns it; or take it upon yourself with --force."
         )
     if standing is None:
         return (

@@ -27,11 +27,13 @@ from beadline.protocol.epoch import EpochProgress, State
 from beadline.protocol.prepare import prepare
 from beadline.protocol.recover import claim, open_sinks, sweep
 from beadline.protocol.targets import (
+    Drop,
     Found,
     check_targets,
+    epochs_text,
+    is_since,
     previous_epochs,
     previous_of,
-    spans_text,
 )
 from beadline.sink import BoundSink, Prepared
 
@@ -78,6 +80,7 @@ class Coordinator:
         self.running = threading.Lock()
         self.losers = False
         self.swept_at_s = time.monotonic()
+        self.sources: dict[str, str] = {}
 
     def start(self, drop: Collection[str] = ()) -> None:
         """Claim, finish, sweep: everything that must be settled before Spark runs."""
@@ -87,6 +90,7 @@ class Coordinator:
         self.sweep_older()
         if pending is not None:
             reach("recover.before")
+            self.give_up_stuck(pending, Drop.parse(drop).names)
             self.lost = self.commit(pending, self.kept(pending))
             self.tell("recovered", pending.epoch, lost=sorted(self.lost))
             reach("recover.after")
@@ -121,9 +125,6 @@ class Coordinator:
                 )
             except Fenced:
                 continue
-            self.tell(
-                "claimed", sinks={h.name: h.since for h in found.histories if h.until is None}
-            )
             self.tell_found(found, pending)
             return pending
         raise Fenced(
@@ -131,8 +132,33 @@ class Coordinator:
             "slot of the decision log. Another driver of this query is running: stop it first."
         )
 
+    def give_up_stuck(self, pending: Decision, names: Collection[str]) -> None:
+        """Give up, for the sinks that ``drop=`` names, a decided epoch that cannot be committed.
+
+        It is tried first, so that nothing is given up which can be shown. The claim that says so
+        is a new one: whoever comes after us must know it too.
+        """
+        named = [sink for sink in self.kept(pending) if sink.name in names]
+        if stuck := [sink.name for sink in named if not self.can_commit(pending, sink)]:
+            self.claim([f"{name}@{pending.epoch}" for name in stuck])
+            self.sweep_older()
+
+    def can_commit(self, decision: Decision, sink: BoundSink) -> bool:
+        """Whether a sink takes a decided epoch, now or by a replay."""
+        try:
+            lost = self.commit(decision, [sink])
+        except Fenced:
+            raise
+        except BeadlineError as error:
+            logger.warning("query %s: sink %s is stuck: %s", self.name, sink.name, error)
+            return False
+        return all(part.checksum is not None for part in lost.get(sink.name, ()))
+
     def tell_found(self, found: Found, pending: Decision | None) -> None:
-        """Say which rows a sink will never have; nothing later shows it."""
+        """Say from where each sink has rows, and which it will never have; rows do not show it."""
+        here = [one for one in found.histories if one.until is None]
+        lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}
+        self.tell("claimed", since={one.name: one.since for one in here}, lacks=lacks)
         for name, epoch in found.added.items():
             self.tell("added", epoch, sink=name)
             logger.warning(
@@ -140,12 +166,19 @@ class Coordinator:
                 "are not in it",
                 *(self.name, name, epoch),
             )
+        for name, target in found.removed.items():
+            self.tell("removed", sink=name)
+            logger.warning(
+                "query %s: sink %s (%s) is not among the sinks any more. If a crash left something "
+                "prepared there, it is aborted only where another sink of this query uses the same "
+                "system: else start once more with that sink",
+                *(self.name, name, target),
+            )
         for name, spans in found.given_up.items():
-            epochs = spans_text(spans)
+            epochs = epochs_text(spans)
             self.tell("dropped", pending.epoch if pending else None, sink=name, epochs=epochs)
             logger.warning(
-                "query %s: sink %s lacks the rows of epochs %s for good: they were given up by "
-                "drop=",
+                "query %s: sink %s lacks the rows of %s for good: they were given up by drop=",
                 *(self.name, name, epochs),
             )
 
@@ -215,6 +248,7 @@ class Coordinator:
         decided = {} if again else self.decided_parts()
         try:
             acks = prepare(batch, sinks, self.query, self.generation, decided)
+            self.check_sources(batch.number)
         except Exception:
             self.losers = True
             self.sweep_quietly()  # or the next start does; what failed first is what counts
@@ -230,18 +264,21 @@ class Coordinator:
         at_ms = max(now_ms(), self.version_ms + 1)
         times = Times(started_at_ms, now_ms(), at_ms, self.finished_at_ms)
         previous = previous_epochs(self.log.state, self.sinks)
-        sources = self.check_sources()
-        decision = decide(self.log, batch, self.generation, parts, count, times, previous, sources)
+        known = self.log.state.claim.sources if self.log.state.claim else {}
+        sources = {name: one for name, one in self.sources.items() if name not in known}
+        kinds = {sink.name: sink.kind for sink in self.sinks}
+        decision = decide(
+            self.log, batch, self.generation, parts, count, times, previous, sources, kinds
+        )
         self.tell("decided", decision.epoch, nonce=decision.nonce)
         return decision
 
-    def check_sources(self) -> dict[str, str]:
-        """What was read must still be what the offsets were counted in; return what is new."""
-        sources = self.progress.sources()
-        identity.check_sources(self.name, self.log.state, sources)
-        known = self.log.state.claim.sources if self.log.state.claim else {}
-        before = identity.known_sources(self.log.state)
-        return {name: one for name, one in {**before, **sources}.items() if name not in known}
+    def check_sources(self, epoch: int) -> None:
+        """What was read must still be what the offsets were counted in; asked after reading."""
+        now = self.progress.sources()
+        meaning = f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
+        identity.check_sources(self.name, self.log.state, now, meaning)
+        self.sources = {**identity.known_sources(self.log.state), **now}
 
     def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
         """Every sink at once; what comes back is proven lost."""
@@ -320,9 +357,19 @@ class Coordinator:
         }
 
     def kept(self, decision: Decision) -> list[BoundSink]:
-        """The sinks that a decision is still to be committed to."""
+        """The sinks of ours that a decision was made for, and that have not given it up.
+
+        Under the same name there may be another one now, which knows nothing of it.
+        """
         dropped = identity.given_up(self.log.state, decision)
-        return [s for s in self.sinks if s.name in decision.sinks and s.name not in dropped]
+        return [
+            sink
+            for sink in self.sinks
+            if sink.name in decision.sinks
+            and sink.name not in dropped
+            and decision.is_of_kind(sink.name, sink.kind)
+            and is_since(self.log.state, sink, decision.epoch)
+        ]
 
     def expect_next(self, epoch: int) -> None:
         """Epochs are dense: a gap means that somebody else moved the checkpoint."""

@@ -52,6 +52,7 @@ def decide(
     times: Times,
     previous: Mapping[str, int],
     sources: Mapping[str, str],
+    kinds: Mapping[str, str],
     replays: int = 0,
 ) -> Decision:
     """Append the decision, or raise with the epoch undecided or unknown."""
@@ -76,6 +77,7 @@ def decide(
         replays=replays,
         previous=dict(previous),
         sources=dict(sources),
+        kinds=dict(kinds),
     )
     reach("decide.before")
     log.append(decision)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from beadline.decisions import Decision, LogState
 from beadline.errors import WrongCheckpoint
+from beadline.files import same_folder
 from beadline.ids import QueryId
 from beadline.protocol.engine import Progress
 from beadline.sink import BoundSink, Guarantee
@@ -39,7 +40,8 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
             f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
             f"query a checkpoint folder of its own, or its old name back. {NOTHING}"
         )
-    if query.checkpoint != checkpoint:
+    # A link is another name of the folder, not a copy: the name in the log still leads here.
+    if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may go on from the same place, which would double every row. "
@@ -175,7 +177,9 @@ def known_sources(state: LogState) -> dict[str, str]:
     return {**claim.sources, **decision.sources} if newer and decision else claim.sources
 
 
-def check_sources(name: str, state: LogState, now: Mapping[str, str]) -> None:
+def check_sources(
+    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING
+) -> None:
     """What is read must be the thing that the offsets were counted in.
 
     The offsets of a topic that was deleted and made again say nothing of the new one: rows below
@@ -189,6 +193,5 @@ def check_sources(name: str, state: LogState, now: Mapping[str, str]) -> None:
                 f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
                 "to the old one, and rows of the new one that lie below them would never be read. "
                 "Start with a new checkpoint folder and the positions that you want, and with "
-                "sinks that were emptied or that take each row of the new topic as new. Nothing "
-                "of this epoch was written."
+                f"sinks that were emptied or that may take its rows as new ones. {meaning}"
             )

@@ -59,13 +59,25 @@ def prepare_sink(
     or the target has changed, and they could show in both sinks or in none.
     """
     if refused is None:
-        return batch.prepare(sink, ticket)
+        return counted(batch.prepare(sink, ticket))
     if not refused:
         return Acks((), 0)  # nearly every epoch, so nothing is run for it
-    acks = batch.prepare(sink, ticket, refused)
+    acks = counted(batch.prepare(sink, ticket, refused))
     content = checksum(refused)
     prepared = tuple(replace(part, checksum=content) for part in acks.prepared)
     return replace(acks, prepared=prepared)
+
+
+def counted(acks: Acks) -> Acks:
+    """What was given to a sink and what lies in the outside system are one number (rule 26)."""
+    for part in acks.prepared:
+        held = part.committable.rows_held
+        if held is not None and held != part.rows:
+            raise RuntimeError(
+                f"part {part.id.partition} was given {part.rows} rows, and {held} lie in the "
+                "outside system: rows were lost or doubled on the way there"
+            )
+    return acks
 
 
 @contextmanager

@@ -59,6 +59,7 @@ def replay(
         Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
         previous_epochs(coordinator.log.state, coordinator.sinks, replay=True),
         decision.sources,
+        decision.kinds,
         replays=decision.replays + 1,
     )
     coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))

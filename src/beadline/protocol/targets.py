@@ -22,7 +22,11 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Drop:
-    """What an operator gives up: a sink's rows, or those of one decided epoch (``name@epoch``)."""
+    """What an operator gives up.
+
+    A name gives up what the sink lacks, and of a decided epoch only what cannot be committed, so
+    that a word which was left in the code harms nobody. ``name@epoch`` gives up that epoch.
+    """
 
     names: frozenset[str]
     epochs: frozenset[tuple[str, int]]
@@ -70,6 +74,7 @@ class Found:
     dropped: set[str] = field(default_factory=set)
     given_up: dict[str, list[Span]] = field(default_factory=dict)
     added: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
 
     def give_up(self, name: str, span: Span) -> None:
         """Note epochs whose rows a sink will never have."""
@@ -114,6 +119,12 @@ def held(state: LogState, known: SinkHistory) -> int:
     given = known.name in given_up(state, decision) or decision.epoch < known.since
     rows = any(part.rows for part in decision.sinks.get(known.name, ()))
     return decision.epoch if rows and not counted and not given else held_before(state, known)
+
+
+def is_since(state: LogState, sink: BoundSink, epoch: int) -> bool:
+    """Whether a sink, at its target, was in the query at an epoch."""
+    known = history_of(state, sink.name, sink.capabilities.target)
+    return known is not None and known.since <= epoch
 
 
 def previous_of(state: LogState, sink: BoundSink) -> int:
@@ -197,6 +208,7 @@ def _taken_out(
     """Keep what is known of a sink that is not there: it may come back."""
     if known.until is not None:
         return known
+    found.removed[known.name] = known.target
     holds = held(state, known) if pending is None else held_before(state, known)
     missing = set(known.missing)
     if pending is not None and known.name in found.dropped:
@@ -215,8 +227,7 @@ def _check_sink(
 ) -> SinkHistory:
     """Compare one sink with its history, and return the history that the claim will hold."""
     name, target = sink.name, sink.capabilities.target
-    kind = getattr(sink.sink.committable, "__name__", "")
-    now = SinkHistory(name, target, kind, sink.capabilities.instance, settled + 1)
+    now = SinkHistory(name, target, sink.capabilities.instance, settled + 1)
     known = history_of(state, name, target)
     if known is None:
         if state.claim is not None and settled >= 0:
@@ -239,7 +250,7 @@ def _check_sink(
             missing.append((has + 1, holds))
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
-        _check_pending(pending, known, sink, kind, drop, found)
+        _check_pending(pending, sink, drop, found)
     if pending is not None and name in found.dropped:
         missing.append((pending.epoch, pending.epoch))
     spans = tuple(sorted(set(missing)))
@@ -248,26 +259,19 @@ def _check_sink(
     )
 
 
-def _check_pending(
-    pending: Decision, known: SinkHistory, sink: BoundSink, kind: str, drop: Drop, found: Found
-) -> None:
+def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found) -> None:
     """A decided epoch that is not finished: given up by name, or its parts must be readable."""
     name, epoch = sink.name, pending.epoch
     one = f'drop=["{name}@{epoch}"]'
-    if (name, epoch) in drop.epochs or (name in drop.names and name not in found.given_up):
-        if (name, epoch) not in drop.epochs and known.missing:
-            # Left in the code, it would give rows up after every crash without a word.
-            raise CheckpointProblem(
-                f'drop=["{name}"] has been used before: sink {name!r} lacks epochs '
-                f"{spans_text(known.missing)}. Now epoch {epoch} is decided for it and not yet "
-                f"finished. Take drop= out to finish it, or give it up too with {one}. {NOTHING}"
-            )
+    other = not pending.is_of_kind(name, sink.kind)
+    if (name, epoch) in drop.epochs or (name in drop.names and other):
         found.dropped.add(name)
         found.give_up(name, (epoch, epoch))
-    elif known.kind and known.kind != kind:
+    elif other:
         raise CheckpointProblem(
-            f"epoch {epoch} is decided for sink {name!r} ({known.target}) as {known.kind}, and the "
-            f"sink of that name is now of another kind ({kind}), which cannot finish it. Start "
+            f"epoch {epoch} is decided for sink {name!r} ({sink.capabilities.target}) as "
+            f"{pending.kinds[name]}, and the sink of that name is now of another kind "
+            f"({sink.kind}), which cannot finish it. Start "
             "once with the sink as it was, which finishes the epoch, and change it then; or give "
             f"its rows of this epoch up with start(..., {one}). {NOTHING}"
         )
@@ -279,8 +283,8 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> 
         found.give_up(sink.name, span)
         return
     raise CheckpointProblem(
-        f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of epochs "
-        f"{spans_text([span])} are missing, and the source does not deliver them again. Restore "
+        f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
+        f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
         f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING}'
     )
@@ -302,6 +306,8 @@ def _remade(known: SinkHistory, now: SinkHistory) -> str:
     )
 
 
-def spans_text(spans: Collection[Span]) -> str:
-    """Return epochs for people: ``3, 7 to 9``."""
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+def epochs_text(spans: Collection[Span]) -> str:
+    """Return epochs for people: ``epoch 3``, or ``epochs 3, 7 to 9``."""
+    one = len(spans) == 1 and all(first == last for first, last in spans)
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+    return f"{'epoch' if one else 'epochs'} {shown}"

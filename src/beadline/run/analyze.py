@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from beadline.errors import BadSetting
 from beadline.files import qualify
 from beadline.guarantee.judge import judge
+from beadline.guarantee.options import check_options
 from beadline.ids import QueryId
 from beadline.run import checks
-from beadline.run.facts import facts
+from beadline.run.facts import facts, sources
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -56,16 +57,27 @@ def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]
     except BadSetting as error:
         yield str(error)
     try:
+        _check_sources(stream)
+    except BadSetting as error:
+        yield str(error)
+    try:
         if checkpoint is not None:
             checks.check_rule(qualify(checkpoint), stream.mode)
     except BadSetting as error:
         yield str(error)
 
 
+def _check_sources(stream: Stream) -> None:
+    """No source may have an option that is misspelt, whoever has made the frame."""
+    for seen in sources(stream.frame):
+        check_options(seen.name, seen.options, seen.part)
+
+
 def check_start(stream: Stream, settings: Settings) -> Checked:
     """Ask everything that a start asks before it writes; raise with the first thing wrong."""
     checks.check_stream(stream)
     checks.check_settings(stream, settings.options)
+    _check_sources(stream)
     checkpoint = qualify(settings.checkpoint)
     checks.check_files(checkpoint, stream.mode)
     sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))

@@ -17,6 +17,8 @@ from beadline.files import FileSystem, join, open_files
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from beadline.run.source_topics import SourceTopics
+
 # Of an epoch's number; with a second dot, Hadoop's checksum of such a file.
 _UNFINISHED = re.compile(r"\.{1,2}\d+\.(.+\.)?(tmp|crc)")
 LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
@@ -25,9 +27,15 @@ LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
 class SparkProgress:
     """Reads ``offsets/`` and ``commits/`` of one checkpoint."""
 
-    def __init__(self, checkpoint: str, files: FileSystem | None = None) -> None:
-        """``checkpoint`` is a qualified URI."""
+    def __init__(
+        self,
+        checkpoint: str,
+        files: FileSystem | None = None,
+        topics: SourceTopics | None = None,
+    ) -> None:
+        """``checkpoint`` is a qualified URI; ``topics`` are those of the query's sources."""
         self._checkpoint = checkpoint
+        self.topics = topics
         self._files = files or open_files(checkpoint)
 
     def last_committed(self) -> int:
@@ -42,7 +50,7 @@ class SparkProgress:
 
     def sources(self) -> dict[str, str]:
         """Return which instance of each source is read now; see ``Progress``."""
-        return {}
+        return {} if self.topics is None else self.topics.now()
 
     def offsets_planned(self, epoch: int, planned: str | None) -> str:
         """Return the digest of Spark's offsets of an epoch that is running.

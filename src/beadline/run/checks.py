@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from beadline import dead_letter
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
-from beadline.files import keeps_rule
+from beadline.files import keeps_rule, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.run.spark_conf import is_set
@@ -76,6 +77,15 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
 def check_files(checkpoint: str, mode: Guarantee) -> None:
     """The checkpoint's file system must be able to keep the log's rule; a link is tried out."""
     check_rule(checkpoint, mode)
+    try:
+        open_files(checkpoint)
+    except Py4JJavaError as error:
+        why = str(error.java_exception).splitlines()[0]
+        raise BadSetting(
+            f"checkpoint {checkpoint}: Spark has no file system for it: {why}. Give Spark the jars "
+            "of that file system (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws in "
+            f"the version of Spark's own Hadoop), or use a local disk or hdfs:. {_NOTHING}"
+        ) from None
     if checkpoint.startswith("file:") and not can_link(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
@@ -88,8 +98,9 @@ def check_rule(checkpoint: str, mode: Guarantee) -> None:
     if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
-            "one winner, so two drivers could both decide an epoch. Use a local disk or hdfs:, or "
-            f"at_least_once(). {_NOTHING}"
+            "one winner, so two drivers could both decide an epoch. Put the checkpoint on a local "
+            "disk or on hdfs: (sources and sinks may be anywhere); or use at_least_once(), if rows "
+            f"may show again after a crash. {_NOTHING}"
         )
 
 

@@ -55,7 +55,6 @@ class Engine:
     speculation: bool
     partitioning: dict[str, str] = field(default_factory=dict)
     query: StreamingQuery | None = None  # Spark's, once it has started
-    attempts: Iterator[int] = field(default_factory=itertools.count)
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
@@ -69,8 +68,10 @@ class Engine:
     )
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self.syncing.shutdown(wait=False)
+        if self.progress.topics is not None:
+            self.progress.topics.close()
 
     def use(self, query: StreamingQuery | None) -> None:
         """Note which Spark query calls back; None while it is not known."""
@@ -94,8 +95,11 @@ class SparkBatch:
         self._frame = self._given = frame
         self._number = number
         self._checked = False
+        self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(self._sync)
+        if engine.progress.topics is not None:
+            engine.progress.topics.begin(number)
 
     @property
     def number(self) -> int:
@@ -262,7 +266,7 @@ class SparkBatch:
         self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
     ) -> Acks:
         observed = Observation()
-        part, refusals = keeping(ticket.part(0, next(self._engine.attempts)), refusing)
+        part, refusals = keeping(ticket.part(0, next(self._attempts[ticket.sink])), refusing)
         frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
         committable = sink.prepare(frame, part)
         rows = observed.get["rows"] - len(refusals)

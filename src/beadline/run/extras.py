@@ -58,6 +58,10 @@ EXTRAS: Mapping[str, tuple[Requirement, ...]] = {
 }
 
 
+# Those that some code asks for; the others are kept for what is being built, and bring nothing yet.
+OFFERED = ("kafka", "postgres", "mysql", "redis", "hbase")
+
+
 def missing(extra: str) -> tuple[Requirement, ...]:
     """Return the libraries of this extra that are not installed."""
     return tuple(requirement for requirement in EXTRAS[extra] if not requirement.importable)

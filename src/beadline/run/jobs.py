@@ -22,7 +22,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +71,8 @@ class JobFile:
     conf: dict[str, Any] = field(default_factory=dict)
     connectors: tuple[str, ...] = ()
     restart: Strategy = field(default_factory=NoRestart)
+    # The first query of which it is certain, before the file is run, that it names no checkpoint.
+    no_checkpoint: str | None = None
 
     @property
     def several(self) -> bool:
@@ -117,7 +119,10 @@ def open_job(path: str | os.PathLike[str]) -> JobFile:
     file = Path(path)
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
-        raise UsageError(f"job file {file} {what}. Give a Python file with: {_EXAMPLE}. {_NOTHING}")
+        raise UsageError(
+            f"job file {file} {what}. Give a TOML file, or a Python file with: {_EXAMPLE}. "
+            f"{_NOTHING}"
+        )
     if file.suffix == ".toml":
         from beadline.run.job_file.toml_job import open_toml
 
@@ -135,8 +140,50 @@ def _open_python(file: Path) -> JobFile:
         raise UsageError(f"{file}{line}: this is not Python: {error}. {_NOTHING}") from error
     except OSError as error:
         raise UsageError(f"job file {file} cannot be read: {error}. {_NOTHING}") from error
+    _check_defines_job(file, tree)
     make_importable(str(file.resolve().parent))
-    return JobFile(file, _conf(file, tree))
+    named = any(_may_define("CHECKPOINT", node) for node in _of_module(tree))
+    return JobFile(file, _conf(file, tree), no_checkpoint=None if named else str(file))
+
+
+def _check_defines_job(file: Path, tree: ast.Module) -> None:
+    """Look for ``job`` without running the file: nobody should wait for Spark to be told.
+
+    It is found again, for certain, in the module that was run.
+    """
+    functions = []
+    for node in _of_module(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "job":
+            functions.append(node)
+        elif _may_define("job", node):
+            return
+    if not functions:
+        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+    taken = functions[-1].args
+    few = len(taken.posonlyargs) + len(taken.args)
+    if not functions[-1].decorator_list and not few and taken.vararg is None:
+        raise UsageError(
+            f"{file}:{functions[-1].lineno}: job must take one argument, the Spark session: "
+            f"{_EXAMPLE}. {_NOTHING}"
+        )
+
+
+def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is run when the file is loaded; the bodies of functions and classes are not."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_module(node)
+
+
+def _may_define(name: str, node: ast.AST) -> bool:
+    """Whether a statement gives this name to something, or may for all that can be seen."""
+    if isinstance(node, ast.alias):
+        return node.name == "*" or (node.asname or node.name.partition(".")[0]) == name
+    if isinstance(node, ast.Name):
+        stored = isinstance(node.ctx, ast.Store) and node.id == name
+        return stored or node.id in ("globals", "exec", "setattr", "vars", "locals")
+    return isinstance(node, ast.AsyncFunctionDef | ast.ClassDef) and node.name == name
 
 
 def load_job(file: JobFile) -> Job:

@@ -34,17 +34,20 @@ from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
 from beadline.run.engine import Engine
+from beadline.run.lost_records import with_advice
 from beadline.run.patience import Patience
 from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
+from beadline.run.source_topics import SourceTopics
 from beadline.run.spark_query import SparkQuery, is_conflict, start_settings
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
 STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
+_NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
 class Query:
@@ -71,6 +74,17 @@ class Query:
         self._started: SparkQuery | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
+
+    def __repr__(self) -> str:
+        """Which query it is, which start of it, and how it is."""
+        if self._started is None:
+            state = "not started"
+        elif self.isActive:
+            state = "running"
+        else:
+            failure = self.exception()
+            state = "ended" if failure is None else f"failed: {type(failure).__name__}"
+        return f"<Query {self.name!r}, generation {self.generation}, {state}>"
 
     # -- what a user calls, under Spark's own names
 
@@ -107,7 +121,7 @@ class Query:
     def exception(self) -> BaseException | None:
         """Return what ended the query: Beadline's error where there is one."""
         if self._error is None:
-            return None if self._stopping or self.isActive else self._spark.exception()
+            return None if self._stopping or self.isActive else self._spark_failure()
         # A job that stop() cancelled is no failure; what the protocol had to say still is.
         cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
             self._error, BeadlineError
@@ -148,7 +162,7 @@ class Query:
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
         if self._error is None and not self.isActive:
-            self._error = self._spark.exception()  # of Spark itself; not to be hidden by this stop
+            self._error = self._spark_failure()  # of Spark itself; not to be hidden by this stop
         self._stopping = True
         try:
             self._beneath.stop()
@@ -166,6 +180,10 @@ class Query:
     @property
     def _spark(self) -> StreamingQuery:
         return self._beneath.query
+
+    def _spark_failure(self) -> BaseException | None:
+        """What Spark itself failed over."""
+        return with_advice(self._spark.exception(), self.name)
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
@@ -186,7 +204,7 @@ class Query:
         if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
             raise error
         conflict = ours is not None or is_conflict(error)
-        self._error = self._fenced_instead(ours or error)
+        self._error = self._fenced_instead(ours or with_advice(error, self.name) or error)
         if isinstance(self._error, Fenced) or not (conflict and again):
             raise self._error
         try:
@@ -237,6 +255,7 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)
+            self._in_epoch(error, number)
             # stop() has something to settle first, and so has a Spark that is started again.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
                 # Where losers are left, a sweep has failed: it would only fail again.
@@ -251,6 +270,20 @@ class Query:
             self._beneath.carried_through()
         finally:
             self._patience.ended()
+
+    def _in_epoch(self, error: BaseException, number: int) -> None:
+        """Say of an error that a start raises too what it means in the midst of a run."""
+        if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
+            return
+        decision = self._coordinator.log.state.decision
+        if self._coordinator.mode != str(Guarantee.EXACTLY_ONCE):
+            means = f"The next start computes epoch {number} again"
+        elif decision is not None and decision.epoch >= number:
+            means = f"Epoch {number} is decided, and the next start finishes it"
+        else:
+            means = f"Nothing of epoch {number} is decided, and the next start computes it again"
+        means += "; epochs before it are committed"
+        error.args = (str(error).replace(f"{_NOTHING}..", f"{_NOTHING}.").replace(_NOTHING, means),)
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
@@ -332,7 +365,8 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
     speculation = conf.get("spark.speculation", "false") == "true"
     frame = stream.frame
     planned = PlannedFiles(checkpoint, source_folders(frame))
-    progress = SparkProgress(checkpoint)
+    topics = SourceTopics(source_options(frame), checkpoint, frame.sparkSession._jvm)
+    progress = SparkProgress(checkpoint, topics=topics)
     frames = [frame]
     if rows:
         shape = frame.sparkSession.createDataFrame([], frame.schema)
@@ -346,8 +380,8 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
     """Make the log's folder: the first thing that is written."""
     if keep < 1:
         raise BadSetting(f"keep= is the number of records to retain, at least 1, not {keep}")
-    store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
     try:
+        store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
         store.make_folder()
     except Exception as error:
         raise CheckpointProblem(

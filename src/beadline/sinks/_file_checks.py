@@ -15,6 +15,7 @@ import pyarrow as pa
 from beadline.errors import BadSink
 from beadline.files import FileSystem, join, keeps_rule, split_uri
 from beadline.sinks._file_moves import parent
+from beadline.sinks._file_text import lossy_options
 
 _TEXT = frozenset(("none", "uncompressed", "bzip2", "gzip", "lz4", "snappy", "deflate", "zstd"))
 COMPRESSION: dict[str, frozenset[str]] = {
@@ -92,6 +93,32 @@ def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequ
             raise BadSink(f"{where}: column {field.name!r} {reason}. {_NOTHING}")
 
 
+def check_values(
+    where: str,
+    schema: pa.Schema,
+    format_: str,
+    options: Mapping[str, object],
+    partition_by: Sequence[str],
+) -> None:
+    """Refuse options and folders under which values would be lost or changed."""
+    for reason in lossy_options(format_, options, schema, partition_by):
+        raise BadSink(f"{where}: {reason}. {_NOTHING}")
+    kinds = {field.name.lower(): field.type for field in schema}
+    for name in partition_by:
+        kind = kinds[name.lower()]
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            raise BadSink(
+                f"{where}: partition column {name!r} is a timestamp, which folders name in local "
+                "time: an hour that a clock goes through twice would become one. Use "
+                f"date_format(..., 'yyyy-MM-dd HH:mm:ssXXX') or a date. {_NOTHING}"
+            )
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise BadSink(
+                f"{where}: partition column {name!r} is binary, which no folder's name can hold: "
+                f"use hex(). {_NOTHING}"
+            )
+
+
 def _misfits(field: pa.Field, format_: str) -> Iterator[str]:
     """Why a format cannot hold a column; nothing if it can."""
     kind = field.type
@@ -107,6 +134,10 @@ def _misfits(field: pa.Field, format_: str) -> Iterator[str]:
         yield "is binary, which csv cannot give back: use base64(), or another format"
     elif pa.types.is_struct(kind) and kind.num_fields == 0:
         yield "is a struct without fields, which no format can hold: drop it"
+    elif format_ == "json" and _is_variant(kind):
+        yield "is a variant, whose times, decimals and binary would come back as text: use parquet"
+    elif format_ == "json" and pa.types.is_map(kind) and not _is_text(kind.key_type):
+        yield "is a map whose keys are not text, which json cannot give back: cast the keys"
     elif format_ == "orc" and _is_variant(kind):
         yield "is a variant, which orc cannot hold: use to_json(), or another format"
     elif pa.types.is_nested(kind):
@@ -118,6 +149,10 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_variant(kind: pa.DataType) -> bool:

@@ -80,8 +80,7 @@ class Marks:
             if same and old.epoch < mark.epoch:
                 self.files.delete(join(self.folder, str(old)))
 
-    def forget_others(self, incarnation: str) -> None:
-        """Drop the marks of other incarnations, whose files were all taken away."""
+    def forget_all(self) -> None:
+        """Drop every mark: the files that they speak of were all taken away."""
         for mark in self.all():
-            if mark.incarnation != incarnation:
-                self.files.delete(join(self.folder, str(mark)))
+            self.files.delete(join(self.folder, str(mark)))

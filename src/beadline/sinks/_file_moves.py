@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from beadline.chaos.points import reach
-from beadline.committable import Committable
+from beadline.committable import Committable, Json
 from beadline.errors import CommitFailed
 from beadline.files import FileSystem, join, split_uri
 from beadline.files.base import FoundFile
@@ -48,11 +48,29 @@ class PendingFiles(Committable):
     """Where the files are going, where they are, and what they are: (relative path, bytes).
 
     Both folders are qualified URIs: a process without Spark may take another default file system.
+    ``rows`` were counted in the files; -1 if nobody did.
     """
+
+    version: ClassVar[int] = 2
 
     target: str
     folder: str
     files: tuple[tuple[str, int], ...]
+    rows: int = -1
+
+    @property
+    def rows_held(self) -> int | None:
+        """What the files hold."""
+        return None if self.rows < 0 else self.rows
+
+    def is_same(self, other: Committable) -> bool:
+        """One folder is one attempt's."""
+        return isinstance(other, PendingFiles) and self.folder == other.folder
+
+    @classmethod
+    def upgrade(cls, version: int, fields: Json) -> Json:
+        """Version 1 did not count."""
+        return fields
 
 
 class Moving:

@@ -30,6 +30,31 @@ def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.Recor
     return batch.filter(pc.invert(bad))
 
 
+def not_utf8(column: pa.Array) -> Any:
+    """Where a text is none: Spark casts bytes to a string without looking at them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        large = pa.types.is_large_string(column.type)
+        texts = column.cast(pa.large_binary() if large else pa.binary()).to_pylist()
+        bad = pa.array([text is not None and not _is_utf8(text) for text in texts], pa.bool_())
+        return bad if pc.any(bad, min_count=0).as_py() else None
+    return None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def far_dates(column: pa.Array) -> Any:
     """Where a date or timestamp has no ISO text; nanoseconds do not reach that far."""
     import pyarrow as pa

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
-from beadline.sinks._refused import far_dates, refuse
+from beadline.sinks._refused import far_dates, not_utf8, refuse
 from beadline.sinks._sqlite_columns import folded
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def without_refused(
         if folded(name) in never_null:
             reason = f"null in column {name!r}, which is part of the key or NOT NULL"
             batch = refuse(batch, _nulls(batch.column(name)), reason, part)
+        reason = f"column {name!r} holds bytes that are not UTF-8: cast it to binary, or repair it"
+        batch = refuse(batch, not_utf8(batch.column(name)), reason, part)
         reason = f"column {name!r} is outside the years 0 to 9999, which is what ISO text can say"
         batch = refuse(batch, far_dates(batch.column(name)), reason, part)
     reason = f"it is larger than SQLite's limit for a row, {ROW_BYTES_MAX:,} bytes"

@@ -48,6 +48,11 @@ class StagedPart(Committable):
     size_bytes: int
     sha256: str
 
+    @property
+    def rows_held(self) -> int | None:
+        """What was staged."""
+        return self.rows
+
 
 @dataclass(frozen=True)
 class Staging:
@@ -104,25 +109,44 @@ class Staging:
         ):
             yield from reader
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Yield what is here of this query, half-written files too; enough to abort it by."""
-        ids = {_id_of(name) for name in open_files(self.folder).names(self.folder)}
-        for id_ in ids:
-            if id_ is not None and id_.belongs_to(query):
-                staged = StagedPart(join(self.folder, str(id_)), 0, 0, "")
-                yield Prepared(id_, 0, staged)
+    def in_doubt(
+        self, query: QueryId, beside: Iterable[str] = ()
+    ) -> Iterable[Prepared[StagedPart]]:
+        """Yield what is here of this query, half-written files too; enough to abort it by.
+
+        ``beside`` are folders in which a sink that is gone may have left something.
+        """
+        for folder in dict.fromkeys((self.folder, *beside)):
+            ids = {_id_of(name) for name in open_files(folder).names(folder)}
+            for id_ in ids:
+                if id_ is not None and id_.belongs_to(query):
+                    yield Prepared(id_, 0, StagedPart(join(folder, str(id_)), 0, 0, ""))
 
     def discard(self, parts: Sequence[Prepared[StagedPart]]) -> None:
         """Delete everything that carries the ids of these parts, and nothing else."""
         files = open_files(self.folder)
         ids = {part.id for part in parts}
-        for name in files.names(self.folder):
-            if _id_of(name) in ids:
-                files.delete(join(self.folder, name))
+        folders = (part.committable.file.rpartition("/")[0] for part in parts)
+        for folder in dict.fromkeys((self.folder, *folders)):
+            for name in files.names(folder):
+                if _id_of(name) in ids:
+                    files.delete(join(folder, name))
 
     def pattern(self, query: QueryId) -> str:
         """Say which files are this query's, those of its earlier checkpoints too, for people."""
         return f"{local_path(self.folder)}/beadline~{query.name}~*"
+
+
+def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
+    """Return the folders in one whose names begin so, or what is ``below`` in each, as URIs."""
+    path = local_path(folder)
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    found = (join(folder, name, below) if below else join(folder, name) for name in names)
+    return [
+        uri
+        for name, uri in zip(names, found, strict=True)
+        if name.startswith(prefix) and os.path.isdir(local_path(uri))
+    ]
 
 
 def tidy(folder: str) -> None:

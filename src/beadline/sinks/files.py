@@ -13,7 +13,10 @@ lists the target, however, sees finished files only::
 The order of a commit: look at the mark, rename the pending folder to ``.moving``, rename its files,
 write the mark, delete the folder. Why that is enough is said in ``_file_moves``.
 
-To start over, delete the target folder as a whole: a mark without a target counts for nothing.
+To start over with a new checkpoint, delete the target folder as a whole: a mark without a target
+counts for nothing. For the same reason a query that goes on from its old checkpoint notices that
+the folder is gone, or its disk not mounted, at the start and at every commit. Files *in* it may be
+taken away by readers at any time, and nobody is told.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.chaos.points import reach
 from beadline.committable import Committable
-from beadline.errors import BadSink, WrongCheckpoint
+from beadline.errors import BadSink, RowsRefused, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files, qualify, split_uri
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import (
@@ -38,8 +41,8 @@ from beadline.sink import (
     Part,
     Prepared,
     Seen,
+    check_previous,
 )
-from beadline.sinks._file_empty import without_rows
 from beadline.sinks._file_marks import Marks
 from beadline.sinks._file_moves import (
     MOVING,
@@ -82,8 +85,11 @@ _LOCAL = {
 class FileSink(FrameSink[PendingFiles]):
     """A folder of parquet, orc, json or csv files that readers can list at any time.
 
-    ``options`` go to Spark's writer. ``staging`` is a folder for pending files, on the target's
-    volume and outside it; without it a hidden one beside the target is used.
+    ``options`` go to Spark's writer; those under which a file would not hold every value are
+    refused. ``staging`` is a folder for pending files, on the target's volume and outside it;
+    without it a hidden one beside the target is used. Read the files with ``read_options``::
+
+        spark.read.schema(...).options(**sink.read_options).format("csv").load(sink.path)
     """
 
     path: str
@@ -122,9 +128,21 @@ class FileSink(FrameSink[PendingFiles]):
         digest = hashlib.sha256(self.target.encode()).hexdigest()[:12]
         return join(qualify(self.staging), f"{name}-{digest}")
 
+    @property
+    def read_options(self) -> dict[str, str]:
+        """The options with which Spark reads the values that were written, to the last blank."""
+        from beadline.sinks._file_text import read_options
+
+        return read_options(self.format, self.options)
+
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Everything that can be known before the first row; creates nothing."""
-        from beadline.sinks._file_checks import check_format, check_places, check_schema
+        from beadline.sinks._file_checks import (
+            check_format,
+            check_places,
+            check_schema,
+            check_values,
+        )
 
         where = f"FileSink({self.path!r})"
         if not self.path.strip() or parent(self.target) == self.target:
@@ -133,6 +151,7 @@ class FileSink(FrameSink[PendingFiles]):
             )
         check_format(where, self.format, self.options)
         check_schema(where, schema, self.format, self.partition_by)
+        check_values(where, schema, self.format, self.options, self.partition_by)
         files = open_files(self.target)
         check_places(where, files, self.target, self.pending, query.checkpoint)
         return Capabilities(
@@ -142,25 +161,33 @@ class FileSink(FrameSink[PendingFiles]):
             target=self.target,
             shared_disk=self.target.startswith("file:"),
             start_over=f"delete the folder {self.target} as a whole",
+            remembers=True,
         )
 
     def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:
         """Let Spark write into a folder of this attempt's own, then make its files durable."""
+        from beadline.sinks._file_rows import check_session, watch
+        from beadline.sinks._file_text import write_options
+
         files = open_files(self.target)
         folder = join(self.pending, str(part.id))
+        check_session(frame, self.format)
         files.make_folder(self.pending)
         files.delete(folder)
-        options = {key: _text(value) for key, value in self.options.items()}
+        watched, watching = watch(frame, self.format, self.options, self.partition_by)
         local = _LOCAL if split_uri(folder)[0] == "file" else {}
-        writer = frame.write.format(self.format).mode("errorifexists")
+        writer = watched.write.format(self.format).mode("errorifexists")
+        options = write_options(self.format, self.options)
         writer = writer.options(**{**local, **options, **_WRITER})
         writer.partitionBy(*self.partition_by).save(folder)
-        found = [
-            file
-            for file in walk(files, folder)
-            if not without_rows(files, folder, file, self.format, options)
-        ]
-        if not found:
+        found = walk(files, folder)
+        try:
+            rows, empty = watching.rows(folder, found)
+        except RowsRefused:
+            files.delete(folder)
+            raise
+        found = [file for file in found if file.path not in empty]
+        if not rows:
             files.delete(folder)
             return None
         paths = sorted(file.path for file in found)
@@ -168,7 +195,7 @@ class FileSink(FrameSink[PendingFiles]):
         each(files.sync_folder, [join(folder, name) for name in ancestors(paths)])
         files.sync_folder(self.pending)
         sizes = sorted((file.path, file.size) for file in found)
-        return PendingFiles(self.target, folder, tuple(sizes))
+        return PendingFiles(self.target, folder, tuple(sizes), rows)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[PendingFiles]]) -> CommitResult:
         """Rename what is still pending; what is gone was finished before and stays gone."""
@@ -179,9 +206,12 @@ class FileSink(FrameSink[PendingFiles]):
         sink, incarnation = parts[0].id.sink, epoch.query.incarnation
         # Where the parts were prepared, which is not `self.pending` if `staging` was changed since.
         marks = Marks(files, parent(folder), epoch.query.name)
-        if marks.newest(sink, incarnation) >= epoch.number:
+        held = marks.newest(sink, incarnation) if files.exists(target) else -1
+        if held >= epoch.number:
             discard(files, parts)
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
+        check_previous(epoch, held if held >= 0 else None)
         _check_alone(files, target, marks, epoch)
         moving = Moving(files, target, marks, epoch)
         outcomes = {part.id: moving.open(part) for part in parts}
@@ -222,7 +252,7 @@ class FileSink(FrameSink[PendingFiles]):
 def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
     """Two queries of one name must not take turns; but a new target knows nobody."""
     if not files.exists(target):
-        marks.forget_others(epoch.query.incarnation)
+        marks.forget_all()  # of whoever wrote to a folder that is gone
         files.make_folder(target)
         return
     for mark in marks.all():
@@ -233,8 +263,3 @@ def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -
                 "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
                 "one of the two, and give it another name and target."
             )
-
-
-def _text(value: object) -> str:
-    """Spark writes booleans in small letters."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks._names import name_from
+from beadline.sinks._readable import without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,14 +77,16 @@ class MemorySink(Sink[MemoryPart]):
 
     # On an executor. When this returns, the rows must survive a power cut, and no reader may see
     # them. Several attempts at one part may run at once: whatever you write carries part.id.
-    # This sink takes any row. One that you could never commit (too large, null where none may be)
-    # goes to part.refuse(rows, "why") and is left out of what you write: the user's dead letter
-    # sink gets it, or the epoch fails. A server that is down is no reason to refuse: raise.
+    # A row that you could never commit (too large, null where none may be; here one that Python
+    # cannot hold) goes to part.refuse(rows, "why") and is left out of what you write: the user's
+    # dead letter sink gets it, or the epoch fails. Found at commit, it would block the query for
+    # good. A server that is down is no reason to refuse: raise.
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         """Put the rows into the committable: the decision log makes them durable."""
         import pyarrow as pa
 
-        filled = [batch for batch in rows if batch.num_rows]
+        readable = (without_unreadable(batch, part) for batch in rows)
+        filled = [batch for batch in readable if batch.num_rows]
         if not filled:
             return None  # nothing to write: the epoch has one part less
         out = pa.BufferOutputStream()
@@ -94,12 +98,15 @@ class MemorySink(Sink[MemoryPart]):
     # Any process, any number of times, two at once, an hour late. So the question "is it there
     # already?" and the write are ONE atomic act: here under a lock, in a database one transaction
     # with a ledger row. The question is >=, not ==: a late commit of an old epoch changes nothing.
+    # reach() names a crash point: wherever a crash could fall between two acts of yours, put one,
+    # and the suite dies there and lets another process go on. It does nothing in production.
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[MemoryPart]]) -> CommitResult:
         """Append the rows of all parts, once."""
         if not parts:
             return CommitResult({})
         found = [row for part in _in_order(parts) for row in _decode(part.committable)]
         key = (epoch.query.name, parts[0].id.sink)
+        reach("ledger.before")
         with _lock:
             table = _tables.setdefault(self.name, _Table())
             seen = table.ledger.get(key)
@@ -112,6 +119,7 @@ class MemorySink(Sink[MemoryPart]):
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
             table.rows.extend(found)
             table.ledger[key] = Seen(epoch.query.incarnation, epoch.number, epoch.nonce)
+        reach("ledger.after")
         return CommitResult.all(parts, Outcome.COMMITTED)
 
     # Delete what prepare left outside; no error if it is gone already. Here it left nothing: a

@@ -20,7 +20,17 @@ from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, QueryId
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    check_previous,
+)
 from beadline.sinks._ledger import LEDGER, holds
 from beadline.sinks._names import name_from
 from beadline.sinks._sqlite_check import (
@@ -34,7 +44,7 @@ from beadline.sinks._sqlite_check import (
 )
 from beadline.sinks._sqlite_columns import Kind, folded, kinds_of, quoted, values_of
 from beadline.sinks._sqlite_refused import without_refused
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,8 +77,9 @@ class SqliteSink(Sink[StagedPart]):
     kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
 
     Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
-    dates outside the years 0 to 9999, rows above SQLite's limit. A row that breaks UNIQUE, CHECK
-    or a trigger is only found at commit, and stops the query with its epoch decided.
+    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
+    breaks UNIQUE, CHECK or a trigger is only found at commit, and stops the query with its epoch
+    decided.
 
     The parts are staged in a hidden folder beside the database, so driver and executors must share
     that disk.
@@ -167,8 +178,11 @@ class SqliteSink(Sink[StagedPart]):
         # Locked from the first statement on: nobody can write between the look and the write.
         database.execute("BEGIN IMMEDIATE")
         database.execute(_MAKE_LEDGER)
-        if holds(self._seen(database, epoch.query, parts[0].id.sink), epoch, self._where):
+        seen = self._seen(database, epoch.query, parts[0].id.sink)
+        if holds(seen, epoch, self._where):
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        if not self._has(database, self.table):
+            check_previous(epoch, None)  # dropped, with the ledger left: it must not begin anew
         damage = self._staging.damage(parts)
         if damage:
             # The ledger is behind, so no part of the epoch is there: all are lost, not some.
@@ -233,18 +247,26 @@ class SqliteSink(Sink[StagedPart]):
         self._staging.discard(parts)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too."""
-        return self._staging.in_doubt(query)
+        """Return what is staged, half-written files too; also for other tables of this file."""
+        staging = self._staging
+        return staging.in_doubt(query, folders_in(staging.folder.rpartition("/")[0]))
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         if not Path(self.path).exists():
             return None
         with closing(self._connect()) as database:
-            made = "SELECT 1 FROM sqlite_master WHERE name = ?"
-            if database.execute(made, (LEDGER,)).fetchone() is None:
+            if not self._has(database, LEDGER):
                 return None
-            return self._seen(database, query, None)
+            seen = self._seen(database, query, None)
+            gone = not self._has(database, self.table)
+        # A ledger without its table remembers what is not there. Another query's still warns.
+        ours = seen is not None and seen.incarnation == query.incarnation
+        return None if ours and gone else seen
+
+    def _has(self, database: sqlite3.Connection, table: str) -> bool:
+        made = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
+        return database.execute(made, (table,)).fetchone() is not None
 
     def _connect(self) -> sqlite3.Connection:
         return connect(os.fspath(self.path), self.busy_timeout_s)

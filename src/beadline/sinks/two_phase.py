@@ -29,7 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from beadline.ids import EpochId
+from beadline.chaos.points import reach
+from beadline.ids import EpochId, PartId
 from beadline.sink import C, CommitResult, Outcome, Part, Prepared, Sink
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
             self.invoke(transaction, first)
             for batch in filled:
                 self.invoke(transaction, batch)
+            reach("staging.written")
             return self.pre_commit(transaction)
         except Exception:
             self.abandon(transaction)
@@ -99,12 +101,12 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:
         """Commit every transaction of the epoch."""
-        return CommitResult(
-            {
-                part.id: self.recover_and_commit(part.committable) or Outcome.COMMITTED
-                for part in parts
-            }
-        )
+        outcomes: dict[PartId, Outcome] = {}
+        for part in parts:
+            reach("commit.between")
+            outcomes[part.id] = self.recover_and_commit(part.committable) or Outcome.COMMITTED
+        reach("commit.after")
+        return CommitResult(outcomes)
 
     def abort(self, parts: Sequence[Prepared[C]]) -> None:
         """Abort every transaction."""

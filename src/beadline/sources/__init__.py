@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
+from beadline.guarantee.options import check_options
 from beadline.sources.kafka import kafka
 from beadline.sources.receivers import Receiver, SocketReceiver
 
@@ -42,7 +43,7 @@ def files(
     bounds an epoch; without it the first one takes all that is there.
 
     ``schema`` is needed for every format but text: a stream does not guess its columns. Other
-    ``options`` go to Spark's reader.
+    ``options`` go to Spark's reader; one that is misspelt is refused, where Spark would ignore it.
     """
     if format not in FORMATS:
         raise BadQuery(f"files(): format {format!r} is not one of {', '.join(FORMATS)}")
@@ -56,6 +57,7 @@ def files(
     for name, value in options.items():
         if name.lower() in _LOSING and str(value).lower() == "true":
             raise BadSetting(f"files(): with {name} Spark would leave files out without a word")
+    check_options(format, options, f"files({path!r})")
     reader = spark.readStream.format(format)
     for name, value in options.items():
         reader = reader.option(name, value)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
+from beadline.guarantee.options import check_options
 from beadline.run import extras
 from beadline.run.jars import require_connector
 from beadline.run.positions import GROUP
@@ -143,6 +144,7 @@ def _check_options(options: Mapping[str, str]) -> None:
         why = _REFUSED.get((small, value.strip().lower()))
         if why:
             raise BadSetting(f"kafka(): option {name}={value} would break exactly-once: {why}.")
+    check_options("kafka", options, "kafka()")
 
 
 def _servers(servers: str | Sequence[str]) -> str:

@@ -227,6 +227,8 @@ def drive(
         batch = spark.give()
         coordinator.run_epoch(batch)
         spark.commit(batch)
+    if world.setting.closes:
+        coordinator.close()
 
 
 def crash_at(number: int, world: ModelWorld | None = None) -> Callable[[str], None]:

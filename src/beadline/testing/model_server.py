@@ -8,8 +8,9 @@ SQLite and Redis do: a whole epoch at once, with the ledger checked in the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from beadline.chaos.points import reach
 from beadline.committable import Committable
-from beadline.errors import BadSink
+from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import (
     Capabilities,
@@ -57,6 +58,8 @@ class ModelServer:
     def __init__(self, target: str) -> None:
         """Begin empty."""
         self.target = target
+        self.instance = ""
+        self.stuck: Sequence[int] = ()  # epochs that it will never take
         _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
@@ -136,6 +139,7 @@ class ModelSink(Sink[ModelCommittable]):
             expires=self.kind == PARTS,
             publishes=self.publishes,
             remembers=True,
+            instance=self.server.instance,
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
@@ -160,6 +164,8 @@ class ModelSink(Sink[ModelCommittable]):
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         """Show the parts: one by one, or all with the ledger in one act."""
+        if epoch.number in self.server.stuck:
+            raise CommitFailed(f"the model never takes epoch {epoch.number}")
         if self.kind == LEDGER:
             return self.commit_with_ledger(epoch, parts)
         if not all(part.id in self.server.visible for part in parts):
@@ -234,6 +240,11 @@ class ModelSink(Sink[ModelCommittable]):
         ]
         reach(IN_DOUBT)
         return found
+
+    def close(self, query: QueryId) -> Callable[[], None]:
+        """Look which parts are open, as Kafka's writers are; to end them aborts those."""
+        found = list(self.in_doubt(query))
+        return partial(self.abort, found)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the server remembers of the name."""

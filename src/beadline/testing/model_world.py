@@ -53,6 +53,7 @@ class Setting:
     kinds: tuple[str, ...] = (PARTS, LEDGER)
     dead_letter: str = ""  # the kind of system that takes what the first sink refuses, if any
     publishes: bool = False
+    closes: bool = False  # whether a driver that comes to its end stops cleanly
     strict: bool = True
     coordinator: type[Coordinator] = Coordinator
     log: Callable[..., DecisionLog] = DecisionLog

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from beadline.chaos.verify import faults
 from beadline.chaos.verify.compare import Reference, Violation
 from beadline.chaos.verify.cuts import Cut
 from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.removal import plain
 from beadline.chaos.verify.report import FaultResult
 from beadline.chaos.verify.rounds import Round, left_behind
 from beadline.chaos.verify.strike import drain, strike
+from beadline.chaos.verify.watch import Watch, settled
 from beadline.ids import PartId
 
 # A fault and the start that drains the range must both fit into the time that is left.
@@ -58,26 +61,42 @@ class Chain:
                 self.tell(len(self.done), str(fault))
                 result = self._strike(fault)
                 again = _easier(fault)
-                if not result.reached and again is not None and not result.found:
+                known = not result.found and not result.unclear
+                if not result.reached and again is not None and known:
                     left.append(again)
                     break  # its child has worked off the whole range
                 self.done.append(result)
                 result.found += self._left_behind(result)
                 _patiently(watch.look)
-                if watch.found or result.found:
+                if watch.found or result.found or result.unclear:
                     break
-            if self.fail_fast and (watch.found or any(each.found for each in self.done)):
-                found: list[Violation] = []
-            else:
+            found: list[Violation] = []
+            if not self.fail_fast or not (watch.found or any(each.found for each in self.done)):
                 self.tell(len(self.done), "the rest, undisturbed, and the comparison")
-                found = drain(self.made)
-                if not found:
-                    _patiently(watch.look)
-                    found = self._judge()
+                found = self._end(watch)
+        except Unreadable as error:
+            found = []
+            self._not_compared(str(error))
         finally:
             watch.stop()
         self._blame(found, watch.found)
         return self.done
+
+    def _end(self, watch: Watch) -> list[Violation]:
+        """Work off the rest, and compare what shows then."""
+        drained = drain(self.made)
+        if drained.unclear:
+            self._not_compared(drained.unclear)
+        if drained.found or drained.unclear:
+            return drained.found
+        _patiently(watch.look)
+        return self._judge()
+
+    def _not_compared(self, why: str) -> None:
+        """Without the end of a round, nothing is proven by any fault of it."""
+        for result in self.done:
+            if result.tried and not result.unclear:
+                result.unclear = f"{result.fault}: what the sinks show was not compared: {why}"
 
     def _fits(self, left: list[Fault]) -> bool:
         """Whether enough of the range is left; what can never come about is noted."""
@@ -107,6 +126,7 @@ class Chain:
             self._position(),
             round(time.monotonic() - began_s, 1),
             tuple(str(result.fault) for result in self.done if result.tried),
+            struck.unclear,
         )
 
     def _position(self) -> int:
@@ -119,7 +139,8 @@ class Chain:
         if not all(each.comparable(alike) for each in self.references.values()) and self.done:
             last = self.done[-1]
             last.note = f"{last.note}; {_NOT_ALIKE}" if last.note else _NOT_ALIKE
-        return _patiently(lambda: self.made.judge(self.references, alike))
+        judge = partial(self.made.judge, self.references, alike)
+        return settled(partial(_patiently, judge), self.made.settle_s)
 
     def _left_behind(self, result: FaultResult) -> list[Violation]:
         """What was in doubt before a start that has decided an epoch since, and still is."""
@@ -152,6 +173,10 @@ class Chain:
             (near or tried)[-1].found.append(violation)
 
 
+class Unreadable(Exception):
+    """A sink does not say what it shows; whether that is right is not known, then."""
+
+
 def _patiently(look: Callable[[], T]) -> T:
     """Look again if a server does not answer: a fault may have been too much for it."""
     for _ in range(_TRIES - 1):
@@ -159,7 +184,10 @@ def _patiently(look: Callable[[], T]) -> T:
             return look()
         except Exception:  # noqa: BLE001 (whatever a client library raises)
             time.sleep(_PAUSE_S)
-    return look()
+    try:
+        return look()
+    except Exception as error:
+        raise Unreadable(f"a sink cannot be read: {plain(error)}") from error
 
 
 def _easier(fault: Fault) -> Fault | None:

@@ -38,7 +38,6 @@ from beadline.chaos.verify.task import (
     RECORDED,
     RUN,
     STOP,
-    TASK,
     Found,
     Recorded,
     SinkSeen,
@@ -63,7 +62,8 @@ def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession
     from beadline.run.session import session
 
     conf = {**job_conf, **task.conf}
-    light = settings(folder)
+    # What it writes may end up in a report, where a progress bar is noise.
+    light = {**settings(folder), "spark.ui.showConsoleProgress": "false"}
     if str(conf.get("spark.master", "local")).startswith("local"):
         conf["spark.master"] = MASTER  # tasks are tried again: a worker's death costs an attempt
     return session("beadline verify", task.connectors, **{**light, **conf})
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("act", choices=(INSPECT, RUN))
     given = parser.parse_args(arguments)
-    task: Task = pickle.loads((given.folder / TASK).read_bytes())  # noqa: S301 (our own)
+    task = Task.take(given.folder)
     try:
         (inspect if given.act == INSPECT else run)(task, given.folder)
     except Exception as error:  # noqa: BLE001 (told, and the process ends with it)

@@ -6,11 +6,14 @@ prepared then locks its table: it is thrown away first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from beadline.chaos.verify import scratch
+from beadline.chaos.verify.task import SECRET
 from beadline.errors import BeadlineError
 from beadline.ids import QueryId
 
@@ -34,6 +37,18 @@ def remove(name: str, sink: Any, query_name: str) -> list[str]:
     except Exception as error:  # noqa: BLE001 (whatever a client library raises)
         return [f"the scratch target of {name} ({sink.default_name}) is left: {plain(error)}"]
     return []
+
+
+def forget_secrets(folder: Path, redact: Callable[[str], str]) -> None:
+    """Take passwords out of what ``--keep`` leaves: messages in full, logs by the job's own."""
+    for name in SECRET:
+        for path in folder.rglob(name):
+            path.unlink()
+    for log in folder.rglob("*.log"):
+        text = log.read_text("utf-8", "replace")
+        said = redact(text)
+        if said != text:
+            log.write_text(said, "utf-8")
 
 
 def plain(error: Exception) -> str:

@@ -14,13 +14,15 @@ from beadline.chaos.verify.faults import KINDS, Fault
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FINE, BAD, MISSED = "exactly-once", "VIOLATED", "not reached"
+FINE, BAD, UNCLEAR, MISSED = "exactly-once", "VIOLATED", "inconclusive", "not reached"
+INCONCLUSIVE = 5  # the exit code of a verification that proves nothing, neither way
 
 
 @dataclass
 class FaultResult:
     """One fault: whether it came about, and what was wrong because of it.
 
+    ``unclear`` says why nobody knows: a start did not end, or a sink could not be read.
     ``before`` and ``after`` are the newest decided epochs around it, ``chain`` the faults that the
     same checkpoint had been through.
     """
@@ -33,6 +35,7 @@ class FaultResult:
     after: int = -1
     seconds: float = 0.0
     chain: tuple[str, ...] = ()
+    unclear: str = ""
 
     @property
     def tried(self) -> bool:
@@ -46,8 +49,10 @@ class FaultResult:
 
     @property
     def verdict(self) -> str:
-        """One of three words."""
-        return BAD if self.found else FINE if self.reached else MISSED
+        """One of four words."""
+        if self.found or self.unclear:
+            return BAD if self.found else UNCLEAR
+        return FINE if self.reached else MISSED
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -58,6 +63,7 @@ class FaultResult:
             "hits": self.hits,
             "seconds": self.seconds,
             "note": self.note,
+            "inconclusive": self.unclear,
             "after": list(self.chain),
             "violations": [each.as_dict() for each in self.found],
         }
@@ -81,8 +87,20 @@ class Report:
 
     @property
     def fine(self) -> bool:
-        """Whether nothing was wrong, and anything was tried."""
-        return not any(each.found for each in self.results) and self.faults > 0
+        """Whether nothing was wrong or unclear, and anything was tried."""
+        return self.verdict == FINE
+
+    @property
+    def verdict(self) -> str:
+        """Of all faults: a violation is one whatever else is unclear."""
+        if self.violations:
+            return BAD
+        return UNCLEAR if self.unclear or not self.faults else FINE
+
+    @property
+    def exit_code(self) -> int:
+        """What the command answers with."""
+        return {FINE: 0, BAD: 1}.get(self.verdict, INCONCLUSIVE)
 
     @property
     def kills(self) -> int:
@@ -95,13 +113,19 @@ class Report:
         return sum(1 for each in self.results if each.reached)
 
     @property
+    def unclear(self) -> list[FaultResult]:
+        """Those of which nobody knows how they ended."""
+        return [each for each in self.results if each.unclear]
+
+    @property
     def violations(self) -> list[tuple[FaultResult, Violation]]:
         """Each with its fault."""
         return [(result, each) for result in self.results for each in result.found]
 
     def replay(self, result: FaultResult) -> str:
         """The command that makes a fault again; a violation with all that led to it."""
-        faults = [*result.chain, str(result.fault)] if result.found else [str(result.fault)]
+        with_all = result.found or result.unclear
+        faults = [*result.chain, str(result.fault)] if with_all else [str(result.fault)]
         return self.command(",".join(faults))
 
     def command(self, only: str) -> str:
@@ -135,12 +159,13 @@ class Report:
             "job": self.job,
             "query": self.query,
             "seed": self.seed,
-            "verdict": FINE if self.fine else BAD if self.violations else "nothing was tried",
+            "verdict": self.verdict,
             "kills": self.kills,
             "faults": [
                 {**result.as_dict(), "replay": self.replay(result)} for result in self.results
             ],
             "violations": len(self.violations),
+            "inconclusive": len(self.unclear),
             "epochs": self.epochs,
             "rows": dict(self.rows),
             "points_reached": sorted(set(EVERY_POINT) - set(self.unreached())),
@@ -163,8 +188,9 @@ def by_kind(report: Report) -> Iterator[tuple[str, int, int, str]]:
         found = [result for result in report.results if result.fault.kind == kind]
         if found:
             hit = sum(1 for result in found if result.reached)
-            bad = any(result.found for result in found)
-            yield words, len(found), hit, BAD if bad else FINE if hit else MISSED
+            verdicts = {result.verdict for result in found}
+            worst = next(each for each in (BAD, UNCLEAR, FINE, MISSED) if each in verdicts)
+            yield words, len(found), hit, worst
 
 
 def reasons(report: Report) -> dict[str, list[str]]:
@@ -186,7 +212,7 @@ def views(report: Report) -> list[RenderableType]:
     for result in report.results:
         verdict = _coloured(result.verdict)
         kinds = sorted({str(each.kind) for each in result.found})
-        note = ", ".join(kinds) or (result.note if not result.reached else "")
+        note = ", ".join(kinds) or ("" if result.reached or result.unclear else result.note)
         faults.add_row(
             str(result.fault),
             str(result.hits),
@@ -206,29 +232,46 @@ def views(report: Report) -> list[RenderableType]:
     for result, violation in report.violations:
         lines.append(f"[bold red]✗[/] {escape(str(result.fault))}: {escape(str(violation))}")
         lines.append(f"  replay: {escape(report.replay(result))}")
+    for result in report.unclear:
+        lines.append(f"[bold yellow]?[/] {escape(result.unclear)}")
+        lines.append(f"  replay: {escape(report.replay(result))}")
     lines.append(f"[dim]Any fault again: {escape(report.command('FAULT'))}[/]")
     lines.append(closing(report))
     return lines
 
 
 def closing(report: Report) -> str:
-    """The last sentence."""
-    rows = ", ".join(f"{name} {count:,}" for name, count in report.rows.items())
+    """The last sentence, coloured."""
+    return f"[{_COLOURS[report.verdict]}]{sentence(report)}[/]"
+
+
+def sentence(report: Report) -> str:
+    """What it all comes to."""
+    kills = f"{_times(report.faults, 'fault')}, {_times(report.kills, 'kill')} among them"
     if report.violations:
         return (
-            f"[bold red]Exactly-once is violated[/]: {len(report.violations)} times in "
-            f"{report.faults} faults, {report.kills} kills among them."
+            f"Exactly-once is violated: {_times(len(report.violations), 'violation')} in {kills}."
         )
     if not report.faults:
-        return "[bold yellow]No fault came about: nothing is proven.[/]"
+        return "Inconclusive: no fault came about, so nothing is proven."
+    if report.unclear:
+        return (
+            f"Inconclusive: {len(report.unclear)} of {len(report.results)} faults did not come to "
+            "an end that could be compared. No violation was found; run those again."
+        )
+    rows = ", ".join(f"{name} {count:,}" for name, count in report.rows.items())
     return (
-        f"[bold green]{report.kills} times kill -9, {report.faults} faults in all, and the sinks "
-        f"show what an undisturbed run shows[/] ({rows})."
+        f"{_times(report.kills, 'kill')} with -9, {_times(report.faults, 'fault')} in all, and the "
+        f"sinks show what an undisturbed run shows ({rows})."
     )
 
 
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 _WORDS = ("fault (--only)", "kind of fault", "verdict")
-_COLOURS = {FINE: "green", BAD: "bold red", MISSED: "yellow"}
+_COLOURS = {FINE: "green", BAD: "bold red", UNCLEAR: "bold yellow", MISSED: "yellow"}
 
 
 def _coloured(verdict: str) -> str:

@@ -11,14 +11,16 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from beadline import errors
 from beadline.chaos.child import Child
 from beadline.chaos.verify import removal, scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown, Violation, end, torn
 from beadline.chaos.verify.cuts import Cut, Known, known
+from beadline.chaos.verify.report import INCONCLUSIVE
 from beadline.chaos.verify.task import (
     CHECKPOINT,
     FOUND,
@@ -39,12 +41,16 @@ from beadline.files import join, open_files, qualify
 from beadline.ids import PartId
 from beadline.run.checkpoint import LOG_FOLDER
 
-CHILD_TIMEOUT_S = 240.0
+# How long a start may take, at least; more, if the undisturbed run is slow.
+TIMEOUT_MIN_S = 240.0
+_SETTLE_SHARE = 1 / 24
 Redact = Callable[[str], str]
 
 
 class VerifyFailed(BeadlineError):
     """The verification itself could not be done; this says nothing about the job's guarantee."""
+
+    exit_code: ClassVar[int] = INCONCLUSIVE
 
 
 @dataclass
@@ -59,12 +65,18 @@ class Round:
     proxies: list[scratch.Proxy] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     scratch_targets: bool = True
+    timeout_s: float = TIMEOUT_MIN_S  # of each start; what has not ended by then proves nothing
     redact: Redact = str  # takes what is secret in the job out of what its processes say
 
     @property
     def checkpoint(self) -> str:
         """As the log knows it."""
         return qualify(str(self.folder / CHECKPOINT))
+
+    @property
+    def settle_s(self) -> float:
+        """How long a row may be on its way after its commit was answered."""
+        return self.timeout_s * _SETTLE_SHARE
 
     def start(self, environment: Mapping[str, str] | None = None, **changes: Any) -> Child:
         """Start a child on this round's checkpoint; ``changes`` are made to its task."""
@@ -110,7 +122,7 @@ class Round:
 
     def recorded(self) -> Recorded:
         """What a child noted that was told to."""
-        return _own(self.folder / RECORDED)  # type: ignore[no-any-return]
+        return _own((self.folder / RECORDED).read_bytes())  # type: ignore[no-any-return]
 
     def in_doubt(self) -> dict[str, set[PartId]]:
         """What is prepared and not visible, by what the sinks themselves say."""
@@ -137,7 +149,8 @@ class Round:
 
     def watch(self, references: Mapping[str, Reference], undisturbed: Mapping[Cut, int]) -> Watch:
         """A reader of this round's sinks; ``undisturbed`` are the epochs of the references."""
-        return Watch(self.readers, references, lambda: self.known(undisturbed))
+        known = partial(self.known, undisturbed)
+        return Watch(self.readers, references, known, self.settle_s)
 
     def end(self) -> None:
         """End what runs; the targets stay."""
@@ -178,7 +191,9 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
     return found
 
 
-def inspect(task: Task, folder: Path, temporary: Path, redact: Redact = str) -> tuple[Found, Task]:
+def inspect(
+    task: Task, folder: Path, temporary: Path, timeout_s: float, redact: Redact = str
+) -> tuple[Found, Task]:
     """Look at the job in a process of its own; its errors are raised here.
 
     The task comes back with the connectors that the job was found to need.
@@ -190,11 +205,17 @@ def inspect(task: Task, folder: Path, temporary: Path, redact: Redact = str) -> 
         arguments = [str(folder), INSPECT]
         child = Child("beadline.chaos.verify.job", arguments, log, temporary, redact=redact)
         try:
-            code = child.wait(CHILD_TIMEOUT_S)
+            code = child.wait(timeout_s)
+        except TimeoutError:
+            raise VerifyFailed(
+                f"looking at the job, and copying what its sources hold, did not end in "
+                f"{timeout_s:.0f} s, so nothing is known of it. Give it more with --timeout, or "
+                f"copy less with --files and --records. {child.complaint()}"
+            ) from None
         finally:
             child.end()
         if code == 0:
-            found: Found = _own(folder / FOUND)
+            found: Found = _told(folder / FOUND)
             return found, replace(task, ranges=found.ranges)
         told = [line for line in child.events if line["kind"] == "failed"]
         if not told or told[-1]["error"] != errors.JarsUnavailable.__name__:
@@ -205,9 +226,16 @@ def inspect(task: Task, folder: Path, temporary: Path, redact: Redact = str) -> 
     raise kind(redact(str(told[-1]["message"])))
 
 
-def _own(path: Path) -> Any:
+def _told(path: Path) -> Any:
+    """What a child has to say, once: it may hold passwords, so it does not stay on the disk."""
+    data = path.read_bytes()
+    path.unlink()
+    return _own(data)
+
+
+def _own(data: bytes) -> Any:
     """What a child of ours left, in a folder that nobody else may write to."""
-    return pickle.loads(path.read_bytes())  # noqa: S301
+    return pickle.loads(data)  # noqa: S301
 
 
 def remove_ranges(folder: Path) -> list[str]:
@@ -218,7 +246,7 @@ def remove_ranges(folder: Path) -> list[str]:
     from beadline.chaos.verify.topic_range import remove
 
     told = []
-    for fixed in _own(path):
+    for fixed in _told(path):
         try:
             remove(fixed)
         except Exception as error:  # noqa: BLE001 (whatever a client library raises)
@@ -234,14 +262,14 @@ def make_round(
     *,
     in_place: bool = False,
     proxied: bool = False,
+    timeout_s: float = TIMEOUT_MIN_S,
     redact: Redact = str,
 ) -> Round:
     """New targets; between the job and their servers, proxies if asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     readers: dict[str, Any] = {}
-    made = Round(
-        folder, temporary, task, found, readers, scratch_targets=not in_place, redact=redact
-    )
+    made = Round(folder, temporary, task, found, readers, timeout_s=timeout_s, redact=redact)
+    made.scratch_targets = not in_place
     sinks: dict[str, Any] = {}
     by_address: dict[tuple[str, int], scratch.Proxy] = {}
     try:

@@ -15,9 +15,10 @@ from typing import Any
 
 from rich.markup import escape
 
+from beadline.chaos.child import Child
 from beadline.chaos.plan import NEEDS_DECIDED
 from beadline.chaos.points import EVERY_POINT
-from beadline.chaos.verify import faults, scratch
+from beadline.chaos.verify import faults, removal, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
 from beadline.chaos.verify.cuts import Cut, epochs_by_cut
@@ -25,7 +26,7 @@ from beadline.chaos.verify.faults import Fault
 from beadline.chaos.verify.notes import can_expire, check_any_rows, notes_of
 from beadline.chaos.verify.report import FaultResult, Report
 from beadline.chaos.verify.rounds import (
-    CHILD_TIMEOUT_S,
+    TIMEOUT_MIN_S,
     Redact,
     Round,
     VerifyFailed,
@@ -42,6 +43,9 @@ from beadline.sink import Guarantee
 # Points that only a fault leads to; the undisturbed run does not come by them.
 AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
 _FENCE = "kafka.fence"
+# A start may take so many times as long as the undisturbed run: a machine may be busy, and a start
+# after a fault has more to do.
+_TIMEOUT_FACTOR = 10.0
 Say = Callable[[str], None]
 
 
@@ -65,6 +69,7 @@ class Verifier:
         self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
         self.slowest_s = 0.0
+        self.timeout_s = self.wish.timeout_s or max(TIMEOUT_MIN_S, self.wish.minutes * 60)
         self.undisturbed: dict[Cut, int] = {}  # epochs of the first run, by where they end
 
     def run(self) -> Report:
@@ -88,6 +93,8 @@ class Verifier:
                 self.left += made.remove()
             self.left += remove_ranges(self.folder / "job")
             shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            removal.forget_secrets(self.folder, self.redact)
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _run(self) -> Report:
@@ -96,7 +103,8 @@ class Verifier:
         task = Task(job, dict(wish.conf), self.tag, wish.limits, output_mode=wish.output_mode)
         self.say("looking at the job, and copying what its sources hold …")
         self.redact = open_job(wish.job).redact
-        found, task = inspect(task, self.folder / "job", self.temporary, self.redact)
+        folder = self.folder / "job"
+        found, task = inspect(task, folder, self.temporary, self.timeout_s, self.redact)
         if wish.in_place:
             _check_empty(found)
         references, seen = self._references(task, found)
@@ -125,7 +133,7 @@ class Verifier:
         runs, cuts = [], []
         for number, each in enumerate(made, 1):
             (child,) = each.children
-            if child.wait(CHILD_TIMEOUT_S) != 0:
+            if self._undisturbed_code(child) != 0:
                 raise VerifyFailed(
                     f"the job does not run to its end undisturbed: {child.complaint()}"
                 )
@@ -146,9 +154,21 @@ class Verifier:
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
         check_any_rows(agreed)
         self.undisturbed = epochs_by_cut(cuts[0])
+        if self.wish.timeout_s is None:
+            self.timeout_s = max(TIMEOUT_MIN_S, _TIMEOUT_FACTOR * self.slowest_s)
         if found.mode is not Guarantee.EXACTLY_ONCE or cuts[0] != cuts[1]:
             agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
         return agreed, set(os.listdir(seen))
+
+    def _undisturbed_code(self, child: Child) -> int:
+        try:
+            return child.wait(self.timeout_s)
+        except TimeoutError:
+            raise VerifyFailed(
+                f"the job did not come to its end undisturbed in {self.timeout_s:.0f} s, so "
+                "nothing is known of it. Give it more with --timeout, or take a smaller range with "
+                f"--files and --records. Its last words: {child.complaint() or 'none'}"
+            ) from None
 
     def _round(
         self, task: Task, found: Found, *, proxied: bool = False, real: bool = False
@@ -164,6 +184,7 @@ class Verifier:
             self.temporary,
             in_place=real,
             proxied=proxied,
+            timeout_s=self.timeout_s,
             redact=self.redact,
         )
         self.kept.append(made)
@@ -199,7 +220,8 @@ class Verifier:
                 wish.fail_fast,
             )
             self.results += chain.run(left)
-            self.slowest_s = max([self.slowest_s, *(each.seconds for each in chain.done)])
+            known = [each.seconds for each in chain.done if not each.unclear]
+            self.slowest_s = max([self.slowest_s, *known])
             made.end()
             if not self.wish.keep:
                 self.left += made.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from beadline.chaos.verify.source_range import Limits, SourceRange
 from beadline.sink import Guarantee
 
 INSPECT, RUN = "inspect", "run"
+# Sinks, sources and settings travel in these, with the passwords that are in them: whoever reads
+# one deletes it.
 TASK, FOUND, RANGES, RECORDED = "task.pickle", "found.pickle", "ranges.pickle", "recorded.pickle"
+SECRET = (TASK, FOUND, RANGES)
 STOP = "stop"  # when it is there, a child stops its query and ends
 CHECKPOINT = "checkpoint"
 
@@ -67,6 +71,14 @@ class Task:
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TASK).write_bytes(cloudpickle.dumps(self))  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def take(cls, folder: Path) -> Task:
+        """Read it, in the child, and delete it."""
+        path = folder / TASK
+        task: Task = pickle.loads(path.read_bytes())  # noqa: S301 (our own)
+        path.unlink()
+        return task
 
 
 def query_name(real: str, tag: str) -> str:

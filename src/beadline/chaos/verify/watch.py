@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from beadline.chaos.verify import scratch
@@ -18,22 +19,45 @@ from beadline.chaos.verify.cuts import Known
 _EVERY_S = 0.4
 # A reader may have at most this share of the time: it must not be what slows the job down.
 _SHARE = 0.25
-# Brokers answer that a transaction is committed before its records show.
-_SETTLE_S = 3.0
+_LOOK_AGAIN_S = 0.5
 _ERRORS_MAX = 5
 
 Progress = Callable[[], Known]
+
+
+def _lost(found: list[Violation]) -> bool:
+    return any(each.kind is Kind.LOST for each in found)
+
+
+def settled(
+    judge: Callable[[], list[Violation]],
+    settle_s: float,
+    passing: Callable[[list[Violation]], bool] = bool,
+) -> list[Violation]:
+    """Judge again while what is wrong may pass: brokers answer before committed records show."""
+    deadline_s = time.monotonic() + settle_s
+    found = judge()
+    while passing(found) and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_AGAIN_S)
+        found = judge()
+    return found
 
 
 class Watch:
     """Looks at the sinks of one round until it is stopped."""
 
     def __init__(
-        self, sinks: Mapping[str, Any], references: Mapping[str, Reference], progress: Progress
+        self,
+        sinks: Mapping[str, Any],
+        references: Mapping[str, Reference],
+        progress: Progress,
+        settle_s: float = 10.0,
     ) -> None:
+        """What does not show in ``settle_s`` is lost."""
         self._sinks = sinks
         self._references = references
         self._progress = progress
+        self._settle_s = settle_s
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="verify-watch", daemon=True)
@@ -69,11 +93,7 @@ class Watch:
                 if any(found.sink == name for _, found in self.found):
                     continue  # once wrong, it stays wrong
                 before = self._progress()
-                found = self._judge(name, sink, before)
-                if any(each.kind is Kind.LOST for each in found):
-                    # Lost is what stays away: it may only have been on its way.
-                    time.sleep(_SETTLE_S)
-                    found = self._judge(name, sink, before)
+                found = settled(partial(self._judge, name, sink, before), self._settle_s, _lost)
                 self.found += [(self.fault, each) for each in found]
 
     def _judge(self, name: str, sink: Any, before: Known) -> list[Violation]:

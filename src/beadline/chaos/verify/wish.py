@@ -33,6 +33,7 @@ class Wish:
     in_place: bool = False
     keep: bool = False
     fail_fast: bool = False
+    timeout_s: float | None = None  # of each start; grows with the undisturbed run, unless given
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -44,6 +45,8 @@ class Wish:
         for name, value in vars(self.limits).items():
             if value != getattr(usual, name):
                 yield from (f"--{name}", str(value))
+        if self.timeout_s is not None:
+            yield from ("--timeout", f"{self.timeout_s:g}")
         if self.output_mode is not None:
             yield from ("--output-mode", self.output_mode)
         if self.in_place:

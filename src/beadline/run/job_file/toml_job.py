@@ -100,13 +100,16 @@ def open_toml(path: Path) -> TomlJob:
         job.check_keys(TABLES)
         sources = read_sources(job)
         types = {source.place["type"].value for source in sources}
+        tables = read_queries(job)
+        lacking = (str(table.place) for table in tables if not table.words.checkpoint)
         return TomlJob(
             path=path,
             conf=_settings(job["spark"].table()) if "spark" in job else {},
             connectors=tuple(sorted(types & set(CONNECTORS))),
             restart=_restart(job["restart"].table()) if "restart" in job else NoRestart(),
             sources=sources,
-            tables=read_queries(job),
+            no_checkpoint=next(lacking, None),
+            tables=tables,
             environment=environment,
         )
     except BeadlineError as error:

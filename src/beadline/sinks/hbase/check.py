@@ -6,18 +6,22 @@ import os
 from pathlib import Path
 
 from beadline.errors import BadSink
-from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
+from beadline.sinks._patience import starting
+from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, asked
 from beadline.sinks.hbase.columns import NOTHING, Cells
 from beadline.sinks.hbase.ledger import Ledger
 
 
 def check_server(address: Address, table: str, cells: Cells, where: str) -> str:
     """Reachable? is the table there, with these families, and enabled? Return the cluster's id."""
+
+    def look(client: Client) -> str:
+        _check_table(client, table, cells, where)
+        Ledger(table).check(client, where)
+        return client.cluster_id() or str(address)
+
     try:
-        with connected(address) as client:
-            _check_table(client, table, cells, where)
-            Ledger(table).check(client, where)
-            return client.cluster_id() or str(address)
+        return asked(address, look, starting(address.timeout_s))
     except Unreachable as problem:
         raise unreachable(address, where, problem) from problem
     except Refused as refused:

@@ -7,14 +7,17 @@ HBase has no server for the rows just now; the same call may work later, and may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from beadline.run.extras import require
+from beadline.sinks._patience import Verdict, retried
+
+T = TypeVar("T")
 
 # HBase wraps one error into another, and the one that says why may be any of them.
 _FINAL = (
@@ -31,7 +34,14 @@ _SCAN_ROWS = 100
 
 
 class Unreachable(Exception):
-    """No answer, or no server for these rows just now; whether it was done is not known."""
+    """No answer, or no server for these rows just now; whether it was done is not known.
+
+    ``answered`` says that it was HBase itself that said so.
+    """
+
+    def __init__(self, text: str, answered: bool = False) -> None:
+        super().__init__(text)
+        self.answered = answered
 
 
 class Refused(Exception):
@@ -128,6 +138,23 @@ def connected(address: Address) -> Iterator[Client]:
             connection.close()
 
 
+def verdict(error: BaseException) -> Verdict:
+    """What an error of this module says of the next try."""
+    if not isinstance(error, Unreachable):
+        return Verdict.FINAL
+    return Verdict.BUSY if error.answered else Verdict.AWAY
+
+
+def asked(address: Address, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
+    """Do what may be done again, each time on a new connection, until HBase answers."""
+
+    def once() -> T:
+        with connected(address) as client:
+            return act(client)
+
+    return retried(once, verdict, limits)
+
+
 @cache
 def _thrift() -> Any:
     """HBase's own types, a module that happybase makes when it is imported."""
@@ -161,8 +188,9 @@ def _ask(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     except _thrift().AlreadyExists:
         raise
     except _thrift().IOError as error:
-        kind = Refused if any(name in _text(error) for name in _FINAL) else Unreachable
-        raise kind(_first_line(error)) from error
+        if any(name in _text(error) for name in _FINAL):
+            raise Refused(_first_line(error)) from error
+        raise Unreachable(_first_line(error), answered=True) from error
     except _thrift().IllegalArgument as error:
         raise Refused(_first_line(error)) from error
     except TApplicationException as error:

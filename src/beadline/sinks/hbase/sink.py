@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,9 +22,10 @@ from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks._ledger import LEDGER
 from beadline.sinks._names import name_from
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._patience import running
+from beadline.sinks._staging import StagedPart, Staging, folders_in
 from beadline.sinks.hbase.check import check_server, check_staging, unreachable
-from beadline.sinks.hbase.client import Address, Refused, Unreachable, connected
+from beadline.sinks.hbase.client import Address, Refused, Unreachable, asked
 from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
 from beadline.sinks.hbase.commit import Commit
 from beadline.sinks.hbase.encode import Encoding
@@ -167,8 +169,7 @@ class HBaseSink(Sink[StagedPart]):
         """Make the ledger table, in the namespace of the table, if it is missing."""
         ledger = Ledger(self.table)
         try:
-            with connected(self._address) as client:
-                ledger.make(client)
+            asked(self._address, ledger.make, running(self.timeout_s))
         except Unreachable as problem:
             raise unreachable(self._address, self._where, problem) from problem
         except Refused as refused:
@@ -211,15 +212,16 @@ class HBaseSink(Sink[StagedPart]):
         self._staging.discard(parts)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too."""
-        return self._staging.in_doubt(query)
+        """Return what is staged, half-written files too; also of tables that sinks had before."""
+        beside = folders_in(f"file:{self.staging}", "hbase-")
+        return self._staging.in_doubt(query, beside)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         ledger = Ledger(self.table)
         try:
-            with connected(self._address) as client:
-                return ledger.seen(client, query)
+            look = partial(ledger.seen, query=query)
+            return asked(self._address, look, running(self.timeout_s))
         except Unreachable as problem:
             raise unreachable(self._address, self._where, problem) from problem
         except Refused as refused:

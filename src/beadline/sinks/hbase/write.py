@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from beadline.ids import EpochId
@@ -80,7 +80,9 @@ class Writer:
     def _send(self, client: Client, call: Mutations) -> bool:
         """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
-        if holds(seen, self.epoch, self.ledger.target):
+        # Of a sink that has written nothing under its name, the commit has asked the others'.
+        epoch = self.epoch if seen is not None else replace(self.epoch, previous=-1)
+        if holds(seen, epoch, self.ledger.target):
             return False
         try:
             client.mutate(self.ledger.target, call.rows, call.at_ms)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from beadline.errors import BadSink
 from beadline.run.extras import require
 from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka import topic_ids
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
@@ -21,9 +22,10 @@ _TIMEOUT_MAX = "transaction.max.timeout.ms"
 
 @dataclass(frozen=True)
 class Cluster:
-    """What was found out about a cluster."""
+    """What was found out about a cluster, and the id of the topic, if the sink names one."""
 
     id: str
+    topic_id: str
 
 
 def check_cluster(sink: KafkaSink) -> Cluster:
@@ -47,10 +49,9 @@ def check_cluster(sink: KafkaSink) -> Cluster:
             f"{why}. Check the address, and security.protocol, sasl.* and ssl.* if the broker "
             "wants them. Nothing was written; start again when it is up."
         ) from error
-    if sink.topic is not None:
-        _check_topic(admin, sink.topic)
+    topic_id = _check_topic(admin, sink.topic) if sink.topic is not None else ""
     _check_timeout(admin, sink, found.brokers)
-    return Cluster(found.cluster_id or sink.bootstrap_servers)
+    return Cluster(found.cluster_id or sink.bootstrap_servers, topic_id)
 
 
 def _reason(error: Any, heard: Iterable[Any]) -> str:
@@ -83,11 +84,14 @@ def check_settings(sink: KafkaSink) -> None:
         raise BadSink(f"Kafka options cannot be used: {why}. Nothing was written.") from None
 
 
-def _check_topic(admin: Any, topic: str) -> None:
+def _check_topic(admin: Any, topic: str) -> str:
+    """Return its id, which another topic of this name would not have."""
+    from confluent_kafka import KafkaError, TopicCollection
+
     found = admin.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
     if found.error is None:
-        return
-    from confluent_kafka import KafkaError
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_TIMEOUT_S)
+        return topic_ids.described(asked[topic].result())
 
     if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise BadSink(f"not authorised to see topic {topic!r}. Grant it; nothing was written.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,24 @@ def create_topic(sink: KafkaSink, query: str) -> None:
             if said.code() in no_controller and time.monotonic() < until_s:
                 _learn_controller(admin)
                 continue
+            if said.code() == KafkaError.TOPIC_EXCEPTION and "collides" in said.str():
+                raise BadSink(
+                    f"control topic {name!r} of query {query!r} cannot be created: Kafka takes "
+                    f"'.' and '_' in names of topics for the same, and another query's is there "
+                    f"already ({said.str()}). Give this sink one of its own, "
+                    f"control_topic={_another(name)!r} for example, or the query another name. No "
+                    "row was written."
+                ) from error
             raise BadSink(
                 f"control topic {name!r} cannot be created: {said.str()}. Create it with one "
                 f"partition, cleanup.policy=compact and {LAG}={TOPIC_SETTINGS[LAG]}, or name one "
                 "with control_topic=. No row was written."
             ) from error
+
+
+def _another(name: str) -> str:
+    """Return a name that collides with none that differs in '.' and '_' only."""
+    return f"{name.replace('.', '-').replace('_', '-')}-{zlib.crc32(name.encode()):08x}"
 
 
 def _learn_controller(admin: Any) -> None:

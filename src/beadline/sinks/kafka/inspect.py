@@ -85,13 +85,17 @@ class Inspector:
 
         An id may have had many transactions under one producer id and epoch, each with a marker.
         So one that has not come to the control topic has none, whatever an older one left there.
-        Where that topic is not there, another was configured, and nobody can say.
+        Where that topic is not there, another was configured, and nobody can say. Of a transaction
+        that has ended the coordinator does not know any more where it wrote.
         """
         found: dict[Transaction, tuple[bool | None, PartId | None]] = {}
         markers: dict[tuple[str, str], dict[Transaction, PartId] | None] = {}
         for one in chosen:
             writer = WriterId.parse(one.transaction.id)
             if writer is None:
+                continue
+            if one.state not in UNENDED_STATES:
+                found[one.transaction] = (None, None)
                 continue
             topic = control_topic(writer)
             if (topic, writer.query) not in markers:

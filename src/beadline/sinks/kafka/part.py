@@ -9,8 +9,9 @@ decision names must not begin anew before the next decision is finished (rule 17
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from beadline.committable import Committable
+from beadline.committable import Committable, Json
 from beadline.ids import PartId, QueryId
 from beadline.sinks.kafka.transactions import Transaction
 
@@ -24,13 +25,23 @@ class KafkaPart(Committable):
 
     Producer id and epoch say which transaction of this id is meant: the broker refuses to end any
     other. The marker is one of the transaction's records; whether it is visible is the proof of
-    what became of all of them.
+    what became of all of them. ``topics`` are those that its rows went to, each with the id that it
+    had before the first of them was sent: a topic with another id by now was deleted and created
+    again, and the rows went with the old one. Version 1 did not know them.
     """
+
+    version: ClassVar[int] = 2
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     control_topic: str
+    topics: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def upgrade(cls, version: int, fields: Json) -> Json:
+        """Version 1 had no topics."""
+        return fields if version == 1 else super().upgrade(version, fields)
 
     def is_same(self, other: Committable) -> bool:
         """Whether it is the same transaction; where its marker is, may be unknown or changed."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from beadline.sinks.kafka import native
 
 _ROOM_POLL_S = 0.005
+
+
+class Known(NamedTuple):
+    """What a producer was told of a topic before it sent anything there."""
+
+    partitions: int
+    id: str
 
 
 class Producer:
@@ -21,7 +28,7 @@ class Producer:
         self._errors: list[str] = []
         self._settings = settings
         self._metadata: Any = None
-        self.known_topics: dict[str, int] = {}  # with the number of their partitions
+        self.known_topics: dict[str, Known] = {}
         self.missed_topics: dict[str, float] = {}  # since when, by the monotonic clock
         callbacks = any(callable(value) for value in settings.values())
         self.batches: Any = None
@@ -39,14 +46,24 @@ class Producer:
             self._errors.append(error.str())
 
     def list_topics(self, topic: str, timeout_s: float) -> Any:
-        """Ask the brokers about a topic."""
+        """Ask the brokers about a topic; where they may create topics, asking creates it."""
+        return self._asking().list_topics(topic, timeout=timeout_s).topics[topic]
+
+    def describe_topic(self, topic: str, timeout_s: float) -> Any:
+        """Ask for what a topic is, its id included."""
+        from confluent_kafka import TopicCollection
+
+        asked = self._asking().describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+        return asked[topic].result()
+
+    def _asking(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
         if self._metadata is None:
             names = ("bootstrap.servers", "security.", "sasl.", "ssl.", "enable.ssl.", "log_level")
             shared = {n: v for n, v in self._settings.items() if n.startswith(names)}
             self._metadata = AdminClient(shared)
-        return self._metadata.list_topics(topic, timeout=timeout_s).topics[topic]
+        return self._metadata
 
     def poll(self, timeout_s: float) -> None:
         """Let librdkafka say what became of records, which makes room for others."""

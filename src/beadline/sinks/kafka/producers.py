@@ -106,7 +106,7 @@ class Writer:
             finishing.result()
         self.part = None
 
-    def prepared(self) -> KafkaPart:
+    def prepared(self, topics: tuple[tuple[str, str], ...] = ()) -> KafkaPart:
         """Send the marker and flush everything; answer with what ends the transaction anywhere.
 
         The identity is known before the marker is sent, so that a marker that was taken proves
@@ -126,9 +126,8 @@ class Writer:
         reach("kafka.flushed")
         self._check_healthy()
         self.producer.check()
-        return KafkaPart(
-            self.name, identity.producer_id, identity.producer_epoch, self._control_topic
-        )
+        numbers = (identity.producer_id, identity.producer_epoch)
+        return KafkaPart(self.name, *numbers, self._control_topic, topics)
 
     def _send(self, marker: Marker) -> None:
         """Queue it as soon as there is room: the rows before it may have filled the queue."""

@@ -7,7 +7,7 @@ broker would take, is refused here, before anything of it is queued.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +122,60 @@ def ends(array: pa.Array) -> Any:
     return found[array.offset : array.offset + len(array) + 1]
 
 
-def header_lists(array: pa.Array) -> list[list[tuple[str, bytes | None]]]:
-    """Return the headers of each record, as confluent-kafka wants them."""
-    found = []
-    for headers in array.to_pylist():
-        found.append([tuple(header.values()) for header in headers or ()])
+Headers = list[tuple[str, bytes | None]]
+
+
+def header_lists(array: pa.Array) -> list[Headers | str]:
+    """Return the headers of each record, or why no record can have them.
+
+    A key is text to Kafka, and Spark's strings may hold any bytes.
+    """
+    return [_headers(row or ()) for row in undecoded(array).to_pylist()]
+
+
+def _headers(row: Sequence[dict[str, bytes | None]]) -> Headers | str:
+    found: Headers = []
+    for header in row:
+        key, value = header.values()
+        if key is None:
+            return "a header has no key"
+        if b"\0" in key:
+            return "a header's key has a NUL in it, where Kafka's client would cut it off"
+        try:
+            found.append((key.decode(), value))
+        except UnicodeDecodeError:
+            return "a header's key is not UTF-8"
     return found
+
+
+def undecoded(array: pa.Array) -> pa.Array:
+    """Return an array whose texts are bytes, also in lists of headers: they may be no UTF-8."""
+    import pyarrow as pa
+
+    kind = array.type
+    if pa.types.is_string(kind):
+        return array.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        header = [pa.field(field.name, pa.binary()) for field in kind.value_type]
+        wide = pa.types.is_large_list(kind)
+        return array.cast((pa.large_list if wide else pa.list_)(pa.struct(header)))
+    return array
+
+
+def odd_topics(topics: pa.Array) -> Any:
+    """Where a topic's name is no text that could name one; None for nowhere."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = undecoded(topics)
+    odd = [name for name in pc.unique(texts).to_pylist() if name and not _is_plain(name)]
+    return pc.is_in(texts, pa.array(odd, texts.type)) if odd else None
+
+
+def _is_plain(name: bytes) -> bool:
+    return name.isascii() and b"\0" not in name
 
 
 def to_topic(batch: pa.RecordBatch, topic: str) -> Records:

@@ -38,6 +38,11 @@ class Sending:
         self._handed_s = 0.0
         self._let_go_s = 0.0
 
+    @property
+    def topics(self) -> tuple[tuple[str, str], ...]:
+        """The topics that rows were sent to, with the ids that they had before."""
+        return self._topics.used
+
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue a batch; returns when librdkafka has its own copy of every row."""
         batch = self._without_refused(batch)
@@ -63,8 +68,10 @@ class Sending:
         import pyarrow.compute as pc
 
         if self._topic is None:
+            odd = rows.odd_topics(batch.column(rows.TOPIC))
+            batch = self._refuse(batch, odd, "its topic is no name that Kafka could have")
             topics = batch.column(rows.TOPIC)
-            bad = pc.fill_null(pc.equal(pc.utf8_length(topics), 0), True)
+            bad = pc.fill_null(pc.equal(pc.binary_length(topics), 0), True)
             batch = self._refuse(batch, bad, "it has no topic")
         if rows.PARTITION in batch.schema.names:
             partitions = batch.column(rows.PARTITION)
@@ -155,12 +162,15 @@ class Sending:
         from confluent_kafka import KafkaError, KafkaException
 
         headers = rows.header_lists(records.headers) if records.headers is not None else None
-        keys = records.keys.to_pylist() if records.keys is not None else None
+        keys = rows.undecoded(records.keys).to_pylist() if records.keys is not None else None
         partitions = records.partitions.to_pylist() if records.partitions is not None else None
         deadline_s = time.monotonic() + self._timeout_s
-        for index, value in enumerate(records.values.to_pylist()):
+        for index, value in enumerate(rows.undecoded(records.values).to_pylist()):
             wanted = partitions[index] if partitions is not None else None
             options = {"headers": headers[index]} if headers is not None else {}
+            if isinstance(options.get("headers"), str):  # why there are none
+                self._part.refuse(records.rows.slice(index, 1), str(options["headers"]))
+                continue
             while True:
                 try:
                     self._producer.client.produce(

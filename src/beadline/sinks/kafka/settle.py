@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared
+from beadline.sinks.kafka.gone import remade, rows_gone
 from beadline.sinks.kafka.observed import UNENDED_STATES
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.sink import KafkaSink
@@ -63,11 +65,14 @@ def commit_decided(
     named = part.committable
     transaction = Transaction(named.transactional_id, named.producer_id, named.producer_epoch)
     settled = commit_open(client, transaction)
+    if settled.ok and (wrong := remade(client, [part], None)):
+        gone = rows_gone(epoch, part.id.sink, [part], wrong)
+        return replace(settled, ok=False, meaning=str(gone))
     deadline_s = time.monotonic() + WAIT_S
     while not settled.ok:
         try:
             outcome = sink.commit(epoch, [part]).outcomes[part.id]
-        except LookupError as error:  # it can never be proven
+        except CommitFailed as error:  # it can never be proven, or its rows are gone
             return replace(settled, meaning=str(error))
         if outcome is not Outcome.UNKNOWN or time.monotonic() > deadline_s:
             done = outcome in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)

@@ -22,7 +22,8 @@ from beadline.sinks._names import name_from
 from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.control import create_topic
-from beadline.sinks.kafka.markers import Reader
+from beadline.sinks.kafka.gone import never_known, remade, rows_gone, topics_of
+from beadline.sinks.kafka.markers import NoMarker, Reader
 from beadline.sinks.kafka.part import KafkaPart, WriterId
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.send import Sending
@@ -32,6 +33,7 @@ from beadline.sinks.kafka.transactions import (
     NOT_NOW,
     OPEN_STATES,
     UNANSWERED,
+    Described,
     Transaction,
     connect,
 )
@@ -97,6 +99,7 @@ class KafkaSink(Sink[KafkaPart]):
             "transaction.max.timeout.ms)",
             publishes=True,
             columns=columns,
+            instance=cluster.topic_id,
             start_over=f"delete topic {self.control_topic_of(query.name)!r} and what you want to "
             "write again",
         )
@@ -118,7 +121,7 @@ class KafkaSink(Sink[KafkaPart]):
             for batch in rows:
                 sending.send(batch)
             reach("kafka.sent")
-            prepared = writer.prepared()
+            prepared = writer.prepared(sending.topics)
         except BaseException:
             pool().discard(part)
             raise
@@ -151,7 +154,7 @@ class KafkaSink(Sink[KafkaPart]):
             return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, said_so)
         by_name = {part.committable.transaction: part for part in parts}
         reach("kafka.commit")
-        answers = client.end(list(by_name), commit=True)
+        answers, ids = client.end_and_look(list(by_name), True, topics_of(parts))
         reach("kafka.answered")
         outcomes: dict[PartId, Outcome] = {}
         said: set[str] = set()
@@ -170,7 +173,16 @@ class KafkaSink(Sink[KafkaPart]):
                 outcomes[part.id] = Outcome.UNKNOWN
             else:
                 outcomes[part.id] = Outcome.COMMITTED
-        outcomes.update(self._proven(doubtful))
+        outcomes.update(self._proven(epoch, doubtful))
+        shown = (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
+        ended = [part for part in parts if outcomes[part.id] in shown]
+        try:
+            wrong = remade(client, ended, ids)
+        except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
+            outcomes.update({part.id: Outcome.UNKNOWN for part in ended})
+            return CommitResult(outcomes, f"topics cannot be asked for: {type(error).__name__}")
+        if wrong:
+            raise rows_gone(epoch, self._name or self.default_name, ended, wrong)
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 
     def _burn(self, transaction: Transaction) -> bool:
@@ -183,7 +195,9 @@ class KafkaSink(Sink[KafkaPart]):
         _unanswered.discard(transaction)
         return True
 
-    def _proven(self, parts: Sequence[Prepared[KafkaPart]]) -> dict[PartId, Outcome]:
+    def _proven(
+        self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]
+    ) -> dict[PartId, Outcome]:
         """Find out by the markers what became of transactions that the broker does not know."""
         if not parts:
             return {}
@@ -198,6 +212,8 @@ class KafkaSink(Sink[KafkaPart]):
                 fates |= reader.fates(topic, some)
             except (KafkaException, TimeoutError):  # no broker to ask: no answer yet
                 fates |= dict.fromkeys(some)
+            except NoMarker as error:
+                raise never_known(epoch, self._name or self.default_name, error) from None
         meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
         return {part.id: meaning[fates[part.id]] for part in parts}
 
@@ -232,9 +248,12 @@ class KafkaSink(Sink[KafkaPart]):
                 threading.Event().wait(_FENCE_PAUSE_S)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[KafkaPart]]:
-        """List the query's open transactions; their markers tell which parts they are."""
+        """List the query's open transactions; their markers tell which parts they are.
+
+        Those of all its sinks on this cluster, also of names that the query has no more (rule 27).
+        """
         described = self._described(query, OPEN_STATES)
-        open_now = [one for one in described if one.state in OPEN_STATES]
+        open_now = [one for one in described if one.state in OPEN_STATES]  # may have ended since
         if not open_now:
             return []
         topic = self.control_topic_of(query.name)
@@ -247,27 +266,30 @@ class KafkaSink(Sink[KafkaPart]):
             # A marker of the same producer may be that of its transaction before.
             marked = any(name == topic for name, _ in one.partitions)
             id_ = parts.get(one.transaction) if marked else None
-            name, producer_id, epoch = vars(one.transaction).values()
-            part = KafkaPart(name, producer_id, epoch, topic)
+            numbers = (one.transaction.producer_id, one.transaction.producer_epoch)
+            part = KafkaPart(one.transaction.id, *numbers, topic)
             found.append(Prepared(id_ or writer.unknown_part(), 0, part))
         return found
 
-    def _described(self, query: QueryId, states: Sequence[str]) -> list[Any]:
-        """Ask the coordinators about the transactional ids of this sink of the query."""
+    def _described(
+        self, query: QueryId, states: Sequence[str] = (), sink: str = ""
+    ) -> list[Described]:
+        """Ask the coordinators about the query's transactional ids, of one sink or of all."""
         client = connect(self.bootstrap_servers, self.options)
-        writers = []
+        ids = []
         for name in client.list(states):
             writer = WriterId.parse(name)
-            if writer is not None and writer.belongs_to(query):
-                writers += [name] if self._name in ("", writer.sink) else []
-        return list(client.describe(writers).values())
+            if writer is not None and writer.belongs_to(query) and sink in ("", writer.sink):
+                ids.append(name)
+        return list(client.describe(ids).values())
 
     def close(self, query: QueryId) -> Callable[[], None]:
-        """Fence every writer of the query, so that a task that dies slowly opens nothing more.
+        """Fence every writer of this sink, so that a task that dies slowly opens nothing more.
 
         As they are now: a newer start raises their producers' epochs, and is left alone.
         """
-        return partial(self._fence, [one.transaction for one in self._described(query, ())])
+        writers = [one.transaction for one in self._described(query, sink=self._name)]
+        return partial(self._fence, writers)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """What the newest visible marker of any query of this name says."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.kafka.producer import Producer
+from beadline.sinks.kafka import topic_ids
+from beadline.sinks.kafka.producer import Known, Producer
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.sink import KafkaSink
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 UNKNOWN_S = 5.0  # unless topic.metadata.propagation.max.ms is given, librdkafka's name for it
 _AGAIN_S = 0.5
 _PAUSE_S = 0.05
+_ASK_TIMEOUT_S = 10.0
 _REMEMBERED_MAX = 10_000
 
 
@@ -40,6 +42,12 @@ class Topics:
         wait_ms = sink.options.get("topic.metadata.propagation.max.ms", UNKNOWN_S * 1000)
         self._unknown_s = float(wait_ms) / 1000
         self._first_missed_s: float | None = None
+        self._used: dict[str, str] = {}
+
+    @property
+    def used(self) -> tuple[tuple[str, str], ...]:
+        """The topics that were asked for, with their ids: those that the part's rows go to."""
+        return tuple(sorted(self._used.items()))
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has, or raise ``Missing``.
@@ -50,13 +58,14 @@ class Topics:
         if topic not in known:
             known[topic] = self._ask(topic)
             self._producer.missed_topics.pop(topic, None)
-        return known[topic]
+        self._used.setdefault(topic, known[topic].id)  # the first: nothing was sent before it
+        return known[topic].partitions
 
     def forget(self, topic: str) -> None:
         """Ask again: it may have got more partitions."""
         self._producer.known_topics.pop(topic, None)
 
-    def _ask(self, topic: str) -> int:
+    def _ask(self, topic: str) -> Known:
         from confluent_kafka import KafkaError, KafkaException
 
         deadline_s = time.monotonic() + self._timeout_s
@@ -64,7 +73,11 @@ class Topics:
             found = self._producer.list_topics(topic, self._timeout_s)
             error = found.error
             if error is None:
-                return len(found.partitions)
+                try:
+                    described = self._producer.describe_topic(topic, _ASK_TIMEOUT_S)
+                    return Known(len(found.partitions), topic_ids.described(described))
+                except KafkaException as not_known:  # to the broker that was asked this time
+                    error = not_known.args[0]
             code = error.code()
             final = code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION)
             if final or (code == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_sure(topic)):

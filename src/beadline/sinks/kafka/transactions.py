@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from beadline.run.extras import require
 from beadline.sinks.kafka import options as kafka_options
+from beadline.sinks.kafka import topic_ids
+from beadline.sinks.kafka.topic_ids import TopicIds
 
 # EndTxn above this version moves the producer's epoch on, and librdkafka cannot follow (FACTS).
 _END_VERSION_MAX = 4
@@ -94,6 +97,15 @@ class Client:
 
     def end(self, transactions: Sequence[Transaction], commit: bool) -> dict[Transaction, str]:
         """Commit or abort, many at once; answer with the broker's error name of each."""
+        return self.end_and_look(transactions, commit, ())[0]
+
+    def end_and_look(
+        self, transactions: Sequence[Transaction], commit: bool, topics: Collection[str]
+    ) -> tuple[dict[Transaction, str], TopicIds | None]:
+        """The same, and the ids of topics, asked for at the same time: no round trip of its own.
+
+        None for the ids where they could not be had.
+        """
         from kafka.protocol.producer.transaction import EndTxnRequest
 
         def request(transaction: Transaction) -> Any:
@@ -105,7 +117,16 @@ class Client:
                 max_version=_END_VERSION_MAX,
             )
 
-        return self._each(transactions, request)
+        return self._each(transactions, request, topics)
+
+    def topic_ids(self, topics: Collection[str]) -> TopicIds:
+        """Ask for the ids of topics; one that does not exist is left out."""
+
+        async def ask() -> TopicIds:
+            return topic_ids.answered(await self._admin._manager.send(topic_ids.request(topics)))
+
+        found: TopicIds = self._retry(lambda: self._admin._manager.run(ask))
+        return found
 
     def fence(
         self, transactions: Sequence[Transaction], timeout_ms: int = 10_000
@@ -127,7 +148,7 @@ class Client:
                 max_version=_INIT_VERSION_MAX,
             )
 
-        return self._each(transactions, request)
+        return self._each(transactions, request)[0]
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
         """Ask the coordinators; an id that they do not know is left out."""
@@ -165,12 +186,17 @@ class Client:
         return found
 
     def _each(
-        self, transactions: Sequence[Transaction], request: Callable[[Transaction], Any]
-    ) -> dict[Transaction, str]:
+        self,
+        transactions: Sequence[Transaction],
+        request: Callable[[Transaction], Any],
+        topics: Collection[str] = (),
+    ) -> tuple[dict[Transaction, str], TopicIds | None]:
         """Send one request per transaction to its coordinator, all at once, and wait for all."""
         answers = dict.fromkeys(transactions, UNANSWERED)
+        ids: TopicIds | None = None if topics else {}
 
         async def ask() -> None:
+            nonlocal ids
             nodes = await self._coordinators([transaction.id for transaction in transactions])
             waiting = {
                 transaction: self._admin._manager.send(
@@ -179,6 +205,8 @@ class Client:
                 for transaction in transactions
                 if transaction.id in nodes
             }
+            # Behind them: they are waited for, and a broker takes one after the other.
+            looking = self._admin._manager.send(topic_ids.request(topics)) if topics else None
             for transaction, future in waiting.items():
                 try:
                     answers[transaction] = _name((await future).error_code)
@@ -187,6 +215,9 @@ class Client:
                     continue
                 if answers[transaction] == "NOT_COORDINATOR":
                     self._forget(transaction.id)
+            if looking is not None:
+                with suppress(Exception):  # not told; the caller asks again
+                    ids = topic_ids.answered(await looking)
 
         try:
             if transactions:
@@ -194,7 +225,7 @@ class Client:
         except Exception:  # noqa: BLE001 (no coordinator known: nothing was sent or answered)
             for transaction in transactions:
                 self._forget(transaction.id)
-        return answers
+        return answers, ids
 
     async def _coordinators(self, ids: Sequence[str]) -> dict[str, Any]:
         from kafka.protocol.metadata import CoordinatorType
@@ -253,10 +284,3 @@ def connect(servers: str, options: kafka_options.Options, timeout_s: float = 0) 
             settings = kafka_options.admin(servers, options, timeout_s or _REQUEST_TIMEOUT_S)
             client = _clients[key] = Client(settings)
     return client
-
-
-def disconnect_all() -> None:
-    """Close every client of this process."""
-    with _lock:
-        while _clients:
-            _clients.popitem()[1].close()

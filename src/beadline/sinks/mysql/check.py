@@ -10,10 +10,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
+from beadline.sinks._patience import retried, starting
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.merge import Merge
 from beadline.sinks.mysql.plan import NOTHING, Wish, make_plan
-from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said
+from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
 from beadline.sinks.mysql.server import Facts, Server
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
@@ -34,7 +35,8 @@ _HINTS = {
 
 def check_server(server: Server, schema: pa.Schema, wish: Wish, xa: bool, where: str) -> Facts:
     """Return what the server is, or raise ``BadSink`` with what to do."""
-    try:
+
+    def once() -> Facts:
         with closing(server.connect()) as connection:
             facts = Facts.read(connection, server.address)
             facts.check(where)
@@ -43,13 +45,16 @@ def check_server(server: Server, schema: pa.Schema, wish: Wish, xa: bool, where:
                 _check_recover(connection, where)
             plan = make_plan(schema, read_table(connection, wish.table), wish, where)
             _probe(connection, Merge(wish, plan.written))
+            return facts
+
+    try:
+        return retried(once, verdict, starting(server.timeout_s))
     except library_errors() as error:
         code = code_of(error)
         hint = _HINTS.get(code, "")
         if code in GONE:
             hint = "Is the server running, and are host and port right?"
         raise BadSink(f"{where}: {said(error, server.address)}. {hint} {NOTHING}") from None
-    return facts
 
 
 def _check_recover(connection: Connection, where: str) -> None:

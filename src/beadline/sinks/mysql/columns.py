@@ -193,3 +193,30 @@ def misfit(type_: pa.DataType, column: Column) -> str:
         "timestamp": ("datetime", "timestamp"),
     }
     return "" if kind in taken.get(family or "", ()) else "it holds something else"
+
+
+def keeps(was: Column, now: Column) -> bool:
+    """Whether a column that was altered still takes every value as it is, or refuses it aloud.
+
+    A double would be rounded by an integer, in silence; an integer is not changed by a bigint, and
+    one that is out of range is an error.
+    """
+    if (was.declared, was.character_set) == (now.declared, now.character_set):
+        return True
+    kind, other = was.type, now.type
+    if kind in INTEGER_BITS:
+        if other in _EXACT_INTEGERS:
+            return INTEGER_BITS[kind] <= _EXACT_INTEGERS[other]
+        return other in INTEGER_BITS or other == "decimal"
+    if kind in ("float", "double"):
+        return other in (kind, "double") and "(" not in now.declared
+    if kind == "decimal":
+        return other == kind and (now.scale or 0) >= (was.scale or 0)
+    if kind in ("datetime", "timestamp"):
+        return other == kind and now.fraction_digits >= was.fraction_digits
+    for plain, long in (("varchar", TEXT_BYTES), ("varbinary", BINARY_BYTES)):
+        if kind == plain or (kind in long and kind != "json"):
+            same = other == kind == plain
+            longer = now.characters if same else long.get(other)
+            return longer is not None and longer >= ((was.characters if same else was.bytes) or 0)
+    return False

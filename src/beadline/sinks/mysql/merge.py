@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from beadline.sinks.mysql.columns import folded, quoted
 from beadline.sinks.mysql.plan import PLACE, Wish
 
 
-def twice_said(found: Sequence[Any], wish: Wish) -> str:
-    """What to say of a key that nothing settles, given with its count at the end."""
-    key = ", ".join(repr(value) for value in found[:-1])
-    times = f"key ({key}) is there {found[-1]} times in one epoch"
+def twice_said(wish: Wish) -> str:
+    """What to say of a key that nothing settles; not which, values of rows are not for a log."""
+    times = f"a key ({', '.join(wish.key)}) is there twice in one epoch"
     if wish.order_by is None:
         return f"{times}, and nothing says which row counts: give order_by="
     return (
@@ -36,7 +34,7 @@ def twice_query(stages: Sequence[str], wish: Wish) -> str:
     if wish.order_by is not None:
         first = _first("RANK", stages, wish.key, wish)
         rows = f"{first} AS first_rows"
-    return f"SELECT {names}, COUNT(*) FROM {rows} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
+    return f"SELECT 1 FROM {rows} GROUP BY {names} HAVING COUNT(*) > 1 LIMIT 1"
 
 
 def _union(stages: Sequence[str], columns: Sequence[str]) -> str:

@@ -62,7 +62,10 @@ def make_plan(schema: pa.Schema, table: Table | None, wish: Wish, where: str) ->
     _check_names(schema, where)
     _check_wish(schema, wish, where)
     if table is None:
-        raise BadSink(f"{where}: there is no such table. Run {_create(schema, wish)}. {NOTHING}")
+        raise BadSink(
+            f"{where}: there is no such table. {_elsewhere(wish)}Run {_create(schema, wish)}. "
+            f"{NOTHING}"
+        )
     if not table.base:
         raise BadSink(f"{where} is a view, not a table. {NOTHING}")
     if table.engine.lower() != "innodb":
@@ -90,6 +93,14 @@ def make_plan(schema: pa.Schema, table: Table | None, wish: Wish, where: str) ->
     return Plan(
         tuple(columns), tuple(written), key | strict | marks, key | apart | marks, wish.deleted
     )
+
+
+def _elsewhere(wish: Wish) -> str:
+    """A database before the table's name is read as a part of the name."""
+    database, dot, name = wish.table.partition(".")
+    if not (database and dot and name):
+        return ""
+    return f"Is it table {name!r} of database {database!r}? Then name that one in the dsn. "
 
 
 def _check_names(schema: pa.Schema, where: str) -> None:

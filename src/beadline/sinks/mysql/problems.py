@@ -5,11 +5,12 @@ Told by the numbers of MySQL and MariaDB, which are the same where both have the
 
 from __future__ import annotations
 
-import math
-import time
+import importlib.util
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from beadline.sinks._patience import Verdict, retried, running
 from beadline.sinks.mysql.address import Address
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ _CONNECTION_LOST = (0, 2002, 2003, 2006, 2013, 2055, 4031)
 _SERVER_LEAVES = (1053, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 3169)
 _TOO_MANY = (1040, 1203)
 GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
-LOCKED = frozenset((1205, 1213, 3572))  # lock wait timeout, deadlock
+LOCKED = frozenset((1205, 1213, 1412, 3572))  # lock wait timeout, deadlock, a table just altered
 # A server that is being replaced takes no writes for a while; 3101 is a group's rollback.
 _TAKES_NO_WRITES = (1290, 1836, 3101)
 BUSY = frozenset((*LOCKED, *_TAKES_NO_WRITES))
@@ -31,11 +32,15 @@ BAD_VALUE = frozenset(
 )
 # A row that the table, as it stands, does not take: found at commit.
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
-_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+# Errors whose text holds values of rows, in quotes; names of columns and keys come after.
+_ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
+_VALUE = re.compile(r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for )|(?<=data )'.*'")
 
 
 def library_errors() -> tuple[type[Exception], ...]:
     """What pymysql raises, whatever went wrong."""
+    if importlib.util.find_spec("pymysql") is None:
+        return (OSError,)  # or what is missing could not be told
     import pymysql
 
     return (pymysql.Error, OSError)
@@ -53,9 +58,23 @@ def code_of(error: BaseException) -> int:
     return first if isinstance(first, int) else -1
 
 
+def verdict(error: BaseException) -> Verdict:
+    """What an error says of the next try."""
+    if not isinstance(error, library_errors()):
+        return Verdict.FINAL
+    code = code_of(error)
+    if code in _CONNECTION_LOST:
+        return Verdict.AWAY
+    if code in _TAKES_NO_WRITES:  # a failover, or the wrong server
+        return Verdict.UNCLEAR
+    return Verdict.BUSY if code in GONE | BUSY else Verdict.FINAL
+
+
 def said(error: BaseException, address: Address) -> str:
-    """What the server said, in one line, without the password."""
+    """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    if code_of(error) in _ABOUT_ROWS:
+        text = _VALUE.sub("(not shown)", " ".join(text.split()))
     return f"{address.redacted(' '.join(text.split()))} (error {code_of(error)})"
 
 
@@ -64,15 +83,4 @@ def patiently(act: Callable[[], T], timeout_s: float) -> T:
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.
     """
-    deadline_s = math.inf
-    attempt = 0
-    while True:
-        try:
-            return act()
-        except library_errors() as error:
-            # From the first failure: an act may have been at work for long when it fails.
-            deadline_s = min(deadline_s, time.monotonic() + timeout_s)
-            if code_of(error) not in GONE | BUSY or time.monotonic() >= deadline_s:
-                raise
-        time.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
-        attempt += 1
+    return retried(act, verdict, running(timeout_s))

@@ -32,15 +32,8 @@ from beadline.sinks.mysql.server import Server
 from beadline.sinks.mysql.staged_commit import commit_staged
 from beadline.sinks.mysql.staging import StagedWriter, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
-from beadline.sinks.mysql.xa import (
-    MAKE_MARKS,
-    MARKS,
-    XaWriter,
-    abort_xa,
-    commit_xa,
-    may_recover,
-    xa_in_doubt,
-)
+from beadline.sinks.mysql.xa import MAKE_MARKS, MARKS, abort_xa, commit_xa, may_recover, xa_in_doubt
+from beadline.sinks.mysql.xa_writer import XaWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,10 +161,14 @@ class MySqlSink(Sink[MySqlPart]):
     def open(self, query: QueryId) -> None:
         """Make the ledger."""
         statements = [MAKE, MAKE_MARKS] if self.how == "xa" else [MAKE]
-        try:
+
+        def make() -> None:
             with closing(self._server.connect()) as connection:
                 for statement in statements:
                     connection.run(statement)
+
+        try:
+            patiently(make, self.timeout_s)
         except library_errors() as error:
             raise BadSink(
                 f"{self._where}: the tables that Beadline keeps beside it cannot be made: "
@@ -260,7 +257,10 @@ class MySqlSink(Sink[MySqlPart]):
         self._patiently(sweep)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
-        """Return what is staged or prepared, half-written tables too."""
+        """Return what is staged in this database or prepared on this server, half-written too.
+
+        Whatever sink it was for: that of a sink that is gone has nobody else to find it.
+        """
 
         def look(connection: Connection) -> list[Prepared[MySqlPart]]:
             found = list(staged_in_doubt(connection, query))
@@ -268,12 +268,12 @@ class MySqlSink(Sink[MySqlPart]):
                 found += xa_in_doubt(connection, query)
             return found
 
-        return [part for part in self._patiently(look) if self._name in ("", part.id.sink)]
+        return self._patiently(look)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         return self._patiently(
-            lambda connection: Ledger(connection, query, self.table).read(any_sink=True)
+            lambda connection: Ledger(connection, query, self.table, self._name).last_seen()
         )
 
     def _patiently(self, act: Callable[[Connection], T]) -> T:

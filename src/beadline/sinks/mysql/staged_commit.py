@@ -1,16 +1,21 @@
-"""Commit of staged parts: all rows and the ledger row in one transaction, or nothing."""
+"""Commit of staged parts: all rows and the ledger row in one transaction, or nothing.
+
+The table is read from before its columns are looked at: while this transaction goes on, nobody can
+alter it then, and what was looked at is what is written to.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Outcome, Prepared
 from beadline.sinks._ledger import holds, way_out
-from beadline.sinks.mysql.columns import DELETED, folded, quoted
+from beadline.sinks.mysql.columns import DELETED, folded, keeps, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import Ledger
 from beadline.sinks.mysql.merge import Merge, twice_query, twice_said
@@ -18,11 +23,15 @@ from beadline.sinks.mysql.part import MySqlPart
 from beadline.sinks.mysql.plan import ROW, Wish
 from beadline.sinks.mysql.problems import BAD_VALUE, CONSTRAINT, code_of, library_errors, said
 from beadline.sinks.mysql.server import Server
+from beadline.sinks.mysql.table import read_table
 
+_SHOWN_MAX = 3  # staging tables, where a person can look: values of rows are not for a log
 Parts = Sequence[Prepared[MySqlPart]]
 Columns = dict[str, dict[str, str]]  # of each staging table: its columns, and their use
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_schema.COLUMNS
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
+_TYPES = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME
+    FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({})"""
 
 
 def commit_staged(
@@ -32,13 +41,14 @@ def commit_staged(
     parts = sorted(parts, key=lambda part: part.id.partition)
     ledger = Ledger(connection, epoch.query, wish.table, parts[0].id.sink)
     connection.run("START TRANSACTION")
-    if holds(ledger.lock(), epoch, where):
+    if holds(ledger.lock(epoch.number), epoch, where):
         connection.run("ROLLBACK")
         return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
     columns = _columns(connection, [part.committable.name for part in parts])
     damage = _damage(connection, parts, columns, count=wish.mode != "append")
     if not damage:
         _check_marks(epoch, columns, wish, where)
+        _check_types(connection, epoch, parts, columns, wish, where)
         _check_twice(connection, epoch, parts, wish, where)
         merge = Merge(wish, _written(columns), _never_null(connection, wish))
         damage = _merge(server, connection, epoch, parts, merge, where)
@@ -110,6 +120,44 @@ def _check_marks(epoch: EpochId, columns: Columns, wish: Wish, where: str) -> No
             )
 
 
+def _check_types(
+    connection: Connection, epoch: EpochId, parts: Parts, columns: Columns, wish: Wish, where: str
+) -> None:
+    """A column that was altered since a part was staged must still take its values as they are."""
+    connection.ask(f"SELECT 1 FROM {quoted(wish.table)} LIMIT 0")  # from here on it stays as it is
+    stages = {part.committable.name: part for part in parts}
+    now = {column: type_ for _, column, type_ in _types(connection, [wish.table])}
+    for stage, column, type_ in _types(connection, list(stages)):
+        kept = any(folded(name) == column and not use for name, use in columns[stage].items())
+        if not kept or now.get(column, type_) == type_:  # of a column that is gone the server tells
+            continue
+        was, is_ = (read_table(connection, name) for name in (stage, wish.table))
+        assert was is not None
+        assert is_ is not None
+        if not keeps(was.columns[column], is_.columns[column]):
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: column {column!r} is "
+                f"{is_.columns[column].declared} now, and was {was.columns[column].declared} when "
+                f"part {stages[stage].id.partition} was staged: values could be changed by that, "
+                "so nothing was written. The epoch is decided and none of it is visible. Alter "
+                "the column back, and the next start finishes the epoch. "
+                f"{way_out(parts[0].id.sink)}"
+            )
+
+
+def _types(connection: Connection, tables: Sequence[str]) -> list[tuple[str, str, tuple[str, str]]]:
+    """Table, column and type of all columns of these tables."""
+    marks = ", ".join(["%s"] * len(tables))
+    return [
+        (str(table), folded(str(column)), (_text(type_), _text(character_set)))
+        for table, column, type_, character_set in connection.ask(_TYPES.format(marks), tables)
+    ]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _check_twice(
     connection: Connection, epoch: EpochId, parts: Parts, wish: Wish, where: str
 ) -> None:
@@ -121,7 +169,7 @@ def _check_twice(
     if found:
         raise CommitFailed(
             f"query {epoch.query.name!r}, epoch {epoch.number}: {where}: "
-            f"{twice_said(found[0], wish)}, and start again, which finishes the epoch with the "
+            f"{twice_said(wish)}, and start again, which finishes the epoch with the "
             "rows as they were staged: another rows= helps later epochs only. "
             f"{way_out(parts[0].id.sink)} It is decided, and none of it is visible."
         )
@@ -147,8 +195,9 @@ def _merge(
             raise CommitFailed(
                 f"query {epoch.query.name!r}, epoch {epoch.number}, part {which}: {where} refuses "
                 f"a row: {said(error, server.address)}. The epoch is decided and none of it is "
-                "visible. Remove the constraint or the row in its way; the next start finishes "
-                f"the epoch. {way_out(parts[0].id.sink)}"
+                f"visible; its rows are in {', '.join(stages[:_SHOWN_MAX])}. Remove the constraint "
+                "or the row in its way; the next start finishes the epoch. "
+                f"{way_out(parts[0].id.sink)}"
             ) from None
         part = by_stage[stages[0]]
         if merge.wish.mode == "append" and taken != part.committable.rows:

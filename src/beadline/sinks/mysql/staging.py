@@ -134,7 +134,7 @@ class StagedWriter:
             query = twice_query([self._name], self._wish)
             keys = self._patiently(lambda: self._open().ask(query))
             if keys:
-                why = twice_said(keys[0], self._wish)
+                why = twice_said(self._wish)
                 raise PrepareFailed(f"{self._about}: {why}, or make keys unique")
 
     def _without_stage(self, text: str) -> str:

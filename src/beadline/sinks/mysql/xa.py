@@ -1,40 +1,29 @@
-"""Prepared XA transactions: rows go into the target at prepare, and one statement shows them.
+"""Prepared XA transactions (``xa_writer`` makes them): one statement shows their rows.
 
 A server keeps a prepared XA transaction over the end of its connection and over its own crash. What
 it does not keep is a memory of having committed it: "unknown XID" is the answer to a transaction
 that was committed, to one that is lost, and to one whose connection is just being closed. So every
 transaction holds a mark, a row in a table of ours. To read it with a lock is the proof: while the
 transaction is there in any state, that read must wait; afterwards the mark shows, or there is none.
+
+XA COMMIT cannot be in one transaction with anything else, so whether the server has all earlier
+epochs is asked just before it, and again by the next epoch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from beadline.chaos.points import reach
-from beadline.errors import PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Outcome, Part, Prepared
+from beadline.sink import Outcome, Prepared
 from beadline.sinks._ledger import holds
-from beadline.sinks.mysql.chunks import chunks_of
 from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.ledger import Ledger
-from beadline.sinks.mysql.loading import Loader, Misfit
+from beadline.sinks.mysql.ledger import APART, Ledger
 from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
-from beadline.sinks.mysql.plan import Plan, Wish
-from beadline.sinks.mysql.problems import (
-    BUSY,
-    UNKNOWN_XID,
-    code_of,
-    library_errors,
-    said,
-)
-from beadline.sinks.mysql.server import Server
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from beadline.sinks.mysql.plan import Wish
+from beadline.sinks.mysql.problems import BUSY, UNKNOWN_XID, code_of, library_errors
 
 MARKS = "_beadline_marks"
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
@@ -43,77 +32,16 @@ MAKE_MARKS = f"""CREATE TABLE IF NOT EXISTS {MARKS} (
     query VARCHAR(60) {_ASCII}, incarnation CHAR(32) {_ASCII}, sink VARCHAR(60) {_ASCII},
     epoch BIGINT NOT NULL, xid VARCHAR(64) {_ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
-_MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
+MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
 _PROOF = f"""SELECT 1 FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s LOCK IN SHARE MODE"""
 _OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKS}
     WHERE query = %s AND incarnation = %s AND sink = %s AND epoch < %s"""
 _FORGET = f"""DELETE FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s"""
-_IDLE_S = 28_800  # rows may come slowly, and with the connection all of them would go
 _DETACH_S = 10.0  # a connection that is closed is noticed by the server a moment later
 _POLL_S = 0.01
-_SAVED = "beadline"
-_APART = "~xa"
 _DENIED = frozenset((1044, 1045, 1142, 1227, 1401))
-
-
-class XaWriter:
-    """Writes one part into the target, inside an XA transaction that is left prepared."""
-
-    def __init__(self, server: Server, plan: Plan, part: Part, wish: Wish, where: str) -> None:
-        self._server = server
-        self._plan = plan
-        self._part = part
-        self._wish = wish
-        self._where = where
-        self._about = f"{where}, epoch {part.id.epoch}, part {part.id.partition}"
-        self._xid = Xid.of(part.id)
-        self._rows = 0
-
-    def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
-        """Leave a prepared transaction; ``None`` and nothing if there are no rows.
-
-        The connection must be closed then: nobody else can end what is prepared before. If it is
-        lost all rows go with it, so there is no second try here: the epoch is given again.
-        """
-        try:
-            return self._write(connection, batches)
-        except library_errors() as error:
-            why = said(error, self._server.address)
-            raise PrepareFailed(f"{self._about}: {why}") from None
-
-    def _write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
-        connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
-        loader = Loader(connection, self._wish.table, self._plan.columns, numbered=False)
-        connection.run(f"XA START {self._xid.sql}")
-        connection.run(_MARK, _mark_of(self._part.id, self._xid))
-        for chunk in chunks_of(batches):
-            self._load(connection, loader, chunk)
-        if not self._rows:
-            return None
-        connection.run(f"XA END {self._xid.sql}")
-        reach("staging.written")
-        connection.run(f"XA PREPARE {self._xid.sql}")
-        return MySqlPart("xa", self._xid.transaction, self._rows)
-
-    def _load(self, connection: Connection, loader: Loader, chunk: pa.RecordBatch) -> None:
-        """Rows that do not fit are found by halving, and refused."""
-        connection.run(f"SAVEPOINT {_SAVED}")
-        try:
-            taken = loader.load(chunk, 0)
-        except Misfit as misfit:
-            connection.run(f"ROLLBACK TO SAVEPOINT {_SAVED}")
-            if chunk.num_rows == 1:
-                self._part.refuse(chunk, f"{self._where} does not take it: {misfit}")
-                return
-            half = chunk.num_rows // 2
-            self._load(connection, loader, chunk.slice(0, half))
-            self._load(connection, loader, chunk.slice(half))
-            return
-        if taken != chunk.num_rows:
-            raise PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
-        self._rows += taken
 
 
 def commit_xa(
@@ -126,7 +54,7 @@ def commit_xa(
     """Commit every transaction; write the ledger when all of them are there."""
     sink = parts[0].id.sink
     # A row of its own: parts that are staged because this one is lost ask another one.
-    ledger = Ledger(connection, epoch.query, wish.table, f"{sink}{_APART}")
+    ledger = Ledger(connection, epoch.query, wish.table, f"{sink}{APART}")
     if _is_past(ledger, epoch, where):
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}
     outcomes = {part.id: _commit(connection, ledger, epoch, part.id, where) for part in parts}
@@ -140,7 +68,7 @@ def commit_xa(
 
 def _is_past(ledger: Ledger, epoch: EpochId, where: str) -> bool:
     """Whether a newer epoch is there; of this one, a part may have been lost and replaced."""
-    seen = ledger.read(any_sink=False)
+    seen = ledger.seen(epoch.number)
     return holds(seen, epoch, where) and seen is not None and seen.epoch > epoch.number
 
 
@@ -148,11 +76,11 @@ def _commit(
     connection: Connection, ledger: Ledger, epoch: EpochId, id_: PartId, where: str
 ) -> Outcome:
     xid = Xid.of(id_)
-    if _end(connection, "COMMIT", xid):
+    if end(connection, "COMMIT", xid):
         return Outcome.COMMITTED
     try:
         connection.run("START TRANSACTION")
-        marked = connection.ask(_PROOF, _mark_of(id_, xid))
+        marked = connection.ask(_PROOF, mark_of(id_, xid))
         connection.run("ROLLBACK")
     except library_errors() as error:
         if code_of(error) not in BUSY:
@@ -170,7 +98,7 @@ def _write_ledger(
 ) -> None:
     """Forward only, and with it forget the marks of older epochs."""
     connection.run("START TRANSACTION")
-    seen = ledger.lock()
+    seen = ledger.lock(epoch.number)
     if holds(seen, epoch, where) and seen is not None and seen.epoch > epoch.number:
         connection.run("ROLLBACK")
         return
@@ -184,10 +112,10 @@ def _write_ledger(
 def abort_xa(connection: Connection, ids: Sequence[PartId]) -> None:
     """Roll back what is prepared; what is not there is fine."""
     for id_ in ids:
-        _end(connection, "ROLLBACK", Xid.of(id_))
+        end(connection, "ROLLBACK", Xid.of(id_))
 
 
-def _end(connection: Connection, how: str, xid: Xid) -> bool:
+def end(connection: Connection, how: str, xid: Xid) -> bool:
     """Commit or roll back; False if the server does not know the transaction.
 
     It does not as long as the connection that prepared it is being closed, and lists it all the
@@ -235,5 +163,6 @@ def _recover(connection: Connection) -> list[tuple[bytes, int]]:
     ]
 
 
-def _mark_of(id_: PartId, xid: Xid) -> tuple[str, str, str, int, str]:
+def mark_of(id_: PartId, xid: Xid) -> tuple[str, str, str, int, str]:
+    """The row that a part's transaction leaves behind, and the key by which it is found."""
     return id_.query, id_.incarnation, id_.sink, id_.epoch, xid.transaction

@@ -11,11 +11,12 @@ from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sink import Capabilities, Guarantee
 from beadline.sinks._ledger import LEDGER
+from beadline.sinks._patience import retried, starting
 from beadline.sinks.postgres.connect import Run, connected
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.plan import plan_of
-from beadline.sinks.postgres.problems import is_database_error, said
+from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
 from beadline.sinks.postgres.way import why_not_prepared, why_staged
 
@@ -35,7 +36,8 @@ _NEEDS = {
 
 def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities:
     """Return what the sink promises on this server and table, or raise with what to do."""
-    try:
+
+    def once() -> Capabilities:
         with connected(sink.dsn, sink.timeout_s) as run:
             _check_server(run, sink)
             table = read_table(run, sink.schema, sink.table)
@@ -44,6 +46,9 @@ def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities
             _check_privileges(run, sink, table)
             _check_published(run, sink, table)
             return _capabilities(run, sink, table, query)
+
+    try:
+        return retried(once, verdict, starting(sink.timeout_s))
     except Exception as error:
         if not is_database_error(error):
             raise

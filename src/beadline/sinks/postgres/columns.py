@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXTS = ("text", "varchar", "bpchar", "citext", "name")
+_PLAIN = ("int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar")
 _HEADER_BYTES = 4  # PostgreSQL keeps lengths and precisions with this added
 
 
@@ -40,6 +41,47 @@ def fit(field: pa.Field, column: Column) -> Fit | None:
     if column.element:
         return _list_fit(field.type, column.element)
     return next((found for test in _FITS if (found := test(field.type, column)) is not None), None)
+
+
+def keeps(was: Column, now: Column) -> bool:
+    """Whether a column that was altered still takes every value as it is, or refuses it aloud.
+
+    The question that is asked of rows before they are sent, asked of a staged column: a double
+    would be rounded by an integer, in silence; an integer is not changed by a bigint.
+    """
+    same = (was.declared, was.base, was.modifier) == (now.declared, now.base, now.modifier)
+    if same or was.kind != "b" or was.element:
+        return same  # another collation compares otherwise, and stores the same
+    type_ = _arrow_of(was)
+    if type_ is None or now.base not in _PLAIN:
+        return False
+    if now.base in _TEXTS and (now.base == "bpchar" or not _is_longer(was, now)):
+        return False  # blanks at the end would be added or cut off, in silence
+    import pyarrow as pa
+
+    return fit(pa.field(was.name, type_), now) is not None
+
+
+def _is_longer(was: Column, now: Column) -> bool:
+    return now.modifier < 0 or 0 <= was.modifier <= now.modifier
+
+
+def _arrow_of(column: Column) -> pa.DataType | None:
+    """The rows' type that a column holds; None where its values tell more than the type does."""
+    import pyarrow as pa
+
+    if column.base == "numeric" and column.modifier >= 0:
+        modifier = column.modifier - _HEADER_BYTES
+        return pa.decimal256(max(1, modifier >> 16 & 0xFFFF), modifier & 0x7FF)
+    return {
+        "int2": pa.int16(),
+        "int4": pa.int32(),
+        "int8": pa.int64(),
+        "float4": pa.float32(),
+        "float8": pa.float64(),
+        "text": pa.string(),
+        "varchar": pa.string(),
+    }.get(column.base)
 
 
 def declared(type_: pa.DataType) -> str | None:

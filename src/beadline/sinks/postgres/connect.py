@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import atexit
 import os
-import time
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beadline.errors import BadSink
 from beadline.run.extras import require
-from beadline.sinks.postgres.problems import is_database_error, is_transient, said
+from beadline.sinks._patience import retried, running
+from beadline.sinks.postgres.problems import is_database_error, said, verdict
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,7 +32,8 @@ _FIRST = (
     "UNION ALL SELECT set_config('transaction_timeout', '0', false) "
     "WHERE current_setting('transaction_timeout', true) <> '0'"
 )
-PAUSE_S = 0.25
+# As the client library reads it: what comes before the first @, if no / does, is user and password.
+_URL = re.compile(r"postgres(ql)?://([^@/]*@)?(?P<rest>[^?]*)")
 
 T = TypeVar("T")
 
@@ -42,6 +44,14 @@ def conninfo(dsn: str, timeout_s: float) -> str:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+    url = _URL.match(dsn)
+    if url is not None and "@" in url["rest"]:
+        # Read on, a part of the password would be taken for the host, and shown as such.
+        raise BadSink(
+            "the dsn of PostgresSink has an '@' too many, or a '/' before it. In a user or "
+            "password write '@' as %40, '/' as %2F and ':' as %3A. The dsn is not repeated here, "
+            "because it holds the password. Nothing was written."
+        )
     try:
         given = conninfo_to_dict(dsn)
         lock_ms = max(1, int(timeout_s * 1000))
@@ -69,7 +79,8 @@ def conninfo(dsn: str, timeout_s: float) -> str:
     except psycopg.Error:
         raise BadSink(
             "the dsn of PostgresSink is not an address of PostgreSQL, which reads "
-            "postgresql://user:password@host:5432/database. Nothing was written."
+            "postgresql://user:password@host:5432/database, with special characters of user and "
+            "password as %XX ('@' is %40). Nothing was written."
         ) from None
 
 
@@ -80,9 +91,8 @@ def connected(dsn: str, timeout_s: float, *, again: bool = False) -> Iterator[Ru
     ``again`` takes one that this process used before, if it still answers, and leaves it for the
     next time: making one costs more than a small epoch.
     """
-    import psycopg
-
     address = conninfo(dsn, timeout_s)
+    import psycopg
 
     def make() -> psycopg.Connection[Any]:
         made = psycopg.connect(address, autocommit=True)
@@ -95,25 +105,24 @@ def connected(dsn: str, timeout_s: float, *, again: bool = False) -> Iterator[Ru
 
 def ask(dsn: str, timeout_s: float, where: str, act: Callable[[Run], T]) -> T:
     """Do what may be done again, until the server answers; the errors are fit to be shown."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            with connected(dsn, timeout_s) as run:
-                return act(run)
-        except Exception as error:
-            if not is_database_error(error):
-                raise
-            if not is_transient(error) or time.monotonic() > deadline_s:
-                raise OSError(f"{where}: {said(error, dsn)}") from None
-        time.sleep(PAUSE_S)
+
+    def once() -> T:
+        with connected(dsn, timeout_s) as run:
+            return act(run)
+
+    try:
+        return retried(once, verdict, running(timeout_s))
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise OSError(f"{where}: {said(error, dsn)}") from None
 
 
 @contextmanager
 def arrow_connected(dsn: str, timeout_s: float) -> Iterator[tuple[Any, Run]]:
     """A connection that takes Arrow, used again; its cursor, and a way to run SQL."""
-    from adbc_driver_postgresql import dbapi
-
     address = conninfo(dsn, timeout_s)
+    from adbc_driver_postgresql import dbapi
 
     def make() -> Any:
         return dbapi.connect(address, autocommit=True)

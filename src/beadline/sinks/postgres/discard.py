@@ -3,10 +3,12 @@
 Staging tables go a few at a time, because the server keeps about six locks for each until the
 transaction ends, in a table of locks of a fixed size. One that somebody reads at the moment, such
 as a dump that runs for hours, stays where it is: nobody waits for that, and a later sweep finds it.
+So does one that this user may not drop, of a sink that had another user: it holds nothing up.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,11 +19,14 @@ from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
     BUSY,
+    DENIED,
     LOCKED,
     UNKNOWN_OBJECT,
     is_database_error,
     sql_state,
 )
+
+logger = logging.getLogger("beadline")
 
 DROPPED_AT_ONCE = 50
 _LOCK_TIMEOUT_MS = 100
@@ -69,9 +74,12 @@ def _dropped(run: Run, tables: Sequence[str]) -> bool:
             f"DROP TABLE IF EXISTS {', '.join(tables)}; COMMIT"
         )
     except Exception as error:
-        if not is_database_error(error) or sql_state(error) != LOCKED:
+        state = sql_state(error) if is_database_error(error) else None
+        if state not in (LOCKED, DENIED):
             raise
         run("ROLLBACK")
+        if state == DENIED and len(tables) == 1:
+            logger.warning("staging table %s is left: this user may not drop it", tables[0])
         return False
     return True
 
@@ -92,22 +100,21 @@ def _roll_back(run: Run, gid: str) -> None:
         time.sleep(_BUSY_PAUSE_S)
 
 
-def in_doubt(run: Run, schema: str | None, query: QueryId) -> Iterator[Prepared[PostgresPart]]:
-    """Yield the parts of this query, staged in this schema or prepared in this database."""
-    here = "" if schema is None else f" AND n.nspname = {literal(schema)}"
+def in_doubt(run: Run, query: QueryId) -> Iterator[Prepared[PostgresPart]]:
+    """Yield the parts of this query in this database, whatever sink and schema they were for."""
     tables = run(
         "SELECT n.nspname, c.relname, d.description FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace "
         "JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass "
-        f"WHERE d.objsubid = 0 AND c.relkind = 'r' AND starts_with(c.relname, "
-        f"{literal(STAGE_PREFIX)}){here}"
+        "WHERE d.objsubid = 0 AND c.relkind = 'r' "
+        f"AND starts_with(c.relname, {literal(STAGE_PREFIX)})"
     )
-    for found, name, comment in tables:
+    for schema, name, comment in tables:
         id_ = PartId.parse(comment)
         if id_ is not None and id_.belongs_to(query):
-            yield Prepared(id_, 0, PostgresPart(STAGED, found, name))
+            yield Prepared(id_, 0, PostgresPart(STAGED, schema, name))
     gids = run("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
     for (gid,) in gids:
         id_ = part_of(gid, query)
         if id_ is not None:
-            yield Prepared(id_, 0, PostgresPart(PREPARED, schema or "", gid))
+            yield Prepared(id_, 0, PostgresPart(PREPARED, "", gid))

@@ -6,13 +6,17 @@ anything, so each brings a marker, a row of its own that shows with its rows. Wh
 is committed, the one before is complete: then the ledger moves up to it, and its markers go, in
 one transaction. So whoever looks, in one statement, sees of a committed part its marker, or a
 ledger that is past it; of a lost part, neither.
+
+In that same transaction the ledger says how many parts are to come, as a negative number of rows.
+With fewer markers than that the epoch is not whole: so a server that was restored to a moment
+between two commits of one epoch is told from one that has all of it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Seen
@@ -81,33 +85,62 @@ class Ledger:
         self.run(f"SELECT 1 FROM {self._ledger} WHERE {self._mine(query, sink)} FOR UPDATE")
 
     def holds(self, epoch: EpochId, sink: str, where: str) -> bool:
-        """Whether all of this epoch is there; raise if another query of its name wrote here."""
-        mine, others = self._mine(epoch.query, sink), self._others(epoch.query)
-        return holds(
-            self._first(
-                f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {mine} OR {others} "
-                f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}",
-                epoch.query,
-            ),
-            epoch,
-            where,
-        )
+        """Whether all of this epoch is there; raise if it must not be written here.
 
-    def last_seen(self, query: QueryId) -> Seen | None:
-        """What is remembered of the query's name; another incarnation first, then the newest."""
-        named = self._named(query)
-        return self._first(
-            f"SELECT incarnation, epoch, nonce FROM {self._ledger} WHERE {named} "
-            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {named}",
-            query,
-        )
+        That is so where another query of its name wrote, or where earlier epochs are missing.
+        """
+        seen = self._stranger(epoch.query)
+        if seen is None:
+            own, seen = self._held(epoch.query, sink)
+            if seen is not None and not own:  # of this epoch, others' rows say nothing
+                seen = replace(seen, epoch=min(seen.epoch, epoch.number - 1))
+        return holds(seen, epoch, where)
 
-    def _first(self, select: str, query: QueryId) -> Seen | None:
-        rows = self.run(
-            f"SELECT * FROM ({select}) found ORDER BY incarnation = {literal(query.incarnation)}, "
-            "epoch DESC, nonce DESC LIMIT 1"
+    def last_seen(self, query: QueryId, sink: str) -> Seen | None:
+        """What is remembered of the query's name: another incarnation first, then what is held."""
+        return self._stranger(query) or self._held(query, sink)[1]
+
+    def _stranger(self, query: QueryId) -> Seen | None:
+        others = f"{self._named(query)} AND incarnation <> {literal(query.incarnation)}"
+        found = self.run(
+            "SELECT * FROM ("
+            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {others} "
+            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}) "
+            f"found (incarnation, epoch, nonce) WHERE epoch > {_NO_EPOCH} "
+            "ORDER BY epoch DESC, nonce DESC LIMIT 1"
         )
-        return Seen(*rows[0]) if rows else None
+        return Seen(*found[0]) if found else None
+
+    def _held(self, query: QueryId, sink: str) -> tuple[bool, Seen | None]:
+        """Return the newest epoch of which everything is there, and whether by this sink.
+
+        Of a sink that has written nothing under its name, what others of the query have: it may
+        have been called otherwise, and what is lost they have lost together.
+        """
+        ours = f"{self._named(query)} AND incarnation = {literal(query.incarnation)}"
+        own = f"sink = {literal(sink)}"
+        unknown = f"NOT EXISTS (SELECT FROM {self._ledger} held WHERE {ours} AND sink = part.sink)"
+        found = self.run(
+            "SELECT own, epoch, nonce FROM ("
+            f"SELECT {own}, {self._whole}, CASE {self._whole} WHEN epoch THEN nonce ELSE '' END "
+            f"FROM {self._ledger} held WHERE {ours} UNION ALL SELECT {own}, epoch, '' "
+            f"FROM {self._markers} part WHERE {ours} AND {unknown}) found (own, epoch, nonce) "
+            f"WHERE epoch > {_NO_EPOCH} ORDER BY own DESC, epoch DESC LIMIT 1"
+        )
+        if not found:
+            return False, None
+        own_rows, epoch, nonce = found[0]
+        return bool(own_rows), Seen(query.incarnation, epoch, nonce)
+
+    @property
+    def _whole(self) -> str:
+        """The newest whole epoch of a row ``held`` of the ledger: its own, or the one behind it."""
+        markers = (
+            f"(SELECT count(*) FROM {self._markers} part WHERE part.query = held.query "
+            "AND part.target = held.target AND part.sink = held.sink "
+            "AND part.incarnation = held.incarnation AND part.epoch = held.epoch + 1)"
+        )
+        return f"held.epoch + ({markers} >= greatest(1, -held.rows))::int"
 
     def write(self, epoch: EpochId, sink: str, rows: int) -> None:
         """Say that the epoch is there; the row is locked, and older."""
@@ -118,17 +151,21 @@ class Ledger:
         )
         self._trim(epoch, sink)
 
-    def complete_before(self, epoch: EpochId, sink: str) -> None:
-        """Say that all epochs before this one are complete, and let their markers go."""
-        if epoch.number == 0:
-            return
+    def complete_before(self, epoch: EpochId, sink: str, parts: int) -> None:
+        """Say that all epochs before this one are complete, and how many parts of it come now.
+
+        Their markers go. A commit that is repeated may be told of fewer parts than the first one.
+        """
         query, before = epoch.query, epoch.number - 1
         key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
         self.run(
             f"INSERT INTO {self._ledger} AS held VALUES ({key}, {literal(query.incarnation)}, "
-            f"{before}, '', 0, {epoch.decided_at_ms}) ON CONFLICT (query, target, sink) DO UPDATE "
-            "SET epoch = excluded.epoch, nonce = '', decided_at_ms = excluded.decided_at_ms "
-            "WHERE held.epoch < excluded.epoch AND held.incarnation = excluded.incarnation"
+            f"{before}, '', {-parts}, {epoch.decided_at_ms}) "
+            "ON CONFLICT (query, target, sink) DO UPDATE SET incarnation = excluded.incarnation, "
+            "epoch = excluded.epoch, nonce = '', decided_at_ms = excluded.decided_at_ms, "
+            "rows = CASE WHEN held.epoch = excluded.epoch THEN least(held.rows, excluded.rows) "
+            f"ELSE excluded.rows END WHERE held.epoch = {_NO_EPOCH} OR "
+            "(held.epoch <= excluded.epoch AND held.incarnation = excluded.incarnation)"
         )
         self._trim(epoch, sink)
 
@@ -160,6 +197,3 @@ class Ledger:
 
     def _mine(self, query: QueryId, sink: str) -> str:
         return f"({self._named(query)} AND sink = {literal(sink)})"
-
-    def _others(self, query: QueryId) -> str:
-        return f"({self._named(query)} AND incarnation <> {literal(query.incarnation)})"

@@ -37,6 +37,12 @@ class PostgresPart(Committable):
     schema: str
     name: str
 
+    def is_same(self, other: Committable) -> bool:
+        """A transaction is the whole database's: who finds it does not know for which schema."""
+        if not isinstance(other, PostgresPart) or (self.way, self.name) != (other.way, other.name):
+            return False
+        return self.way == PREPARED or self.schema == other.schema
+
 
 def new_nonce() -> str:
     """Return what tells two tasks apart that prepare the same part."""

@@ -104,7 +104,7 @@ def plan_of(sink: PostgresSink, schema: pa.Schema, table: Table | None) -> Plan:
     _check_names(sink, schema)
     if table is None:
         raise BadSink(
-            f"{where} does not exist, or this user may not see it. Create it: "
+            f"{where} does not exist, or this user may not see it. {_in_schema(sink)}Create it: "
             f"{create_statement(sink, schema)} {_NOTHING}"
         )
     if table.kind not in ("r", "p"):
@@ -143,6 +143,14 @@ def plan_of(sink: PostgresSink, schema: pa.Schema, table: Table | None) -> Plan:
         for name in sink.key
     )
     return Plan(columns, tuple(sink.key) if exact else (), sink.deleted, checks)
+
+
+def _in_schema(sink: PostgresSink) -> str:
+    """A schema before the table's name is read as a part of the name."""
+    schema, dot, name = sink.table.partition(".")
+    if sink.schema is not None or not (schema and dot and name):
+        return ""
+    return f"Is it table {name!r} of schema {schema!r}? Then write {schema=}, table={name!r}. "
 
 
 def _check_names(sink: PostgresSink, schema: pa.Schema) -> None:

@@ -7,14 +7,14 @@ the middle and comes back in time, the part is sent again, as far as its batches
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from beadline.chaos.points import reach
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
-from beadline.sinks.postgres.connect import PAUSE_S, Run, arrow_connected, connected
+from beadline.sinks._patience import Patience, running
+from beadline.sinks.postgres.connect import Run, arrow_connected, connected
 from beadline.sinks.postgres.copying import Copying, chained
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import Ledger
@@ -33,9 +33,9 @@ from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
     is_database_error,
     is_misfit,
-    is_transient,
     said,
     sql_state,
+    verdict,
 )
 from beadline.sinks.postgres.rows import KEPT_BYTES_MAX, Rows
 from beadline.sinks.postgres.settle import duplicate_in_part
@@ -63,7 +63,7 @@ class Preparing:
         self._batches = chained(first, rows)
         self._begun: PostgresPart | None = None
         self._got = -1
-        self._deadline_s = 0.0
+        self._patience = Patience(running(sink.timeout_s))
 
     def run(self) -> PostgresPart | None:
         """Try again after every answer that may be another one later."""
@@ -87,18 +87,18 @@ class Preparing:
         if sql_state(error) == OUT_OF_MEMORY and self._begun and self._begun.way == PREPARED:
             self.no_slot = True  # then in a staging table, unless that is not wanted
             return self.sink.how == "auto"
-        return is_transient(error) and self._wait()
+        return self._wait(error)
 
-    def _wait(self) -> bool:
+    def _wait(self, error: BaseException) -> bool:
         """Whether there is time for another try; it runs from when the server went away.
 
         It went away anew if the last try got further than the one before.
         """
         got = 0 if self.rows is None else self.rows.batches
         if got > self._got:
-            self._got, self._deadline_s = got, time.monotonic() + self.sink.timeout_s
-        time.sleep(PAUSE_S)
-        return time.monotonic() < self._deadline_s
+            self._got = got
+            self._patience.progressed()
+        return self._patience.again(verdict(error))
 
     def _try(self) -> PostgresPart | None:
         sink, id_ = self.sink, self.part.id

@@ -1,12 +1,15 @@
 """What the server says when something is wrong: what kind of answer it is, and in which words.
 
 Errors of the client libraries are never shown or chained as they are: only what the server itself
-said, with the password taken out.
+said, with the password taken out, and with it the values of rows.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
+
+from beadline.sinks._patience import Verdict
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -19,7 +22,23 @@ _MISFIT_NEVER = {"22P03", "22P04"}
 UNKNOWN_OBJECT = "42704"
 BUSY = "55000"  # said of a prepared transaction that somebody else has in his hands
 LOCKED = "55P03"
+DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
+# Classes of errors whose details hold values of rows: data, constraints, what a trigger raises.
+_ABOUT_ROWS = ("22", "23", "P0")
+# A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
+# blanks, in whatever language it speaks; or of the client library, in English.
+_FAILED = re.compile(r"connection to server (?:at|on) .*? failed: ")
+_SERVER_SAYS = re.compile(r"[^\s:]+:  ")
+_NOT_NOW = re.compile(
+    r"starting up|shutting down|in recovery mode|not yet accepting|system is not accepting"
+    r"|consistent recovery state|too many (clients|connections)|connection slots"
+)
+_NEVER = re.compile(
+    r"authentication failed|no pg_hba.conf entry|pg_hba.conf rejects|does not exist"
+    r"|not permitted to log in|permission denied|not currently accepting connections|no password"
+    r"|does not support SSL|certificate verify failed|root certificate"
+)
 # In which column, as the server's context has it: "COPY orders, line 1, column doc".
 _COLUMN = re.compile(r"^COPY .*, line \d+, column ([^:\n]+)", re.MULTILINE)
 
@@ -32,20 +51,44 @@ def sql_state(error: BaseException) -> str | None:
 
 def is_database_error(error: BaseException) -> bool:
     """Whether an error comes from one of the two client libraries."""
+    if importlib.util.find_spec("psycopg") is None:
+        return False  # or what is missing could not be told
     import psycopg
     from adbc_driver_manager import Error
 
     return isinstance(error, psycopg.Error | Error)
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether it may help to ask again: no answer, a lock, a server that stops or starts."""
+def verdict(error: BaseException) -> Verdict:
+    """What an error says of the next try: no answer, a lock, a server that stops or starts."""
+    if not is_database_error(error):
+        return Verdict.FINAL
     state = sql_state(error)
-    if state is None:
-        return type(error).__name__ in ("OperationalError", "InterfaceError")
-    return state in _TRANSIENT or (
-        state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
-    )
+    if state is not None:
+        passes = state in _TRANSIENT or (
+            state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
+        )
+        return Verdict.BUSY if passes else Verdict.FINAL
+    if type(error).__name__ not in ("OperationalError", "InterfaceError"):
+        return Verdict.FINAL
+    # One for each host of the address: as long as one of them may come back, it may pass.
+    found = {_connecting(text) for text in _FAILED.split(str(error))[1:]} or {Verdict.AWAY}
+    passing = (Verdict.BUSY, Verdict.AWAY, Verdict.UNCLEAR)
+    return next((each for each in passing if each in found), Verdict.FINAL)
+
+
+def _connecting(text: str) -> Verdict:
+    """Judge what comes after "failed: " of one host."""
+    if _NEVER.search(text):
+        return Verdict.FINAL
+    if not _SERVER_SAYS.match(text):
+        return Verdict.AWAY
+    return Verdict.BUSY if _NOT_NOW.search(text) else Verdict.UNCLEAR
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether it may help to ask again."""
+    return verdict(error) is not Verdict.FINAL
 
 
 def is_misfit(error: BaseException) -> bool:
@@ -57,21 +100,38 @@ def is_misfit(error: BaseException) -> bool:
 
 
 def said(error: BaseException, dsn: str) -> str:
-    """Return what the server said, on one line, without secrets."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return what the server said, on one line, without secrets and without values of rows."""
+    state = sql_state(error)
+    text = str(error)
+    if state is not None and state.startswith(_ABOUT_ROWS):
+        text = _primary(error) or f"a row is refused ({type(error).__name__})"
+        # Names of tables, columns and constraints are quoted where a constraint is broken; where
+        # a value is bad, the value is.
+        text = re.sub(r'".*"', "(not shown)", text) if state.startswith("22") else text
+    text = " ".join(text.split()) or type(error).__name__
     for secret in _secrets(dsn):
         text = text.replace(secret, "…")
-    state = sql_state(error)
     return f"{text} (SQLSTATE {state})" if state else text
+
+
+def _primary(error: BaseException) -> str:
+    """Return the server's first sentence alone, from either client library."""
+    diagnosis = getattr(error, "diag", None)
+    return str((diagnosis and diagnosis.message_primary) or _told(error, "MESSAGE_PRIMARY"))
+
+
+def _told(error: BaseException, field: str) -> str:
+    """Return a field of what the server said, from an error of ADBC; empty if it has none."""
+    told = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
+    return told.get(f"PG_DIAG_{field}", "")
 
 
 def why_refused(error: BaseException, dsn: str) -> str:
     """Return what the server has against one row: its first sentence, and the column."""
-    told = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
-    why = told.get("PG_DIAG_MESSAGE_PRIMARY")
+    why = _told(error, "MESSAGE_PRIMARY")
     if not why:
         return said(error, dsn)
-    column = _COLUMN.search(told.get("PG_DIAG_CONTEXT", ""))
+    column = _COLUMN.search(_told(error, "CONTEXT"))
     return f"column {column[1].strip()!r}: {why}" if column else why
 
 

@@ -18,6 +18,7 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks._ledger import LEDGER
 from beadline.sinks._names import name_from
+from beadline.sinks._patience import Patience, Verdict, running
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.connect import Run, ask, connected
@@ -29,9 +30,9 @@ from beadline.sinks.postgres.prepare import Preparing
 from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
     is_database_error,
-    is_transient,
     said,
     sql_state,
+    verdict,
 )
 from beadline.sinks.postgres.table import read_table
 
@@ -135,26 +136,38 @@ class PostgresSink(Sink[PostgresPart]):
         """Commit the prepared transactions, then all that is staged in one."""
         if not parts:
             return CommitResult({})
-        try:
-            with connected(self.dsn, self.timeout_s, again=True) as run:
-                return self._commit(run, epoch, parts)
-        except Exception as error:
-            if not is_database_error(error):
-                raise
-            words = f"{self.where}: {said(error, self.dsn)}"
-            if sql_state(error) == OUT_OF_MEMORY:
+        patience = Patience(running(self.timeout_s))
+        while True:
+            try:
+                with connected(self.dsn, self.timeout_s, again=True) as run:
+                    return self._commit(run, epoch, parts)
+            except Exception as error:
+                if not is_database_error(error):
+                    raise
+                judged = verdict(error)
+                # What is not understood is not asked without end, as the coordinator would.
+                if judged is Verdict.UNCLEAR and patience.again(judged):
+                    continue
+                words = f"{self.where}: {said(error, self.dsn)}"
+                passes = sql_state(error) != OUT_OF_MEMORY
+                if passes and judged in (Verdict.BUSY, Verdict.AWAY):
+                    return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
                 raise CommitFailed(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. Each of the "
-                    f"{len(parts)} parts needs a lock: raise max_locks_per_transaction on the "
-                    "server, or coalesce to fewer partitions. The epoch is decided and nothing of "
-                    "it is lost; the next start finishes it."
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is "
+                    "decided and nothing of it is lost; the next start finishes it. "
+                    f"{self._advice(error, len(parts))}"
                 ) from None
-            if is_transient(error):
-                return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is decided "
-                "and nothing of it is lost; the next start finishes it."
-            ) from None
+
+    def _advice(self, error: Exception, parts: int) -> str:
+        state = sql_state(error)
+        if state == OUT_OF_MEMORY:
+            return (
+                f"Each of the {parts} parts needs a lock: raise max_locks_per_transaction on the "
+                "server, or coalesce to fewer partitions."
+            )
+        if state is None:
+            return "Correct address, user, password or certificates first."
+        return "Repair what the server says first."
 
     def _commit(
         self, run: Run, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]
@@ -169,7 +182,7 @@ class PostgresSink(Sink[PostgresPart]):
         detail = ""
         prepared = [part for part in parts if part.committable.way == PREPARED]
         if prepared:
-            outcomes, detail = two_phase.commit(run, self, table, epoch, prepared)
+            outcomes, detail = two_phase.commit(run, self, table, epoch, prepared, len(parts))
         # An epoch has parts of both kinds where the slots for prepared transactions ran out. What
         # is staged comes last, because it moves the ledger: then all of the epoch must be there.
         waiting = [part for part in parts if part.committable.way == STAGED]
@@ -188,23 +201,20 @@ class PostgresSink(Sink[PostgresPart]):
             self._ask(lambda run: discard(run, [part.committable for part in parts]))
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[PostgresPart]]:
-        """List this query's prepared transactions and staging tables."""
+        """List this query's prepared transactions and staging tables in this database.
 
-        def find(run: Run) -> list[Prepared[PostgresPart]]:
-            table = read_table(run, self.schema, self.table)
-            schema = self.schema if table is None else table.schema
-            return list(in_doubt(run, schema, query))
-
-        return [part for part in self._ask(find) if self._name in ("", part.id.sink)]
+        Whatever sink they were for: those of a sink that is gone have nobody else to find them.
+        """
+        return self._ask(lambda run: list(in_doubt(run, query)))
 
     def last_seen(self, query: QueryId) -> Seen | None:
-        """Return what ledger and markers hold for this table; another incarnation's first."""
+        """Return the newest whole epoch of this sink in the table; another incarnation's first."""
 
         def look(run: Run) -> Seen | None:
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
-            return ledger.last_seen(query)
+            return ledger.last_seen(query, self._name)
 
         return self._ask(look)
 

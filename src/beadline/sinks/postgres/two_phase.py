@@ -3,6 +3,10 @@
 "There is no such prepared transaction" is said of one that was committed, and of one that is lost.
 The marker that is committed with the rows tells them apart. A late commit changes nothing: an id
 names one attempt at one part of one epoch, and whoever names it holds the decision.
+
+COMMIT PREPARED cannot be in one transaction with anything, so whether the server has all earlier
+epochs is asked just before. A server that took over in between has, where it knows the id, also
+all that was written before it; where it does not, the part is lost, and asked about once more.
 """
 
 from __future__ import annotations
@@ -38,18 +42,22 @@ _CONNECTIONS_MAX = 8
 
 
 def commit(
-    run: Run, sink: PostgresSink, table: Table, epoch: EpochId, parts: Parts
+    run: Run, sink: PostgresSink, table: Table, epoch: EpochId, parts: Parts, of_all: int
 ) -> tuple[dict[PartId, Outcome], str]:
-    """Commit every part; return what became of each, and a word on what is unknown."""
+    """Commit every part; return what became of each, and a word on what is unknown.
+
+    ``of_all`` is how many parts the epoch has, with those that are staged.
+    """
     ledger = Ledger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
     if ledger.holds(epoch, name, sink.where):
         run("ROLLBACK")
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
-    # Only housekeeping: if a power cut takes it back, it takes back both of its halves.
+    # Only housekeeping: if a power cut takes it back, it takes back both of its halves, and all
+    # that comes after it.
     run("SET LOCAL synchronous_commit = off")
-    ledger.complete_before(epoch, name)
+    ledger.complete_before(epoch, name, of_all)
     run("COMMIT")
     answers = _commit_all(run, sink, parts)
     unknown = [part for part in parts if answers[part.id] == UNKNOWN_OBJECT]

@@ -14,6 +14,7 @@ from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
     APPLIED,
+    BEHIND,
     ELSEWHERE,
     NEWER,
     OTHER,
@@ -22,7 +23,7 @@ from beadline.sinks.redis.script import (
     mark_script,
 )
 
-_ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER)
+_ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER, BEHIND)
 
 
 class Overtaken(Exception):
@@ -30,6 +31,14 @@ class Overtaken(Exception):
 
     def __init__(self, status: bytes, entry: Entry | None) -> None:
         super().__init__(status.decode())
+        self.entry = entry
+
+
+class Behind(Exception):
+    """Earlier epochs are missing, so nothing was written; ``entry`` says what is there."""
+
+    def __init__(self, entry: Entry | None) -> None:
+        super().__init__("earlier epochs are missing")
         self.entry = entry
 
 
@@ -50,6 +59,8 @@ def mark(client: Client, key: bytes, guard: Guard, first: int) -> None:
     status = _status(answer)
     if status == ELSEWHERE and _done(answer[1], guard) > first:
         return
+    if status == BEHIND:
+        raise Behind(Entry.parse(answer[1]))
     if status != APPLIED:
         raise Overtaken(status, Entry.parse(answer[1]))
 
@@ -79,6 +90,8 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
             raise RowRefused(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+        if status == BEHIND:
+            raise Behind(Entry.parse(answer[1]))
         if status in (NEWER, OTHER, ANOTHER):
             raise Overtaken(status, Entry.parse(answer[1]))
         if status == APPLIED:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from beadline.run.extras import require
+from beadline.sinks._patience import Verdict
 from beadline.sinks.redis.address import redacted
 from beadline.sinks.redis.script import Script
 
@@ -29,6 +30,14 @@ T = TypeVar("T")
 
 class NotNow(Exception):
     """The server cannot be asked, or does not take writes, at this moment."""
+
+    answered = True
+
+
+class NoAnswer(NotNow):
+    """Nobody answers there."""
+
+    answered = False
 
 
 class Denied(Exception):
@@ -207,12 +216,20 @@ def _explained(url: str) -> Iterator[None]:
     except denied as error:
         raise Denied(_text(error, url)) from None
     except passing as error:
-        raise NotNow(_text(error, url)) from None
+        answered = isinstance(error, found.ResponseError | found.BusyLoadingError)
+        raise (NotNow if answered else NoAnswer)(_text(error, url)) from None
     except ValueError as error:  # an option in the URL
         raise Denied(_text(error, url)) from None
     except found.RedisError as error:
         text = _text(error, url)
         raise (NotNow(text) if is_passing(str(error)) else Denied(text)) from None
+
+
+def verdict(error: BaseException) -> Verdict:
+    """What an error of this module says of the next try."""
+    if not isinstance(error, NotNow):
+        return Verdict.FINAL
+    return Verdict.BUSY if error.answered else Verdict.AWAY
 
 
 def is_passing(text: str) -> bool:

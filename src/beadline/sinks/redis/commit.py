@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from beadline.sink import CommitResult, Outcome, Prepared
 from beadline.sinks._ledger import holds
 from beadline.sinks._staging import StagedPart, Staging
 from beadline.sinks.redis import chunks, ledger, notes
-from beadline.sinks.redis.apply import Overtaken, RowRefused, apply, mark
+from beadline.sinks.redis.apply import Behind, Overtaken, RowRefused, apply, mark
 from beadline.sinks.redis.client import Client, NotNow
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import BEGUN, ENDED, OPENED, Entry, Guard
@@ -55,6 +55,11 @@ class Commit:
         return ledger.head_key(self.layout.prefix, self.epoch.query.name)
 
     @property
+    def _alone(self) -> EpochId:
+        """The epoch without what must be there before it, which the scripts look at."""
+        return replace(self.epoch, previous=-1)
+
+    @property
     def _what(self) -> str:
         return f"query {self.epoch.query.name!r}, epoch {self.epoch.number}"
 
@@ -77,6 +82,11 @@ class Commit:
             if not self._there(self._look(client)):
                 raise self._stuck(stopped) from None
             return self._answer(Outcome.ALREADY_COMMITTED)
+        except Behind as behind:
+            # Restored, or a replica took over: noticed by the script itself, before it writes.
+            # Not a TargetRestored: what gives the rows up here is on_loss=, not drop=.
+            text = loss(self.where, self.epoch.previous, behind.entry)
+            raise CommitFailed(f"{self._what}: {text}") from None
         except RowRefused as refused:
             raise self._refused(refused) from None
         reach("ledger.after")
@@ -85,7 +95,7 @@ class Commit:
     def _stuck(self, stopped: Overtaken | FileNotFoundError) -> Exception:
         """Return why a commit could not go on, although the head of the ledger lets it."""
         entry = stopped.entry if isinstance(stopped, Overtaken) else None
-        if entry is None or not holds(entry.seen, self.epoch, self.where):
+        if entry is None or not holds(entry.seen, self._alone, self.where):
             return NotNow("another process commits the same epoch")
         return CommitFailed(
             f"{self._what}: {self.where} holds epoch {entry.epoch} in one slot, by another "
@@ -106,7 +116,7 @@ class Commit:
 
     def _there(self, held: Entry | None) -> bool:
         """Whether the whole epoch is there; raise if what is there is not ours."""
-        if held is None or not holds(held.seen, self.epoch, self.where):
+        if held is None or not holds(held.seen, self._alone, self.where):
             return False
         if held.complete or held.epoch > self.epoch.number:
             return True
@@ -163,7 +173,8 @@ class Commit:
         """The head says that the epoch has begun before a slot is written, and when all are."""
         reach("ledger.before")
         mark(client, self._head, self._guard(ENDED), 0)
-        guard = self._guard(0)
+        # One slot need not have rows of every epoch; what the head says holds for all of them.
+        guard = replace(self._guard(0), previous=-1)
         query = self.epoch.query.name
         for some in chunks.by_slot(rows, self.layout.prefix, query):
             reach("ledger.before")
@@ -172,8 +183,9 @@ class Commit:
         mark(client, self._head, self._guard(ENDED), BEGUN)
 
     def _guard(self, total: int) -> Guard:
-        query = self.epoch.query
-        return Guard(self._sink, query.incarnation, self.epoch.number, self.epoch.nonce, total)
+        query, previous = self.epoch.query, self.epoch.previous if self.stop_on_loss else -1
+        nonce = self.epoch.nonce
+        return Guard(self._sink, query.incarnation, self.epoch.number, nonce, total, previous)
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         """The order is the same whoever commits: the ledger counts in it."""

@@ -89,18 +89,22 @@ class Head:
 
 @dataclass(frozen=True)
 class Guard:
-    """Whose rows a script writes: what it compares with the ledger before it does."""
+    """Whose rows a script writes: what it compares with the ledger before it does.
+
+    ``previous`` is the newest earlier epoch that must be there, whole; -1 if none must.
+    """
 
     sink: str
     incarnation: str
     epoch: int
     nonce: str
     total: int
+    previous: int = -1
 
     def arguments(self, first: int, count: int) -> list[bytes]:
         """Return the script's first arguments: rows ``first`` to ``first + count`` come."""
         texts = (self.sink, self.incarnation, self.epoch, self.nonce or _NO_NONCE)
-        return [str(text).encode() for text in (*texts, first, count, self.total)]
+        return [str(text).encode() for text in (*texts, first, count, self.total, self.previous)]
 
 
 def pattern(prefix: str, query: str) -> str:

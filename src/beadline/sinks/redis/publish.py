@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from beadline.errors import PrepareFailed
 from beadline.ids import PartId
+from beadline.sinks._patience import Patience, running
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RowRefused, apply
-from beadline.sinks.redis.client import Client, Denied, NotNow
+from beadline.sinks.redis.client import Client, Denied, NotNow, verdict
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
 from beadline.sinks.redis.rows import Rows, rows_of
@@ -19,8 +19,6 @@ from beadline.sinks.redis.script import Script, script_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_PAUSE_S = 0.2
 
 
 def publish(
@@ -39,7 +37,7 @@ def publish(
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
     rows = rows_of(batch, layout, part.partition)
     what = f"query {part.query!r}, epoch {part.epoch}, part {part.partition}: {where}"
-    deadline_s = time.monotonic() + timeout_s
+    patience = Patience(running(timeout_s))
     while True:
         try:
             with connect() as client:
@@ -61,12 +59,11 @@ def publish(
         except Denied as error:
             raise PrepareFailed(f"{what} refuses: {error}. The epoch is given again.") from None
         except NotNow as error:
-            if time.monotonic() >= deadline_s:
+            if not patience.again(verdict(error)):
                 raise PrepareFailed(
                     f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
                     "given again."
                 ) from None
-            time.sleep(_PAUSE_S)
 
 
 def _write(client: Client, script: Script, layout: Layout, rows: Rows, part: PartId) -> None:

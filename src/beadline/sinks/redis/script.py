@@ -12,6 +12,7 @@ It answers one of::
     applied                      the rows took effect
     elsewhere  <entry>           the ledger stands at another row; nothing was written
     refused    <row> <error>     the rows before this one took effect
+    behind     <entry>           acknowledged epochs are missing; nothing was written
     newer, other, another <entry>   the ledger is at a newer epoch, another decision of this epoch,
                                     another incarnation; nothing was written
 """
@@ -27,13 +28,14 @@ from beadline.sinks.redis.columns import ONE_VALUE, WITH_FIELDS, Layout
 from beadline.sinks.redis.rows import Rows
 
 APPLIED, ELSEWHERE, REFUSED = b"applied", b"elsewhere", b"refused"
-NEWER, OTHER, ANOTHER = b"newer", b"other", b"another"
+NEWER, OTHER, ANOTHER, BEHIND = b"newer", b"other", b"another", b"behind"
 
 _GUARD = """
 local sink, incarnation, epoch, nonce = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local first, count, total = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local previous = tonumber(ARGV[8])
 local held = redis.call('HGET', KEYS[1], sink)
-local done = 0
+local done, whole = 0, -1
 if held then
   local i, e, n, d, t = string.match(held, '^(%x+) (%d+) (%S+) (%d+) (%d+)$')
   if i ~= incarnation then return {'another', held} end
@@ -41,8 +43,13 @@ if held then
   if tonumber(e) == tonumber(epoch) then
     if n ~= nonce or t ~= total then return {'other', held} end
     done = tonumber(d)
+    whole = previous
+  else
+    whole = tonumber(e)
+    if tonumber(d) < tonumber(t) then whole = whole - 1 end
   end
 end
+if whole < previous then return {'behind', held or ''} end
 if done ~= first then return {'elsewhere', held or ''} end
 local function note(rows)
   local entry = {incarnation, epoch, nonce, string.format('%.0f', rows), total}
@@ -64,7 +71,7 @@ local function note(rows) end
 """
 _ROWS = """
 local rows = #KEYS - 1
-local base = 7 + names
+local base = 8 + names
 local function column(number, row) return ARGV[base + (number - 1) * rows + row] end
 local function failed(answer) return type(answer) == 'table' and answer.err end
 local function act(key, row)
@@ -90,10 +97,10 @@ _FIELDS = """local set, gone = {{'{command}', key{id}}}, {{'HDEL', key}}
 local present = column(names + 1, row)
 for field = 1, names do
   if present == '' or string.byte(present, field) == 49 then
-    set[#set + 1] = ARGV[7 + field]
+    set[#set + 1] = ARGV[8 + field]
     set[#set + 1] = column(field, row)
   else
-    gone[#gone + 1] = ARGV[7 + field]
+    gone[#gone + 1] = ARGV[8 + field]
   end
 end
 local answer

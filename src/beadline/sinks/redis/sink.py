@@ -18,11 +18,12 @@ from beadline.files import split_uri
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks._names import name_from
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks._patience import retried, running, starting
+from beadline.sinks._staging import StagedPart, Staging, folders_in
 from beadline.sinks.redis import ledger, notes
 from beadline.sinks.redis.address import Address
 from beadline.sinks.redis.check import check_folder, check_layout, check_server
-from beadline.sinks.redis.client import Client, Denied, NotNow, connect
+from beadline.sinks.redis.client import Client, Denied, NotNow, connect, verdict
 from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns
 from beadline.sinks.redis.commit import Commit
 from beadline.sinks.redis.durability import promise
@@ -167,9 +168,15 @@ class RedisSink(Sink[StagedPart]):
 
     def _asked(self, question: Callable[[Client], T], what: str) -> T:
         """Ask the server while nothing depends on it: an error says that nothing was written."""
-        try:
+
+        def once() -> T:
             with self._connect() as client:
                 return question(client)
+
+        # Whoever opens or reads has found it there at the start.
+        limits = (starting if what == "checked" else running)(self.timeout_s)
+        try:
+            return retried(once, verdict, limits)
         except Denied as error:
             raise BadSink(
                 f"{self._where} refuses to be {what}: {error}. Check user, password and what the "
@@ -234,9 +241,8 @@ class RedisSink(Sink[StagedPart]):
         self._staging.discard(parts)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too; only this sink's, if it has a name."""
-        found = self._staging.in_doubt(query)
-        return (part for part in found if not self._name or part.id.sink == self._name)
+        """Return what is staged, half-written files too, whatever sink and prefix it was for."""
+        return self._staging.in_doubt(query, folders_in(f"file:{self.staging}", "redis"))
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""

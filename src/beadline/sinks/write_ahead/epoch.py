@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
@@ -38,7 +39,9 @@ class Run:
         self.ways = ways
         self.files = files
         self.staging = staging
-        self.epoch = epoch
+        # The ledger is ours, and not in the receiver: that it lacks epochs says nothing of those
+        # rows, and what a receiver has lost cannot be seen from here.
+        self.epoch = replace(epoch, previous=-1)
         self.parts = sorted(parts, key=lambda part: part.id.partition)
         self.lanes = {part.id.partition: Lane(staging, part.committable) for part in self.parts}
         self.progress: Progress | None = None

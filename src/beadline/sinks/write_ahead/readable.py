@@ -1,8 +1,4 @@
-"""Rows that no receiver could be given, and those that a user's ``accepts`` turns down.
-
-At commit the epoch is decided, and a row that cannot be handed over would hold it up for good. So
-what Python cannot hold (a date after the year 9999, text that is not UTF-8) is refused at prepare.
-"""
+"""Rows that no receiver could be given, and those that a user's ``accepts`` turns down."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
+from beadline.sinks._readable import without_unreadable
 from beadline.sinks._refused import refuse
 
 if TYPE_CHECKING:
@@ -18,22 +15,12 @@ if TYPE_CHECKING:
 
 Accepts = Callable[["pa.RecordBatch"], tuple["pa.Array", str]]
 
-UNREADABLE = (
-    "a value in it cannot be read in Python: a date outside the years 1 to 9999, or bad text"
-)
-# A day inside what Python has: an offset from UTC may move a timestamp so far.
-_FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-
 
 def without_refused(batch: pa.RecordBatch, accepts: Accepts | None, part: Part) -> pa.RecordBatch:
     """Refuse what cannot be delivered, each row once, and return the others."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not _all_readable(batch):
-        bad = [not _can_be_read(batch.slice(row, 1)) for row in range(batch.num_rows)]
-        batch = refuse(batch, pa.array(bad, pa.bool_()), UNREADABLE, part)
+    batch = without_unreadable(batch, part)
     if accepts is None or not batch.num_rows:
         return batch
     good, reason = _asked(accepts, batch)
@@ -60,51 +47,3 @@ def _asked(accepts: Accepts, batch: pa.RecordBatch) -> tuple[Any, str]:
             f"'why'). It returned {type(answer).__name__}. Nothing of the epoch was written."
         ) from None
     return good, reason
-
-
-def _all_readable(batch: pa.RecordBatch) -> bool:
-    """Whether every value of every row becomes a Python value; without making them."""
-    import pyarrow as pa
-
-    try:
-        batch.validate(full=True)
-        return all(_readable(column) for column in batch.columns)
-    except (pa.ArrowException, ValueError, OverflowError):
-        return False
-
-
-def _readable(column: pa.Array) -> bool:
-    from pyarrow import types
-
-    kind = column.type
-    if types.is_date(kind):
-        return _within(column, _PER_DAY["ms"] if types.is_date64(kind) else 1)
-    if types.is_timestamp(kind):
-        return _within(column, _PER_DAY[kind.unit])
-    if types.is_nested(kind):
-        column.to_pylist()  # raises; how deep a date may hide is not worth a second way
-    return True
-
-
-def _within(column: pa.Array, per_day: int) -> bool:
-    """Whether all days are well inside; a batch that is not is looked at row by row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wide = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
-    bounds = pc.min_max(wide.cast(pa.int64())).as_py()
-    if bounds["min"] is None:
-        return True
-    inside = bounds["min"] >= _FIRST_DAY * per_day
-    return bool(inside and bounds["max"] < _LAST_DAY * per_day)
-
-
-def _can_be_read(row: pa.RecordBatch) -> bool:
-    import pyarrow as pa
-
-    try:
-        row.validate(full=True)
-        row.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError):
-        return False
-    return True

@@ -24,7 +24,7 @@ from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
 from beadline.sinks._names import name_from
-from beadline.sinks._staging import StagedPart, Staging, tidy
+from beadline.sinks._staging import StagedPart, Staging, folders_in, tidy
 from beadline.sinks.write_ahead.epoch import Run
 from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
 from beadline.sinks.write_ahead.readable import Accepts, without_refused
@@ -208,8 +208,9 @@ class WriteAheadSink(Sink[StagedPart]):
         self._staging.discard(parts)
 
     def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too."""
-        return self._staging.in_doubt(query)
+        """Return what is staged, half-written files too; also for receivers of before."""
+        beside = folders_in(os.fspath(self.folder), below="parts")
+        return self._staging.in_doubt(query, beside)
 
     def last_seen(self, query: QueryId) -> Seen | None:
         """Return the newest epoch of which the receiver may have rows."""

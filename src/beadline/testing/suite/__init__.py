@@ -8,20 +8,22 @@ A sink's test file holds an import and a harness; pytest finds the cases by the 
         def fresh(self, schema): ...        # a sink on a target that nobody has used
         def visible(self, sink): ...        # what a reader sees, as a list of dictionaries
         def leftovers(self, sink): ...      # names of what prepared parts take up outside
+        def unreachable(self, sink): ...    # the target cut off for a while
 
     @pytest.fixture
     def harness(tmp_path):
         return MyHarness(tmp_path)
 
 No Spark is needed, except for a ``FrameSink``, whose harness has a ``spark``. What a sink's own
-``Capabilities`` do not promise is not asked of it: such a case passes and prints why.
+``Capabilities`` do not promise is not asked of it: such a case passes and prints why. Crash points
+are the sink's own (``beadline.chaos.points.reach``): a suite that came by none of them fails.
 """
 
 from __future__ import annotations
 
 import pytest
 
-_CASES = ("visibility", "repeats", "doubt", "crashes", "values")
+_CASES = ("visibility", "repeats", "doubt", "losses", "crashes", "durable", "values")
 # Before they are imported, so that their failures show the values like those of any test file.
 pytest.register_assert_rewrite(
     *(f"{__name__}.{module}" for module in (*_CASES, "harness", "target"))
@@ -29,7 +31,9 @@ pytest.register_assert_rewrite(
 
 from beadline.testing.suite.crashes import *  # noqa: E402, F403
 from beadline.testing.suite.doubt import *  # noqa: E402, F403
+from beadline.testing.suite.durable import *  # noqa: E402, F403
 from beadline.testing.suite.harness import Row, SinkHarness  # noqa: E402
+from beadline.testing.suite.losses import *  # noqa: E402, F403
 from beadline.testing.suite.repeats import *  # noqa: E402, F403
 from beadline.testing.suite.values import *  # noqa: E402, F403
 from beadline.testing.suite.visibility import *  # noqa: E402, F403

@@ -17,6 +17,7 @@ __all__ = [
     "test_abort_again_changes_nothing",
     "test_abort_of_one_attempt_leaves_the_other",
     "test_abort_removes_what_was_prepared",
+    "test_in_doubt_finds_parts_of_any_sink_name",
     "test_in_doubt_is_what_is_prepared_and_not_committed",
     "test_in_doubt_skips_strangers",
     "test_losing_attempts_can_be_swept_after_the_commit",
@@ -90,6 +91,23 @@ def test_losing_attempts_can_be_swept_after_the_commit(harness: SinkHarness) -> 
     target.sweep()
     target.assert_clean()
     target.assert_shows(*target.rows(1, 2))
+
+
+def test_in_doubt_finds_parts_of_any_sink_name(harness: SinkHarness) -> None:
+    """Rule 27: a sink was renamed or taken out; what it left open is found, and can be aborted."""
+    target = Target(harness)
+    ours = target.prepare(target.rows(1, 2), part_id(0))
+    gone = target.prepare(target.rows(3), part_id(0, sink="renamed-since"))
+    if not target.leaves_something:
+        return does_not_apply(NOTHING_OUTSIDE)
+    found = list(target.copy().sink.in_doubt(QUERY))
+    assert {part.id for part in found} == {ours.id, gone.id}
+    target.copy().sink.abort([part for part in found if part.id == gone.id])
+    assert target.doubts() == {ours.id}, "only what was named is aborted"
+    target.commit(0, [ours])
+    target.assert_shows(*target.rows(1, 2))
+    target.assert_clean()
+    return None
 
 
 def test_in_doubt_skips_strangers(harness: SinkHarness) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,19 +17,33 @@ Row = dict[str, Any]
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("amount", pa.float64())])
 
 
+@contextmanager
+def unmounted(folder: Path, sink: AnySink) -> Iterator[AnySink]:
+    """Take a folder away for a while, as a disk that is not mounted; for ``unreachable``."""
+    away = folder.with_name(f"{folder.name}.away")
+    folder.rename(away)
+    try:
+        yield sink
+    finally:
+        assert not folder.exists(), f"{folder} was made again on the disk below"
+        away.rename(folder)
+
+
 class SinkHarness(ABC):
     """Makes targets, reads them, and says facts about them; one is made for every case.
 
     ``other_process`` says whether a process without Spark can reach the target: false for memory.
     ``secrets`` are texts in the sink's settings that must show nowhere. ``spark`` is for a
     ``FrameSink``. ``odd_column`` names a column as no sane person would; tame it only for a system
-    that cannot have such a name.
+    that cannot have such a name. ``volatile`` are patterns of the names of local files that a power
+    cut may take away without harm, such as locks.
     """
 
     schema: pa.Schema = SCHEMA
     other_process: bool = True
     secrets: Collection[str] = ()
     spark: Any = None
+    volatile: Collection[str] = ()
     odd_column: str = 'it\'s "odd"; --'
 
     @abstractmethod
@@ -51,6 +67,18 @@ class SinkHarness(ABC):
         Return its name as ``leftovers`` lists it; None if there is no such place.
         """
         return None
+
+    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink] | None:
+        """Cut the target off: stop it, unmount it, or return the sink with an address that is dead.
+
+        Inside the ``with``, the sink that it gives cannot reach what the other one can; after it,
+        everything is as before. None if there is no such thing, as for memory.
+        """
+        raise AssertionError(
+            f"{type(self).__name__} has no unreachable(sink): what this sink makes of a target "
+            "that does not answer was not tried, and to call its parts lost would double or lose "
+            "rows. Cut the target off there, or return None if it cannot be cut off"
+        )
 
     def row(self, number: int, version: int = 0) -> Row:
         """Return a row that fits ``schema``; rows of one number share their key, if any."""

@@ -41,7 +41,7 @@ class Target:
         """Make the target and let the sink check it, as a start does."""
         self.harness = harness
         self.schema = harness.schema if schema is None else schema
-        self.sink = harness.fresh(self.schema)
+        self.sink = harness.fresh(self.schema).named(SINK_NAME)
         self.capabilities = self.sink.check(self.schema, QUERY)
         self.sink.open(QUERY)
 
@@ -64,14 +64,16 @@ class Target:
 
     def ack(self, rows: Sequence[Row], id_: PartId, around: Around | None = None) -> Any:
         """Call ``prepare``; ``around`` may disturb the batches on their way."""
-        part = Part(id_, slot=next(_slots))
+        return self.ack_batches(self.batches(rows), Part(id_, slot=next(_slots)), around)
+
+    def ack_batches(self, batches: list[Any], part: Part, around: Around | None = None) -> Any:
+        """The same with batches as they come, whatever is in them."""
         if isinstance(self.sink, FrameSink):
             spark = self.harness.spark
             assert spark is not None, "the harness of a FrameSink needs a spark"
-            table = pa.Table.from_batches(self.batches(rows))
-            return self.sink.prepare(spark.createDataFrame(table), part)
-        batches = iter(self.batches(rows))
-        return self.sink.prepare(batches if around is None else around(batches), part)
+            return self.sink.prepare(spark.createDataFrame(pa.Table.from_batches(batches)), part)
+        coming = iter(batches)
+        return self.sink.prepare(coming if around is None else around(coming), part)
 
     def prepare(self, rows: Sequence[Row], id_: PartId) -> Prepared[Any]:
         """Prepare a part that has rows, and keep it as the log would: as JSON."""
@@ -87,9 +89,11 @@ class Target:
         ids = [part_id(epoch, partition, generation=generation) for partition in range(len(shares))]
         return [self.prepare(share, id_) for share, id_ in zip(shares, ids, strict=True)]
 
-    def commit(self, number: int, parts: Parts, query: QueryId = QUERY) -> set[Outcome]:
+    def commit(
+        self, number: int, parts: Parts, query: QueryId = QUERY, previous: int = -1
+    ) -> set[Outcome]:
         """Commit until every outcome is known, as the coordinator does."""
-        epoch = epoch_id(number, query)
+        epoch = epoch_id(number, query, previous)
         deadline_s = time.monotonic() + UNKNOWN_WAIT_S
         while True:
             outcomes = self.sink.commit(epoch, parts).outcomes
@@ -145,16 +149,21 @@ def through_json(target: Target, part: Prepared[Any]) -> Prepared[Any]:
 
 
 def part_id(
-    epoch: int, partition: int = 0, attempt: int = 0, generation: int = 1, query: QueryId = QUERY
+    epoch: int,
+    partition: int = 0,
+    attempt: int = 0,
+    generation: int = 1,
+    query: QueryId = QUERY,
+    sink: str = SINK_NAME,
 ) -> PartId:
-    """The id of a part of the sink under test."""
+    """The id of a part, of the sink under test unless another is named."""
     numbers = (generation, epoch, partition, attempt)
-    return PartId(query.name, query.incarnation, SINK_NAME, *numbers)
+    return PartId(query.name, query.incarnation, sink, *numbers)
 
 
-def epoch_id(number: int, query: QueryId = QUERY) -> EpochId:
+def epoch_id(number: int, query: QueryId = QUERY, previous: int = -1) -> EpochId:
     """The identity of a decided epoch."""
-    return EpochId(query, number, f"{number:032x}", 1_700_000_000_000 + number)
+    return EpochId(query, number, f"{number:032x}", 1_700_000_000_000 + number, previous)
 
 
 def bag(rows: Iterable[Row]) -> Counter[str]:
@@ -176,6 +185,16 @@ def crash_at(nth: int, call: Callable[[], object]) -> str | None:
         except Crash as crash:
             return str(crash)
     return None
+
+
+def was_there(nth: int, point: object, what: str) -> bool:
+    """Whether there was an nth crash point; without a single one nothing was proven."""
+    assert point or nth, (
+        f"{what} came by no crash point, so no crash in it was tried. Crash points are yours to "
+        "place: call beadline.chaos.points.reach(name) between any two acts of which a crash could "
+        "separate one from the other"
+    )
+    return bool(point)
 
 
 def does_not_apply(reason: str) -> None:

@@ -1,0 +1,82 @@
+"""Again, until a deadline: what every sink does when the system behind it does not do as asked.
+
+Each system has errors of its own, so each sink judges them; what follows from the verdict is the
+same everywhere. What may pass is tried again until a deadline, counted from the first failure.
+What will not pass (a wrong password, a table that is gone) is told at once. An answer that nobody
+here understands is tried again as well, but never without end: it may be either.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Verdict(enum.Enum):
+    """What an error says of the next try."""
+
+    BUSY = "the system answers: not now"
+    AWAY = "nobody answers"
+    UNCLEAR = "an answer that is not understood"
+    FINAL = "the next answer would be the same"
+
+
+Judge = Callable[[Exception], Verdict]
+# At a start, an address that nobody answers at is more often wrong than down.
+NO_ANSWER_S = 5.0
+_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def running(timeout_s: float) -> dict[Verdict, float]:
+    """Return how long each verdict is waited for while a query runs, in seconds."""
+    return dict.fromkeys((Verdict.BUSY, Verdict.AWAY, Verdict.UNCLEAR), timeout_s)
+
+
+def starting(timeout_s: float) -> dict[Verdict, float]:
+    """Return the same for a start: a server that says that it is starting up is waited for."""
+    soon_s = min(timeout_s, NO_ANSWER_S)
+    return {Verdict.BUSY: timeout_s, Verdict.AWAY: soon_s, Verdict.UNCLEAR: soon_s}
+
+
+class Patience:
+    """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
+
+    def __init__(self, limits: Mapping[Verdict, float]) -> None:
+        """The time runs from the first failure, not from now."""
+        self._limits = limits
+        self._first_s: float | None = None
+        self._tries = 0
+
+    def progressed(self) -> None:
+        """It got further than before: the next failure is a new one."""
+        self._first_s, self._tries = None, 0
+
+    def again(self, verdict: Verdict) -> bool:
+        """Wait a moment and say that there is time for another try; False at once if not."""
+        now_s = time.monotonic()
+        # From the first failure: an act may have been at work for long when it fails.
+        self._first_s = now_s if self._first_s is None else self._first_s
+        left_s = self._first_s + self._limits.get(verdict, 0.0) - now_s
+        if left_s <= 0:
+            return False
+        time.sleep(min(left_s, _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]))
+        self._tries += 1
+        return True
+
+
+def retried(act: Callable[[], T], judge: Judge, limits: Mapping[Verdict, float]) -> T:
+    """Return what ``act`` returns, or raise its last error.
+
+    For acts that may be done twice: an answer that is lost says nothing of what was done.
+    """
+    patience = Patience(limits)
+    while True:
+        try:
+            return act()
+        except Exception as error:
+            if not patience.again(judge(error)):
+                raise

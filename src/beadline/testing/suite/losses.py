@@ -1,0 +1,108 @@
+"""Cases: lost is said of what is proven absent, committed of what shows, and neither by guess."""
+
+from __future__ import annotations
+
+from beadline.errors import TargetRestored
+from beadline.ids import PartId
+from beadline.sink import Outcome
+from beadline.testing.suite.harness import Row, SinkHarness
+from beadline.testing.suite.repeats import FINE
+from beadline.testing.suite.target import Parts, Target, does_not_apply, epoch_id
+
+__all__ = [
+    "test_a_part_that_is_gone_is_not_committed",
+    "test_a_target_that_cannot_be_reached_has_lost_nothing",
+    "test_a_target_that_was_restored_to_an_older_state_takes_nothing",
+]
+
+ASKED_MAX = 3
+
+
+def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
+    """Somebody deleted a decided part: its rows are lost, and whoever says otherwise hides it."""
+    target = Target(harness)
+    target.commit(0, target.prepare_epoch(0, target.rows(1)))
+    shares = [target.rows(2, 3), target.rows(4, 5)]
+    parts = target.prepare_epoch(1, *shares)
+    target.copy().sink.abort(parts[:1])
+    others = target.doubts()
+    told = _told(target, parts)
+    if len(parts) == 1:  # a FrameSink has one part for all the shares
+        shares = [[*shares[0], *shares[1]]]
+    shown: list[Row] = []
+    for part, share in zip(parts, shares, strict=True):
+        shown += share if told.get(part.id) in FINE else []
+    target.assert_shows(*target.rows(1), *shown)
+    left = {part.id for part in parts[1:] if told.get(part.id) not in FINE}
+    assert target.doubts() >= left & others, "the parts that are whole were thrown away as well"
+
+
+def _told(target: Target, parts: Parts) -> dict[PartId, Outcome]:
+    """What becomes of each part, asked as the coordinator asks: what is not said is unknown.
+
+    Nothing more if the sink stops with an error, which is its right.
+    """
+    told: dict[PartId, Outcome] = {}
+    for _ in range(ASKED_MAX):
+        left = [part for part in parts if told.get(part.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
+        if not left:
+            break
+        try:
+            told |= target.copy().sink.commit(epoch_id(1), left).outcomes
+        except Exception as error:  # noqa: BLE001 (any error stops the query with nothing dropped)
+            print(f"the commit was told: {error}")
+            break
+    return told
+
+
+def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) -> None:
+    """Rule 12: an error from the outside system is not a proof. The target is back a minute later,
+    and so are the parts."""
+    target = Target(harness)
+    rows = target.rows(1, 2, 3)
+    parts = target.prepare_epoch(0, rows[:2], rows[2:])
+    cut_off = harness.unreachable(target.sink)
+    if cut_off is None:
+        return does_not_apply("the harness says that the target cannot be cut off")
+    with cut_off as sink:
+        try:
+            told = set(sink.commit(epoch_id(0), parts).outcomes.values())
+        except Exception as error:  # noqa: BLE001 (what it is called is the sink's own affair)
+            print(f"the commit was told: {error}")
+            told = set()
+    assert Outcome.LOST not in told, "parts of a target that cannot be reached were called lost"
+    assert not told & FINE, "parts of a target that cannot be reached were called committed"
+    assert target.copy().commit(0, parts) <= FINE
+    target.assert_shows(*rows)
+    target.assert_clean()
+    return None
+
+
+def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: SinkHarness) -> None:
+    """Rule 25: it lacks an epoch that it had acknowledged, and going on would hide the gap."""
+    target = Target(harness)
+    if not target.capabilities.remembers:
+        return does_not_apply("the sink does not say that it remembers the newest epoch exactly")
+    shares = [target.rows(1, version=epoch) for epoch in range(3)]
+    first, second, third = (target.prepare_epoch(epoch, rows) for epoch, rows in enumerate(shares))
+    _refused(target, 1, second, previous=0)
+    target.assert_shows()
+    assert target.commit(0, first) == {Outcome.COMMITTED}
+    _refused(target, 2, third, previous=1)
+    target.assert_shows(*shares[0])
+    for epoch, parts in ((1, second), (2, third)):  # restored again, to the newest: nothing is lost
+        assert target.copy().commit(epoch, parts, previous=epoch - 1) == {Outcome.COMMITTED}
+    for epoch, parts in enumerate((first, second, third)):  # late ones, as ever
+        assert target.copy().commit(epoch, parts, previous=epoch - 1) <= FINE
+    target.assert_shows(*(row for rows in shares for row in rows))
+    target.assert_clean()
+    return None
+
+
+def _refused(target: Target, epoch: int, parts: Parts, previous: int) -> None:
+    try:
+        told = target.copy().commit(epoch, parts, previous=previous)
+    except TargetRestored as error:
+        print(f"the commit was told: {error}")
+        return
+    raise AssertionError(f"epoch {previous} is missing, and epoch {epoch} is {told}")

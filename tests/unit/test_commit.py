@@ -1,0 +1,154 @@
+"""Commit asks until every outcome is known: what is not mentioned, or unknown again, is not done.
+
+The sinks here are slow to answer and honest: what they do not say they have not done either.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from beadline.errors import CommitFailed
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.protocol import commit as committing
+from beadline.protocol.commit import InOrder, Threads, commit_sink
+from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
+from beadline.testing.model import record_batch
+from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
+
+QUERY = QueryId("orders", "0" * 32, "memory:/c")
+EPOCH = EpochId(QUERY, 0, "nonce", 1)
+Held = Prepared[ModelCommittable]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "_BACK_OFF_S", (0.0,))
+
+
+@dataclass(frozen=True)
+class Slow(ModelSink):
+    """Keeps the parts of every call; a subclass does some of it, and says so."""
+
+    asked: list[list[PartId]] = field(default_factory=list, compare=False)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Held]) -> CommitResult:
+        self.asked.append([part.id for part in parts])
+        return CommitResult(self.answer(epoch, [part.id for part in parts], len(self.asked)))
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Outcome]:
+        raise NotImplementedError
+
+
+class OneByOne(Slow):
+    """Does the first part, and does not mention the others."""
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Outcome]:
+        return {ids[0]: self.commit_one(epoch, ids[0])}
+
+
+class UnknownAgain(Slow):
+    """Says twice that it does not know, and then does it."""
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Outcome]:
+        if times < 3:
+            return dict.fromkeys(ids, Outcome.UNKNOWN)
+        return {id_: self.commit_one(epoch, id_) for id_ in ids}
+
+
+class FirstOneThenTheOthers(Slow):
+    """Knows of the first part at once, of the others when it is asked again."""
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Outcome]:
+        if times > 1:
+            return {id_: self.commit_one(epoch, id_) for id_ in ids}
+        unknown = dict.fromkeys(ids[1:], Outcome.UNKNOWN)
+        return {ids[0]: self.commit_one(epoch, ids[0]), **unknown}
+
+
+def prepared(of: type[Slow], parts: int = 3) -> tuple[Slow, BoundSink, list[Held]]:
+    sink = of(ModelServer("target"), PARTS)
+    found: list[Held] = []
+    for partition in range(parts):
+        id_ = PartId(QUERY.name, QUERY.incarnation, "target", 1, 0, partition, 0)
+        committable = sink.prepare(iter([record_batch((str(partition),))]), Part(id_))
+        assert committable is not None
+        found.append(Prepared(id_, 1, committable))
+    return sink, BoundSink("target", sink, sink.check(SCHEMA, QUERY)), found
+
+
+@pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])
+def test_what_was_not_said_is_asked_for_again(of: type[Slow]) -> None:
+    sink, bound, parts = prepared(of)
+    assert commit_sink(bound, EPOCH, parts, InOrder()) == []
+    assert sorted(sink.server.rows()) == ["0", "1", "2"]
+    assert not sink.server.prepared
+
+
+def test_what_was_said_is_not_asked_for_again() -> None:
+    sink, bound, parts = prepared(OneByOne)
+    commit_sink(bound, EPOCH, parts, InOrder())
+    ids = [part.id for part in parts]
+    assert sink.asked == [ids, ids[1:], ids[2:]]
+
+
+@pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])
+@pytest.mark.parametrize("gone", [[0], [1], [0, 2]])
+def test_what_is_lost_is_returned_whenever_it_was_said(of: type[Slow], gone: list[int]) -> None:
+    sink, bound, parts = prepared(of)
+    lost = [parts[number] for number in gone]
+    for part in lost:
+        sink.server.expire(part.id)
+    found = commit_sink(bound, EPOCH, parts, InOrder())
+    assert sorted(part.id.partition for part in found) == gone
+    assert len(sink.server.rows()) == 3 - len(gone)
+
+
+class Stopping(InOrder):
+    def stopping(self) -> bool:
+        return True
+
+
+def test_what_is_unknown_when_the_query_stops_is_an_error() -> None:
+    """Never a return: Spark would write its commit log, and nobody would ask again."""
+    sink, bound, parts = prepared(UnknownAgain)
+    with pytest.raises(CommitFailed, match="still unknown"):
+        commit_sink(bound, EPOCH, parts, Stopping())
+    assert len(sink.server.prepared) == 3
+
+
+class Raising(Slow):
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Any]:
+        raise OSError("no route to host")
+
+
+def test_an_error_of_the_outside_system_is_no_outcome() -> None:
+    sink, bound, parts = prepared(Raising)
+    with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'.*no route to host"):
+        commit_sink(bound, EPOCH, parts, InOrder())
+    assert len(sink.server.prepared) == 3
+
+
+def test_every_call_ends_before_the_first_error_is_raised() -> None:
+    """A sink that is still committing must not meet the next start."""
+    done = threading.Event()
+
+    def fails() -> None:
+        raise OSError("at once")
+
+    def slow() -> None:
+        time.sleep(0.2)
+        done.set()
+
+    threads = Threads()
+    try:
+        with pytest.raises(OSError, match="at once"):
+            threads.run_all([fails, slow])
+        assert done.is_set()
+    finally:
+        threads.close()

@@ -1,0 +1,339 @@
+"""Targets that are not what they were: restored, deleted, taken out and put back, of another kind.
+
+Each is noticed before anything is written, by a start or by the commit that comes next (rule 25),
+and what an operator gives up is named. A target that is rightly behind stops nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from beadline.chaos.points import hooked
+from beadline.errors import (
+    BadSetting,
+    CheckpointProblem,
+    CommitFailed,
+    TargetRestored,
+    WrongCheckpoint,
+)
+from beadline.observe import Event
+from beadline.protocol.coordinator import Coordinator
+from beadline.sink import BoundSink
+from beadline.testing.model import Crash, ModelWorld, Setting, drive
+from beadline.testing.model_server import ModelCommittable, ModelSink
+from beadline.testing.model_world import NAME
+from tests.unit.test_identity import die, die_at, refused, run
+
+
+@pytest.mark.parametrize("held", [None, 0])
+def test_a_restored_target_stops_the_start(held: int | None) -> None:
+    """A backup was restored, or a replica took over that lagged behind."""
+    world = ModelWorld()
+    run(world, 2)
+    seen = world.servers["ledger1"].seen
+    newest = seen.pop(NAME)
+    if held is not None:
+        seen[NAME] = replace(newest, epoch=held, nonce="")
+    has = "nothing of this query" if held is None else f"epoch {held}"
+    lacks = "epochs 0 to 1" if held is None else "epoch 1"
+    back = (
+        rf"'ledger1' \(ledger1\): it has acknowledged epoch 1 and now holds {has}.*"
+        rf"rows of {lacks} are missing.*drop=.\"ledger1"
+    )
+    with refused(world, back, CheckpointProblem):
+        run(world, 3)
+    with refused(world, back, CheckpointProblem):
+        drive(world, drop=["parts0"], epochs=3)
+    seen[NAME] = newest  # restored
+    run(world, 3)
+    world.check_end()
+
+
+def lose(world: ModelWorld, name: str, holds: int = -1) -> None:
+    """Restore a server from a backup: rows and ledger of newer epochs are gone."""
+    server = world.servers[name]
+    newest = server.seen.pop(NAME)
+    for part in [part for part in server.visible if part.epoch > holds]:
+        del server.visible[part]
+    if holds >= 0:
+        server.seen[NAME] = replace(newest, epoch=holds, nonce="")
+
+
+def listening(world: ModelWorld, **arguments: object) -> list[Event]:
+    """Start and run a driver; return what it told."""
+    events: list[Event] = []
+
+    class Listening(Coordinator):
+        def tell(self, kind: str, epoch: int | None = None, **details: object) -> None:
+            events.append(Event(kind, self.name, self.generation, epoch, details))
+
+    drive(world, Listening, **arguments)  # type: ignore[arg-type]
+    return events
+
+
+def told(events: list[Event], kind: str) -> list[dict[str, object]]:
+    return [event.details for event in events if event.kind == kind]
+
+
+def test_a_restored_target_is_accepted_once() -> None:
+    """Said once: the next start does not ask again, though nothing was decided in between."""
+    world = ModelWorld()
+    run(world, 3)
+    lose(world, "ledger1", holds=0)
+    events = listening(world, drop=["ledger1"], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 1 to 2"}]
+    run(world, 3)
+    run(world, 4)
+    rows = world.rows(0) + world.rows(3)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+def test_a_target_is_restored_after_a_start_that_decided_nothing(starts: int) -> None:
+    """Jobs that run what is available often find nothing, and they are starts too."""
+    world = ModelWorld()
+    run(world, 2)
+    for _ in range(starts):
+        run(world, 2)
+    lose(world, "ledger1", holds=0)
+    with refused(world, "has acknowledged epoch 1 and now holds epoch 0", CheckpointProblem):
+        run(world, 3)
+
+
+@pytest.mark.parametrize("name", ["parts0", "ledger1"])
+def test_a_target_is_restored_behind_an_unfinished_decision(name: str) -> None:
+    """The decided epoch is not missing; the one before it is."""
+    world = ModelWorld()
+    die(world, "decide.after", 3)
+    lose(world, name, holds=0)
+    with refused(world, "has acknowledged epoch 1 and now holds epoch 0", CheckpointProblem):
+        run(world, 3)
+    events = listening(world, drop=[name], epochs=3)
+    assert told(events, "dropped") == [{"sink": name, "epochs": "epoch 1"}]
+    # The decided epoch is finished all the same: it can be, so it is not given up.
+    assert sorted(world.servers[name].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+@pytest.mark.parametrize("name", ["parts0", "ledger1"])
+def test_a_replica_that_lags_takes_over_between_two_epochs(name: str) -> None:
+    """The transaction that would write finds it, and writes nothing."""
+    world = ModelWorld()
+
+    def hook(point: str) -> None:
+        if point == "commit.after" and world.servers[name].seen[NAME].epoch == 1:
+            lose(world, name, holds=0)
+
+    lacks = rf"sink '{name}' .*epoch 2: .*has acknowledged epoch 1 before and now holds epoch 0"
+    with pytest.raises(TargetRestored, match=lacks), hooked(hook):
+        run(world, 4)
+    assert sorted(world.servers[name].rows()) == sorted(world.rows(0))
+    with refused(world, "has acknowledged epoch 1 and now holds epoch 0", CheckpointProblem):
+        run(world, 4)
+
+
+def test_a_decided_epoch_behind_a_crash_is_not_missing() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    run(world, 3)
+    world.check_end()
+
+
+def test_epochs_without_rows_leave_a_target_where_it_is() -> None:
+    """A dead letter sink that is given nothing is behind, and has lost nothing."""
+    world = ModelWorld(Setting(epochs=4, dead_letter="ledger"))
+    for epochs in range(1, 5):
+        run(world, epochs)
+        if epochs == 2:
+            assert world.servers["ledger-dead-letter"].seen[NAME].epoch == 0
+    world.check_end()
+
+
+def test_a_sink_that_was_moved_and_brought_nothing_yet_has_lost_nothing() -> None:
+    """It is known where an epoch went only by the claim under which it was decided."""
+    world = ModelWorld()
+    run(world, 1)
+    world.move("ledger1")
+    for epochs in (1, 1, 3):
+        run(world, epochs)
+    assert len(world.servers["ledger1"].rows()) == 8
+
+
+def test_a_sink_that_was_dropped_and_comes_back_has_lost_nothing() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    drive(world, names=["parts0"], drop=["ledger1"], epochs=2)
+    for epochs in (2, 2, 3):
+        run(world, epochs)
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+def test_a_sink_put_back_has_a_hole() -> None:
+    """Which epochs it lacks is said; going on takes a word, and that word is remembered."""
+    world = ModelWorld()
+    run(world, 1)
+    assert told(listening(world, names=["parts0"], epochs=3), "removed") == [{"sink": "ledger1"}]
+    assert not told(listening(world, names=["parts0"], epochs=3), "removed")
+    hole = r"taken out of the query after epoch 0. Its rows of epochs 1 to 2 are missing"
+    with refused(world, hole, CheckpointProblem):
+        run(world, 4)
+    events = listening(world, drop=["ledger1"], epochs=4)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 1 to 2"}]
+    assert told(listening(world, epochs=5), "claimed")[0]["lacks"] == {"ledger1": "epochs 1 to 2"}
+    rows = [row for epoch in (0, 3, 4) for row in world.rows(epoch)]
+    assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
+
+
+def test_a_hole_of_one_epoch_is_a_hole() -> None:
+    world = ModelWorld()
+    run(world, 1)
+    drive(world, names=["parts0"], epochs=2)
+    with refused(world, "Its rows of epoch 1 are missing", CheckpointProblem):
+        run(world, 3)
+
+
+def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
+    world = ModelWorld()
+    drive(world, names=["parts0"], epochs=2)
+    events = listening(world, epochs=3)
+    assert [e.epoch for e in events if e.kind == "added"] == [2]
+    assert told(events, "claimed") == [{"since": {"parts0": 0, "ledger1": 2}, "lacks": {}}]
+    assert not told(listening(world, epochs=4), "added")
+
+
+class OtherCommittable(ModelCommittable):
+    """Of another kind of sink."""
+
+
+class OtherSink(ModelSink):
+    committable = OtherCommittable
+
+
+class OtherKind(ModelWorld):
+    """The first sink becomes another kind under the old name."""
+
+    changed = False
+
+    def bound(self, names: Collection[str] = ()) -> list[BoundSink]:
+        first, *rest = super().bound(names)
+        if self.changed:
+            first = replace(first, sink=OtherSink(self.servers["parts0"]))
+        return [first, *rest]
+
+
+def test_another_kind_of_sink_under_an_old_name() -> None:
+    """What was decided for the old kind can be finished by nobody else: said before the claim."""
+    world = OtherKind()
+    die(world, "decide.after", 2)
+    world.changed = True
+    kind = (
+        r"decided for sink 'parts0' \(parts0\) as ModelCommittable.*"
+        r"another kind \(OtherCommittable\)"
+    )
+    with refused(world, kind, CheckpointProblem):
+        run(world, 3)
+    drive(world, drop=["parts0@1"], epochs=3)
+    assert sorted(world.servers["parts0"].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_another_kind_of_sink_when_all_is_finished(moved: bool) -> None:
+    """Nothing asks it to read what the old kind left in the log."""
+    world = OtherKind()
+    run(world, 2)
+    world.changed = True
+    if moved:
+        world.move("parts0")
+    run(world, 3)
+    assert len(world.servers["parts0"].rows()) == (4 if moved else 12)
+
+
+@pytest.mark.parametrize("word", ["ledger1", "ledger1@1"])
+def test_a_decided_epoch_is_given_up_for_a_sink_that_is_there(word: str) -> None:
+    """The way out for an operator whose target will never take it; nothing of it stays behind."""
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.servers["ledger1"].stuck = [1]
+    with pytest.raises(CommitFailed, match="never"):
+        run(world, 3)
+    events = listening(world, drop=[word], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
+    assert "ledger1" not in told(events, "committed")[0]["rows"]  # type: ignore[operator]
+    server = world.servers["ledger1"]
+    assert sorted(server.rows()) == sorted(world.rows(0) + world.rows(2))
+    assert not server.prepared
+    assert len(world.servers["parts0"].rows()) == 12
+
+
+def test_a_drop_that_was_left_in_the_code_gives_up_nothing_that_can_be_shown() -> None:
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.servers["ledger1"].stuck = [1]
+    with pytest.raises(Crash), hooked(lambda point: die_at("decide.after", point)):
+        drive(world, drop=["ledger1"], epochs=3)
+    events = listening(world, drop=["ledger1", "ledger1@1"], epochs=3)
+    assert not told(events, "dropped")
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("nope", "knows a sink of that name. Known: ledger1, parts0"),
+        ("ledger1@two", "behind the @ stands the number"),
+        ("ledger1@7", "the newest decided epoch is 1"),
+    ],
+)
+def test_a_drop_that_names_nothing_is_refused(word: str, why: str) -> None:
+    world = ModelWorld()
+    run(world, 2)
+    with refused(world, why, BadSetting):
+        drive(world, drop=[word], epochs=3)
+
+
+def test_a_target_that_was_deleted_and_made_again() -> None:
+    """It has the same name and the same rows beside it, and another id."""
+    world = ModelWorld()
+    world.servers["parts0"].instance = "one"
+    run(world, 2)
+    world.servers["parts0"].instance = "two"
+    made = r"deleted and made again \(its id was one and is now two\).*epochs 0 to 1 are missing"
+    with refused(world, made, CheckpointProblem):
+        run(world, 3)
+    drive(world, drop=["parts0"], epochs=3)
+    run(world, 4)
+
+
+def test_a_source_that_was_deleted_and_made_again() -> None:
+    """Its positions are not those of the checkpoint: rows below them would never be read."""
+    world = ModelWorld()
+    run(world, 2)
+    world.source = "second"
+    made = r"reads source, which was deleted and made again \(its id was first and is now second"
+    with refused(world, made):
+        run(world, 3)
+    world.source = "first"
+
+    def hook(point: str) -> None:
+        if point == "prepare.after":
+            world.source = "second"
+
+    with pytest.raises(WrongCheckpoint, match=made), hooked(hook):
+        run(world, 3)
+    assert world.store.decisions[-1].epoch == 1
+    assert not any(server.prepared for server in world.servers.values())
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_orphans_of_a_sink_that_was_renamed(decided: bool) -> None:
+    """Nobody else would sweep them, and they hold locks (rule 27)."""
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    die(world, "decide.after" if decided else "decide.before", 2)
+    world.servers["renamed"] = world.servers.pop("parts1")
+    assert world.servers["renamed"].prepared
+    drive(world, drop=["parts1"] if decided else [], epochs=3)
+    assert not world.servers["renamed"].prepared
+    # What the sink beside it prepared was not touched: it is the sink's own.
+    assert len(world.servers["parts0"].rows()) == 12

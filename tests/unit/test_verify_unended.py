@@ -1,0 +1,100 @@
+"""A start that did not end, or that somebody else killed: nothing is known, or violated."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from beadline.chaos.child import Child
+from beadline.chaos.readable import readable
+from beadline.chaos.verify.faults import Fault
+from beadline.chaos.verify.report import FaultResult
+from beadline.chaos.verify.rounds import Round
+from beadline.chaos.verify.run import Verifier
+from beadline.chaos.verify.source_range import Limits
+from beadline.chaos.verify.strike import _ended
+from beadline.chaos.verify.task import Found, Task
+from beadline.chaos.verify.watch import settled
+from beadline.chaos.verify.wish import Wish
+from beadline.sink import Guarantee
+from tests.unit.test_verify_report import LOST
+
+BAR = "[Stage 3:=====>          (5 + 2) / 8]"
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Child]:
+    """A child that never ends by itself."""
+    arguments = ["0", "--bind", "127.0.0.1"]
+    child = Child("http.server", arguments, tmp_path / "child.log", tmp_path)
+    yield child
+    child.end()
+
+
+def a_round(folder: Path, timeout_s: float) -> Round:
+    found = Found("shop", Guarantee.EXACTLY_ONCE, (), (), (), stateful=False)
+    return Round(folder, folder, Task("j", {}, "v", Limits()), found, {}, timeout_s=timeout_s)
+
+
+def test_a_start_that_does_not_end_is_no_violation(tmp_path: Path, endless: Child) -> None:
+    made = a_round(tmp_path, 0.3)
+    for _ in range(2):  # asked again, it is dead of our own hand: that is no violation either
+        struck = _ended(made, endless, "decide.after/group", killed=False)
+        assert struck.found == []
+        assert "decide.after/group: a start did not end in 0 s" in struck.unclear
+        assert "--timeout" in struck.unclear
+    assert not endless.alive
+
+
+def test_a_start_that_somebody_else_kills_is_no_violation(tmp_path: Path, endless: Child) -> None:
+    os.kill(endless.pid, signal.SIGKILL)
+    made = a_round(tmp_path, 60)
+    struck = _ended(made, endless, "the undisturbed start", killed=False)
+    assert struck.found == []
+    assert "killed by somebody else" in struck.unclear
+    assert _ended(made, endless, "decide.after", killed=True).unclear == ""
+
+
+def test_a_start_that_fails_is_a_violation(tmp_path: Path) -> None:
+    child = Child("ast", ["/nowhere"], tmp_path / "child.log", tmp_path)
+    struck = _ended(a_round(tmp_path, 60), child, "decide.after", killed=False)
+    assert struck.unclear == ""
+    assert [str(each.kind) for each in struck.found] == ["did not go on"]
+
+
+def test_limits_grow_with_the_minutes_and_by_the_flag() -> None:
+    made = [
+        Verifier(Wish("j", 7, minutes=minutes, timeout_s=given))
+        for minutes, given in ((1.0, None), (60.0, None), (60.0, 33.0))
+    ]
+    assert [each.timeout_s for each in made] == [240.0, 3600.0, 33.0]
+    for each in made:
+        each._tidy_up()
+    assert Wish("j", 7, timeout_s=33.0).options == ("--timeout", "33")
+
+
+def test_what_comes_late_is_not_lost() -> None:
+    looks = iter([[LOST], [LOST], []])
+    assert settled(lambda: next(looks), 60.0) == []
+    assert settled(lambda: [LOST], 0.0) == [LOST]
+
+
+def test_complaints_are_readable(tmp_path: Path) -> None:
+    text = f"{BAR}\r{BAR}{BAR}\r                    \r\x1b[1;31mno disk\x1b[0m\x07\n  at line 1\n"
+    assert readable(text) == "no disk\n  at line 1"
+    log = tmp_path / "child.log"
+    child = Child("ast", ["--help"], log, tmp_path)
+    child.wait(60)
+    log.write_text("no disk\n" + f"{BAR}\r" * 100)  # no bar pushes out what was said before it
+    assert child.complaint() == "no disk"
+
+
+def test_a_fault_of_which_nothing_is_known_says_so() -> None:
+    result = FaultResult(Fault.parse("decide.after"), 1, seconds=3.0, unclear="who knows")
+    assert result.verdict == "inconclusive"
+    result.found.append(LOST)
+    assert result.verdict == "VIOLATED"
