@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from beadline.errors import JarsUnavailable
 from beadline.run.jars import PACKAGES, require_connector, with_connectors
 from beadline.run.java import require_java
+from beadline.run.quiet import jvm_options
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -143,7 +144,12 @@ def _settings(asked: dict[str, str]) -> SparkConf:
     explicit = SparkConf(loadDefaults=False).setAll(list(asked.items()))
     # Only the JVM has read `spark-submit`'s arguments and `spark-defaults.conf`, and its memory is
     # settled at its start: start it with what was asked for, then look.
-    SparkContext._ensure_initialized(conf=explicit)
+    if not _jvm_runs():
+        from pyspark.java_gateway import launch_gateway
+
+        with jvm_options() as options:
+            gateway = launch_gateway(explicit, options)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
     settings = SparkConf().setAll(list(asked.items()))
     for key, value in DEFAULTS.items():
         settings.setIfMissing(key, value)
