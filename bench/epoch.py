@@ -211,6 +211,7 @@ def main() -> None:
     spark = quiet_session()
     turns, memory = Turns(), Memory(spark)
     play(spark, turns, memory)
+    spark.stop()  # or its workers complain, after the last line, that it is gone
     plain_ms, quick_ms, beadline_ms = (times[WARM_UP:EPOCHS] for times in turns.times_ms)
     added = [ours - theirs for theirs, ours in zip(plain_ms, beadline_ms, strict=True)]
     alike = [ours - theirs for theirs, ours in zip(quick_ms, beadline_ms, strict=True)]
