@@ -13,6 +13,8 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     ├── MissingExtra                    1   an optional dependency is not installed
     ├── JavaProblem                     1   no Java, or one that Spark cannot use
     ├── JarsUnavailable                 1   jars are not here and cannot be fetched, or not in Spark
+    ├── SparkFailed                     1   Spark ended the query outside of an epoch
+    │   └── SparkGone                       Spark was stopped, or its JVM has ended
     ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
     │   ├── WrongCheckpoint                 made by another query, copied, deleted or rewound
     │   └── PlannedByAnother                another driver replaced the positions of an epoch
@@ -20,7 +22,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     │   ├── CorruptRecord                   a record of the decision log cannot be read
     │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
     └── EpochFailed                     1
-        ├── PrepareFailed                   nothing of the epoch was decided; it will be given again
+        ├── PrepareFailed                   nothing of the epoch was decided; it is redelivered
         ├── SourceGone                      what an epoch was planned with cannot be read again
         ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
@@ -80,6 +82,14 @@ class JavaProblem(BeadlineError):
 
 class JarsUnavailable(BeadlineError):
     """Jars of a connector cannot be had, or a running Spark session has not got them."""
+
+
+class SparkFailed(BeadlineError):
+    """Spark ended the query, outside of what is done for an epoch."""
+
+
+class SparkGone(SparkFailed):
+    """Spark was stopped under the query, or its JVM has ended: this process cannot go on."""
 
 
 class CheckpointProblem(BeadlineError):

@@ -84,7 +84,9 @@ def test_deletes_by_a_mark(mariadb_server: MariaDbServer) -> None:
 
 def test_a_key_twice_is_an_error_before_the_decision(mariadb_server: MariaDbServer) -> None:
     table = Table(mariadb_server, COLUMNS, **UPSERT)
-    with pytest.raises(PrepareFailed, match=r"epoch 0, part 0: key \(7\) is there 2 times.*order_"):
+    with pytest.raises(
+        PrepareFailed, match=r"epoch 0, part 0: a key \(id\) is there twice.*order_"
+    ):
         table.write(rows_of((7, 1, "a"), (7, 2, "b")))
     assert (table.rows(), table.stages()) == ([], [])
 
@@ -94,7 +96,7 @@ def test_a_key_in_two_parts_waits_for_an_order(mariadb_server: MariaDbServer) ->
     shares = [rows_of((7, 1, "a")), rows_of((7, 2, "b"))]
     sink = table.opened(shares[0].schema)
     parts = [table.prepare(sink, share, 0, i) for i, share in enumerate(shares)]
-    with pytest.raises(CommitFailed, match=r"epoch 0.*key \(7\).*order_by.*finishes the epoch"):
+    with pytest.raises(CommitFailed, match=r"epoch 0.*key \(id\).*order_by.*finishes the epoch"):
         table.commit(sink, parts)
     assert table.rows() == []
     assert table.commit(table.sink(order_by="n"), parts) == {Outcome.COMMITTED}
@@ -226,7 +228,8 @@ def test_a_row_that_breaks_a_key_stops_with_nothing_visible(mariadb_server: Mari
     sink = table.opened(rows_of((1, 1, "a")).schema)
     parts = [table.prepare(sink, rows_of((i, 9, "x")), 1, i) for i in (0, 1)]
     with pytest.raises(
-        CommitFailed, match=r"epoch 1, part 1: MySQL table 't'.*Duplicate entry '1'"
+        CommitFailed,
+        match=r"epoch 1, part 1: .*Duplicate entry \(not shown\) for key.*_stage",
     ):
         table.commit(sink, parts, 1)
     assert table.rows("id") == [(1,)]
@@ -235,13 +238,13 @@ def test_a_row_that_breaks_a_key_stops_with_nothing_visible(mariadb_server: Mari
     assert table.rows("id") == [(0,), (1,)]
 
 
-def test_two_sinks_of_one_query_sweep_only_their_own(mariadb_server: MariaDbServer) -> None:
+def test_only_staging_tables_are_ever_dropped(mariadb_server: MariaDbServer) -> None:
     table = Table(mariadb_server, COLUMNS)
     rows = rows_of((1, 1, "a"))
     sink = table.opened(rows.schema)
     part = table.prepare(sink, rows)
-    assert list(sink.named("another").in_doubt(table.query)) == []
-    assert [found.id for found in sink.named("mine").in_doubt(table.query)] == [table.part_id()]
+    for name in ("another", "mine"):  # whose parts these are, the coordinator sorts out
+        assert [one.id for one in sink.named(name).in_doubt(table.query)] == [table.part_id()]
     assert part is not None
     elsewhere = Prepared(part.id, 1, MySqlPart("staged", "t", 1))
     with pytest.raises(Exception, match="not a staging table"):

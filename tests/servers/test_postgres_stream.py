@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.errors import CheckpointProblem, WrongCheckpoint
+from beadline.chaos.points import hooked
+from beadline.errors import CheckpointProblem, TargetRestored, WrongCheckpoint
 from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders
-from tests.spark.jobs import read, run, write_input
+from tests.spark.jobs import read, run, run_and_die, write_input
 
 CRASHES = (
     "decide.before",
@@ -105,3 +106,56 @@ def test_a_server_that_was_set_back_is_refused(
     assert sorted(row[0] for row in log.rows()) == first
     start(drop=["orders"])  # the loss is taken, once
     assert sorted(row[0] for row in log.rows()) == first + last
+
+
+@pytest.mark.parametrize("way", ["prepared", "staged"])
+def test_a_standby_that_lags_takes_over_between_two_epochs(
+    spark: SparkSession,
+    postgres_server: PostgresServer,
+    tmp_path: Path,
+    way: Literal["prepared", "staged"],
+) -> None:
+    """No start is in between: the commit itself finds that an epoch is missing."""
+    log = Orders(postgres_server, "id bigint, k text, v bigint")
+    sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how=way)
+    place = f'"{log.schema}"'
+    decided: list[str] = []
+
+    def take_over(point: str) -> None:
+        decided.extend([point] if point == "decide.after" else [])
+        if point == "decide.after" and len(decided) == 3:  # epoch 1 had not reached the standby
+            log.run(f"DELETE FROM {place}.orders WHERE id >= 10")
+            back = "epoch = 0, rows = 0" if way == "staged" else "epoch = -1, rows = -1"
+            log.run(f"UPDATE {place}._beadline_ledger SET {back}")
+            log.run(f"UPDATE {place}._beadline_parts SET epoch = 0")
+
+    first = write_input(tmp_path / "in", 1)
+    write_input(tmp_path / "in", 2, first=1)
+    stream = exactly_once(read(spark, tmp_path / "in"), log.schema.replace(" ", "-"))
+    stream = stream.to(sink, name="orders")
+    with hooked(take_over), pytest.raises(TargetRestored, match=r"acknowledged epoch 1.*epoch 0"):
+        run(stream, tmp_path)
+    assert sorted(row[0] for row in log.rows()) == first
+
+
+def test_orphans_of_a_sink_that_was_renamed_are_rolled_back(
+    spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """They would hold locks until somebody finds them by hand."""
+    log = Orders(postgres_server, "id bigint, k text, v bigint")
+    sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how="prepared")
+    query = log.schema.replace(" ", "-")
+    ids = write_input(tmp_path / "in", 2)
+
+    def stream(name: str) -> Stream:
+        return exactly_once(read(spark, tmp_path / "in"), query).to(sink, name=name)
+
+    def prepared() -> int:
+        return len(log.run(f"SELECT FROM pg_prepared_xacts WHERE gid ~ '~{query}~'"))
+
+    run_and_die(stream("warehouse"), tmp_path, "decide.before")
+    assert prepared() == 1
+    run(stream("orders"), tmp_path)
+    assert prepared() == 0
+    assert sorted(row[0] for row in log.rows()) == ids
+    log.run(f'ALTER TABLE "{log.schema}".orders ADD COLUMN more int')

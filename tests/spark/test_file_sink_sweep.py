@@ -59,7 +59,9 @@ def test_what_a_dead_writer_left_is_swept(spark: SparkSession, out: Path) -> Non
         stranger.mkdir()
     doubted = list(sink.in_doubt(QUERY))
     assert {one.id for one in doubted} == {begun.id, pending.id, half.id}
-    assert {one.id: one.committable for one in doubted}[pending.id] == pending.committable
+    found = {one.id: one.committable for one in doubted}[pending.id]
+    assert found.is_same(pending.committable)
+    assert found.files == pending.committable.files
     visible = files_in(out)
     for _ in range(2):
         sink.abort(doubted)

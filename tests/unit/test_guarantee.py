@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from beadline.guarantee import Kind, SourceSeen, declare
@@ -126,6 +128,16 @@ def test_chance_is_harmless_where_nothing_decided_is_made_again() -> None:
     assert report.level is EXACTLY
     (warning,) = report.warnings
     assert "rand()" in warning.why
+    assert "no harm" in warning.why
+
+
+def test_chance_under_two_sinks_costs_the_epoch_and_no_row() -> None:
+    plan = PlanSeen("the query's plan", Kind.PLAN, (RAND,))
+    (warning,) = judge(facts(plan=plan, sinks=(sink(), sink("other")))).warnings
+    assert "if an executor is lost" in warning.why
+    assert "redelivered" in warning.why
+    letters = replace(sink("letters"), dead_letter=True)  # is given none of the plan's rows
+    (warning,) = judge(facts(plan=plan, sinks=(sink(), letters))).warnings
     assert "no harm" in warning.why
 
 

@@ -48,9 +48,11 @@ class HonestHarness(SinkHarness):
     def unreachable(self, sink: AnySink) -> Iterator[AnySink]:
         """The receiver does not take anything; where the parts are is another matter."""
         place = Path(receiver_of(sink).path)
-        place.mkdir(parents=True)
+        away = place.rename(place.with_name("away"))
+        place.mkdir()
         yield sink
         place.rmdir()
+        away.rename(place)
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         parts_of(sink).mkdir(parents=True)

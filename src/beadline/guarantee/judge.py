@@ -27,6 +27,7 @@ class SinkSeen:
     capabilities: Capabilities
     allow: Guarantee | None = None
     rows: PlanSeen | None = None  # the plan of its ``rows=``, if it has one
+    dead_letter: bool = False  # whether it is given only what another sink refuses
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def _sources(facts: Facts) -> Iterator[Finding]:
 
 def _plans(facts: Facts) -> Iterator[Finding]:
     expiring = tuple(sink.name for sink in facts.sinks if sink.capabilities.expires)
-    yield from judge_plan(facts.plan, Circumstances(facts.asked, facts.stateful, expiring))
+    shared = sum(not sink.dead_letter for sink in facts.sinks) > 1
+    yield from judge_plan(facts.plan, Circumstances(facts.asked, facts.stateful, expiring, shared))
     for sink in facts.sinks:
         if sink.rows is None:
             continue

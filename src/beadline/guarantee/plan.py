@@ -71,6 +71,7 @@ class Circumstances:
     asked: Guarantee
     stateful: bool
     expiring: tuple[str, ...]  # sinks whose prepared parts may be thrown away by the server
+    shared: bool = False  # whether several sinks are given the rows of this plan
 
 
 def judge_plan(plan: PlanSeen, about: Circumstances) -> Iterator[Finding]:
@@ -101,6 +102,11 @@ def _harm(plan: PlanSeen, about: Circumstances) -> str:
         harms.append(f"if {names} loses a decided part, the query stops instead of replaying it")
     if about.stateful and plan.kind is Kind.PLAN:
         harms.append("the state after a crash may differ from the rows that were committed")
+    if about.shared and plan.kind is Kind.PLAN:
+        harms.append(
+            "if an executor is lost while the sinks are prepared, the epoch fails and is "
+            "redelivered, because they could hold different rows"
+        )
     if not harms:
         return "Here that does no harm: rows are decided once, and nothing decided is made again"
     return "So " + "; and ".join(harms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,7 +52,9 @@ class Acks:
     ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
     that some task may have run more than once, so that losers may lie about. ``refused`` are the
     rows that the sink did not take, by partition and then in its own order. ``published`` counts
-    the rows that are visible already.
+    the rows that are visible already. ``tags`` are those of the shared rows that the sink was
+    given, by partition: a random number, drawn anew whenever a partition is computed. Sinks whose
+    tags differ were given rows that may differ. None where the rows are not shared.
     """
 
     prepared: tuple[Prepared[Any], ...]
@@ -60,6 +62,7 @@ class Acks:
     extra_attempts: bool = False
     refused: tuple[Refused, ...] = ()
     published: int = 0
+    tags: Mapping[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -84,7 +87,7 @@ class Batch(Protocol):
         """Return what decides how the rows fall into parts."""
 
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
-        """Compute the rows once for so many sinks, and never twice in secret."""
+        """Compute the rows once for so many sinks; with several, their acks have tags."""
 
     def prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
@@ -95,6 +98,9 @@ class Batch(Protocol):
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
+
+    def reason(self, error: Exception) -> str:
+        """Say in one line what went wrong: the engine knows how to read its own errors."""
 
     def advance_state(self) -> None:
         """Run a stateful plan into nothing, so that its state moves on; nothing if stateless."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,10 +33,26 @@ def prepare(
             last = decided.get(sink.name, ())
             ticket = Ticket(query, generation, batch.number, sink.name, last)
             refused = acks[owners[sink.name]].refused if sink.name in owners else None
-            with failing(query, batch.number, sink):
+            with failing(query, batch, sink):
                 acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
+            check_shared(query, batch.number, acks)
     reach("prepare.after")
     return acks
+
+
+def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
+    """Sinks of one epoch must have been given the same rows (rule 24)."""
+    tagged = [(name, ack.tags) for name, ack in acks.items() if ack.tags is not None]
+    for (one, first), (other, tags) in itertools.pairwise(tagged):
+        if first == tags:
+            continue
+        parts = sorted(p for p in first.keys() | tags.keys() if first.get(p) != tags.get(p))
+        raise PrepareFailed(
+            f"query {query.name!r}, epoch {epoch}: between sinks {one!r} and {other!r} Spark "
+            f"computed part(s) {', '.join(map(str, parts))} of the rows again (an executor was "
+            "lost, or a task was attempted twice), so the two may hold different rows. Nothing of "
+            "the epoch is decided; it is redelivered by the next start."
+        )
 
 
 def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
@@ -81,7 +97,7 @@ def counted(acks: Acks) -> Acks:
 
 
 @contextmanager
-def failing(query: QueryId, epoch: int, sink: BoundSink) -> Iterator[None]:
+def failing(query: QueryId, batch: Batch, sink: BoundSink) -> Iterator[None]:
     """Turn whatever a sink or Spark raises into an error that says where, and what it means."""
     try:
         yield
@@ -90,28 +106,7 @@ def failing(query: QueryId, epoch: int, sink: BoundSink) -> Iterator[None]:
         if isinstance(error, BeadlineError) and not isinstance(error, RowsRefused):
             raise
         raise PrepareFailed(
-            f"query {query.name!r}, epoch {epoch}, sink {sink.name!r} "
-            f"({sink.capabilities.target}): preparing failed: {_reason(error)}. Nothing of the "
-            "epoch is decided; it is given again by the next start."
+            f"query {query.name!r}, epoch {batch.number}, sink {sink.name!r} "
+            f"({sink.capabilities.target}): preparing failed: {batch.reason(error)}. Nothing of "
+            "the epoch is decided; it is redelivered by the next start."
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """The one line that says what went wrong, out of a Python trace in a Java trace."""
-    text = str(error) or repr(error)
-    gone = re.search(r"Some data may have been lost[^;\n]*", text)
-    if gone:  # from the source, whose trace ends with a cause that says less
-        where = re.search(r"Reason: (.+)", text)
-        return (f"{gone[0]}: {where[1]}" if where else gone[0])[:500]
-    _, python, trace = text.rpartition("Traceback (most recent call last):")
-    if python:
-        # The frames of a trace are indented; the first line that is not is the exception.
-        said = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]
-        if said:
-            return said[0][:500]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for pattern in (r"Caused by: ", r"[\w.]+Error: ", r".*Exception: "):
-        found = [line for line in lines if re.match(pattern, line)]
-        if found:
-            return found[-1][:500]
-    return lines[0][:500]

@@ -42,7 +42,7 @@ class Publisher(Coordinator):
     ) -> Acks:
         """Publish one sink's parts; if it cannot by itself, prepare and commit at once."""
         ticket = Ticket(self.query, self.generation, batch.number, sink.name)
-        with failing(self.query, batch.number, sink):
+        with failing(self.query, batch, sink):
             if sink.capabilities.publishes:
                 return batch.publish(sink, ticket, refused) if refused != () else Acks((), 0)
             reach("prepare.before")

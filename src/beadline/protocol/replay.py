@@ -7,7 +7,7 @@ its commits would otherwise find half of it missing from the old decision and pu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beadline.dead_letter import Refused, checksum
@@ -43,12 +43,6 @@ def replay(
         )
     coordinator.log.check_newest()
     check_offsets(decision, batch.offsets())
-    if batch.settings() != decision.settings:
-        raise NotDeterministic(
-            f"{where}: parts of {sorted(lost)} are lost and must be replayed, but the settings "
-            f"that cut rows into parts have changed from {decision.settings} to "
-            f"{batch.settings()}. Start again with the old settings; nothing was published."
-        )
     parts = _replace_lost(coordinator, decision, batch, lost, where)
     again = decide(
         coordinator.log,
@@ -87,7 +81,8 @@ def _replace_lost(
             if sink.name in lost:
                 gone = {part.id for part in lost[sink.name]}
                 old = coordinator.parts(decision, sink)
-                used = _match(where, sink, old, gone, again)
+                cut = _cut(decision.settings, batch.settings())
+                used = _match(where, sink, old, gone, again, cut)
                 parts[sink.name] = stored_parts([p for p in old if p.id not in gone] + used)
                 again = [part for part in again if part not in used]
             spare[sink.name] = again
@@ -124,6 +119,7 @@ def _match(
     old: Sequence[Prepared[Any]],
     gone: set[PartId],
     again: Sequence[Prepared[Any]],
+    why: str,
 ) -> list[Prepared[Any]]:
     """Return, of the parts that were computed again, those that take the place of the lost ones.
 
@@ -147,16 +143,36 @@ def _match(
         if len(again) != len(old) or not same:
             raise NotDeterministic(
                 f"{where}, sink {sink.name!r}: {len(gone)} of {len(old)} parts are lost, and "
-                f"computing the epoch again did not give the rows that were decided (part "
+                f"computing the epoch again did not give the parts that were decided (part "
                 f"{part.id.partition}, {part.rows} rows, is not among the {len(again)} of now). "
-                "Publishing them could lose or double rows, so nothing was published. The plan is "
-                "not deterministic: remove rand(), uuid(), current time in Python and the like; "
-                "then decide by hand what to do with this epoch (beadline epochs shows it)."
+                f"Publishing them could lose or double rows, so nothing was published. {why}"
             )
         found = same.pop()
         if part.id in gone:
             used.append(found)
     return used
+
+
+def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say why a replay may have other parts: what Spark cuts rows by (rule 28), or the plan."""
+    changed = sorted(key for key in then if key in now and then[key] != now[key])
+    if changed:
+        values = "; ".join(f"{key} was {then[key]!r} and is {now[key]!r}" for key in changed)
+        return (
+            "What Spark cuts an epoch's rows into parts by has changed, and could not all be set "
+            f"back for the replay: {values}. Start once with the old values (where the number of "
+            "cores is among them, as many as before, or spark.default.parallelism set to it); "
+            "nothing is dropped."
+        )
+    old = (
+        " An older version of Beadline decided it, and did not record the number of cores: if that "
+        "has changed, start once with as many as before."
+    )
+    return (
+        "The plan is not deterministic: remove rand(), uuid(), current time in Python and the "
+        "like; then decide by hand what to do with this epoch (beadline epochs shows it)."
+        + (old if now.keys() - then.keys() else "")
+    )
 
 
 def _content(part: Prepared[Any]) -> tuple[int, int | None]:

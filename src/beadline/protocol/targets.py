@@ -235,6 +235,8 @@ def _check_sink(
         return now
     if known.instance and now.instance and known.instance != now.instance:
         _accept(drop, sink, (known.since, settled), found, _remade(known, now))
+        if pending is not None and pending.sinks.get(name):
+            found.dropped.add(name)  # prepared for the old one, and given up with it
         return now
     holds = held(state, known) if pending is None else held_before(state, known)
     missing = list(known.missing)

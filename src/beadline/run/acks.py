@@ -37,20 +37,23 @@ class Ack:
     committable: dict[str, Any] | None
     worker: str
     refused: str | None
+    tag: int | None = None  # of the shared rows that it was made from; None if there were none
 
     def to_batch(self) -> pa.RecordBatch:
         """As a task yields it."""
         return pa.RecordBatch.from_pydict({"ack": [json.dumps(asdict(self))]}, _SCHEMA)
 
 
-def collect(frame: DataFrame, task: Column) -> Sequence[Ack]:
-    """Run a task on every part of a frame; return the acks by partition.
+def collect(frame: DataFrame, task: Column) -> tuple[Sequence[Ack], Any]:
+    """Run a task on every part of a frame; return the acks by partition, and Spark's record of it.
 
     This is ``frame.mapInArrow(...).collect()``, but that pickles the function and registers it with
     the JVM anew for every epoch, which takes longer than the decision.
     """
-    rows = frame._jdf.mapInArrow(task._jc, False, None).collectAsList()
-    return by_partition(fields for (fields,) in json.loads(rows.toString()))
+    mapped = frame._jdf.mapInArrow(task._jc, False, None)
+    rows = mapped.collectAsList()
+    acks = by_partition(fields for (fields,) in json.loads(rows.toString()))
+    return acks, mapped.queryExecution()
 
 
 def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -14,20 +15,26 @@ from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, Guaran
 from beadline.files import keeps_rule, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
-from beadline.run.spark_conf import is_set
+from beadline.run.spark_conf import is_set, told
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.stream import Output, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from beadline.guarantee import Report
     from beadline.run.settings import Settings
 
+logger = logging.getLogger("beadline")
+
 _NOTHING = "Nothing was written."
 LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
+
+# With it, a scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
+COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 # Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
 REFUSED_OPTIONS = {
@@ -72,6 +79,21 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
             "parts when it is given again, so that a lost part could not be told from the others. "
             f"Set it to false or leave it out. {_NOTHING}"
         )
+
+
+def switched_off(session: SparkSession) -> list[str]:
+    """Return the settings that a query is started without, whatever the session has."""
+    keys = ["spark.sql.adaptive.enabled"]
+    if told(session, COLUMNAR_INPUT) == "true":
+        if is_set(session, COLUMNAR_INPUT):
+            logger.warning(
+                "%s is set to true: with PySpark 4.2.0 a Python UDF directly on columnar files "
+                "(parquet, ORC) then hangs for ever, and the query with it. Set it to false.",
+                COLUMNAR_INPUT,
+            )
+        else:
+            keys.append(COLUMNAR_INPUT)
+    return keys
 
 
 def check_files(checkpoint: str, mode: Guarantee) -> None:

@@ -6,8 +6,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,21 +26,19 @@ from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import SparkProgress, planned_offsets
 from beadline.run.checks import to_arrow
 from beadline.run.checksum import ORDERED, SUMMED, supported
+from beadline.run.failures import reason
+from beadline.run.partitioning import Partitioning
 from beadline.run.plan import is_narrow
-from beadline.run.refusals import Refusals, RefusedAgain, Refusing, keeping, parse
+from beadline.run.prepared import prepare_frame, prepared_part, refused_rows, refusing_of
+from beadline.run.refusals import keeping
+from beadline.run.sharing import TAG, Columns, Shared, Tags, release, tags_in, tags_of
 from beadline.run.slots import SLOTS, Owners
 from beadline.run.source_files import PlannedFiles
 from beadline.run.tasks import CHECKSUM, TICKET, Task, prepare_task, publish_task
-from beadline.sink import BoundSink, FrameSink, Prepared, Sink
+from beadline.sink import BoundSink, FrameSink, Sink
 
+_TAG = f"`{TAG}`"
 Rows = Callable[[DataFrame], DataFrame]
-
-# What decides how rows fall into parts; a replay must have the same (rule 8).
-PARTITIONING = (
-    "spark.sql.shuffle.partitions",
-    "spark.sql.files.maxPartitionBytes",
-    "spark.sql.adaptive.enabled",
-)
 
 
 @dataclass
@@ -53,25 +51,28 @@ class Engine:
     stateful: bool
     narrow: bool
     speculation: bool
-    partitioning: dict[str, str] = field(default_factory=dict)
+    partitioning: Partitioning = field(default_factory=Partitioning)
     query: StreamingQuery | None = None  # Spark's, once it has started
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
+    columns: Columns = field(default_factory=Columns)
     kinds: dict[str, str] = field(default_factory=dict)
-    # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
     batch_size: BatchSize = field(default_factory=BatchSize)
+    # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
     as_wanted: set[str] = field(default_factory=set)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and leave the session as it was."""
         self.syncing.shutdown(wait=False)
         if self.progress.topics is not None:
             self.progress.topics.close()
+        with suppress(Exception):  # Spark is gone, and its settings with it
+            self.partitioning.unpin()
 
     def use(self, query: StreamingQuery | None) -> None:
         """Note which Spark query calls back; None while it is not known."""
@@ -79,9 +80,6 @@ class Engine:
 
     def batch(self, frame: DataFrame, number: int) -> SparkBatch:
         """Return one epoch, as Spark gave it to ``foreachBatch``."""
-        if not self.partitioning:
-            conf = frame.sparkSession.conf
-            self.partitioning = {key: str(conf.get(key)) for key in PARTITIONING}
         self.batch_size.tell(frame.sparkSession)
         return SparkBatch(self, frame, number)
 
@@ -95,6 +93,7 @@ class SparkBatch:
         self._frame = self._given = frame
         self._number = number
         self._checked = False
+        self._shared: Shared | None = None
         self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
         self._synced = engine.syncing.submit(self._sync)
@@ -117,16 +116,11 @@ class SparkBatch:
 
     def settings(self) -> dict[str, str]:
         """Return the settings that decide how the rows fall into parts."""
-        return self._engine.partitioning
+        return self._engine.partitioning.of(self._given.sparkSession)
 
     @contextmanager
     def sharing(self, sinks: int) -> Iterator[None]:
-        """Compute the rows once for several sinks.
-
-        A *local checkpoint*, not a cache: when an executor dies, Spark computes cached rows again
-        in secret, and two sinks could then hold different rows of one epoch (rule 9). With the
-        lineage cut, the job fails instead, the epoch is not decided, and is given again.
-        """
+        """Compute the rows once for several sinks, with a proof that all got the same."""
         self._check_source()
         # A rows= that prunes (a limit, a filter that is never true) would leave state unmoved.
         eager = self._engine.stateful and bool(self._engine.rows)
@@ -134,34 +128,59 @@ class SparkBatch:
             yield
             return
         before = self._frame
-        self._frame = before.localCheckpoint(eager=eager)
+        if sinks < 2:
+            self._frame = before.localCheckpoint(eager=True)
+        else:
+            self._shared = Shared(before, self._engine.columns, eager)
+            self._frame = self._shared.frame
         try:
             yield
         finally:
-            _release(self._frame)
-            self._frame = before
+            release(self._frame)
+            self._frame, self._shared = before, None
 
     def prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
-        frame = self._rows_of(sink, ticket, refused)
-        refusing = _refusing(sink, refused)
+        acks = self._prepare(sink, ticket, refused)
+        if self._shared is None or refused is not None or acks.tags is not None:
+            return acks
+        # What it was given is not proven to be what the others will be. What it made is a loser.
+        return replace(self._prepare(sink, ticket, refused), extra_attempts=True)
+
+    def _prepare(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
         if isinstance(sink.sink, FrameSink):
-            return self._prepare_frame(sink.sink, frame, ticket, refusing)
+            return self._prepare_frame(sink, ticket, refused)
+        refusing = refusing_of(sink, refused)
+        frame = self._rows_of(sink, ticket, refused)
         checksum = None
         if sink.capabilities.expires and refused is None:
             checksum = self._checksum_kind(sink.name, frame)
         if checksum == SUMMED:
             frame = frame.withColumn(CHECKSUM, self._checksum(sink.name, frame))
-        make = partial(prepare_task, sink.sink, checksum, refusing)
-        acks = self._run(frame, sink.name, "prepare", make, ticket)
+        tagged = self._tagged(sink, refused)
+        make = partial(prepare_task, sink.sink, checksum, refusing, tagged)
+        acks, execution = self._run(frame, sink.name, f"prepare {tagged}", make, ticket)
+        tags = self._tags(acks, tagged, execution) if refused is None else None
         self._engine.owners[sink.name].learn((ack.worker, ack.slot) for ack in acks)
         prepared = [
-            _prepared(sink.sink, ticket, ack) for ack in acks if ack.committable is not None
+            prepared_part(sink.sink, ticket, ack) for ack in acks if ack.committable is not None
         ]
         extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
-        return Acks(tuple(prepared), len(acks), extra, _refused(sink, acks))
+        return Acks(tuple(prepared), len(acks), extra, refused_rows(sink, acks), tags=tags)
+
+    def _tagged(self, sink: BoundSink, refused: Sequence[Refused] | None) -> bool:
+        """Whether the tags of shared rows are in what the sink's tasks are given."""
+        return self._shared is not None and refused is None and sink.name not in self._engine.rows
+
+    def _tags(self, acks: Sequence[Ack], tagged: bool, execution: Any) -> Tags | None:
+        """Return the tags of the shared rows that a job has read."""
+        if self._shared is None:
+            return None
+        if not tagged:
+            return self._shared.some_read(tags_in(execution))
+        return self._shared.all_read({a.partition: a.tag for a in acks if a.tag is not None})
 
     def _checksum_kind(self, name: str, frame: DataFrame) -> str:
         """Return which checksum a sink's rows get, the same in every epoch of a query."""
@@ -175,7 +194,7 @@ class SparkBatch:
         """Return Spark's hash of a whole row, made once per query: asking for columns is slow."""
         column = self._engine.checksums.get(name)
         if column is None:
-            column = F.xxhash64(*(F.col(quoted) for quoted in _quoted(frame)))
+            column = F.xxhash64(*(F.col(quoted) for quoted in _quoted(frame) if quoted != _TAG))
             self._engine.checksums[name] = column
         return column
 
@@ -185,16 +204,20 @@ class SparkBatch:
         """Run the sink's ``publish`` on every part."""
         assert isinstance(sink.sink, Sink)
         frame = self._rows_of(sink, ticket, refused)
-        make = partial(publish_task, sink.sink, _refusing(sink, refused))
-        acks = self._run(frame, sink.name, "publish", make, ticket)
+        tagged = self._tagged(sink, refused)
+        make = partial(publish_task, sink.sink, refusing_of(sink, refused), tagged)
+        acks, _ = self._run(frame, sink.name, f"publish {tagged}", make, ticket)
         rows = sum(ack.rows for ack in acks)
-        return Acks((), len(acks), refused=_refused(sink, acks), published=rows)
+        return Acks((), len(acks), refused=refused_rows(sink, acks), published=rows)
 
     def _run(
         self, frame: DataFrame, name: str, kind: str, make: Callable[[], Task], ticket: Ticket
-    ) -> Sequence[Ack]:
-        """Run a task on every part of the frame and return their acks, in order."""
-        # By kind too: a query that publishes may have to replay what was decided before.
+    ) -> tuple[Sequence[Ack], Any]:
+        """Run a task on every part of the frame; return their acks in order, and Spark's record.
+
+        A task is kept by its kind, too: a query that publishes may have to replay what was decided
+        before, and what is replayed for one sink is shared with none.
+        """
         key = (name, kind)
         column = self._engine.functions.get(key)
         if column is None:
@@ -205,15 +228,15 @@ class SparkBatch:
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(TICKET, ticket.to_text())
         session.sparkContext.setLocalProperty(SLOTS, self._engine.owners[name].to_text())
-        acks = self._collect(frame, key, column, make)
+        acks, execution = self._collect(frame, key, column, make)
         if len({ack.partition for ack in acks}) != len(acks):
             raise RuntimeError(f"two acks for one part of sink {name!r}")
         self._engine.batch_size.note(acks)
-        return acks
+        return acks, execution
 
     def _collect(
         self, frame: DataFrame, key: tuple[str, str], column: Any, make: Callable[[], Task]
-    ) -> Sequence[Ack]:
+    ) -> tuple[Sequence[Ack], Any]:
         """Hand the rows over in the way that is quicker for them."""
         engine = self._engine
         # Only the stream's own rows: those of rows= may have other columns in every epoch.
@@ -227,7 +250,11 @@ class SparkBatch:
         plan = None
         if engine.narrow and engine.query is not None and frame is self._given:
             plan = plan_of_epoch(engine.query, frame, self._number)
-        return task.collect(frame, executed_plan(frame) if plan is None else plan)
+        return task.collect(frame, executed_plan(frame) if plan is None else plan), None
+
+    def reason(self, error: Exception) -> str:
+        """Say in one line why a job failed."""
+        return reason(error, self._given.sparkSession.sparkContext)
 
     def advance_state(self) -> None:
         """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
@@ -242,9 +269,17 @@ class SparkBatch:
             self._checked = True
 
     def _rows_of(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+        self,
+        sink: BoundSink,
+        ticket: Ticket,
+        refused: Sequence[Refused] | None,
+        metrics: Observation | None = None,
     ) -> DataFrame:
-        """Return what the sink is given: its share of the epoch's rows, or dead letters."""
+        """Return what the sink is given: its share of the epoch's rows, or dead letters.
+
+        Shared rows have a tag in their last column. Where that would be seen, by rows= or Spark's
+        own writer, ``metrics`` has them.
+        """
         self._check_source()
         rows = self._engine.rows.get(sink.name)
         if refused is not None:
@@ -252,57 +287,35 @@ class SparkBatch:
             letters = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
             # One part, so that they stay in their order.
             frame = self._frame.sparkSession.createDataFrame(letters).coalesce(1)
+        elif self._shared and (rows or metrics):
+            frame = self._shared.without_tags(metrics)
         else:
-            frame = rows(self._frame) if rows else self._frame
+            frame = self._frame
+        if rows and refused is None:
+            frame = rows(frame)
         columns = sink.capabilities.columns
         if columns is None or (sink.name in self._engine.as_wanted and frame is self._frame):
             return frame
-        if frame is self._frame and tuple(frame.columns) == tuple(columns):
+        wanted = (*columns, TAG) if frame is self._frame and self._shared else columns
+        if frame is self._frame and tuple(frame.columns) == tuple(wanted):
             self._engine.as_wanted.add(sink.name)
             return frame
-        return frame.select(*columns)
+        return frame.select(*wanted)
 
     def _prepare_frame(
-        self, sink: FrameSink[Any], frame: DataFrame, ticket: Ticket, refusing: Refusing
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
     ) -> Acks:
-        observed = Observation()
-        part, refusals = keeping(ticket.part(0, next(self._attempts[ticket.sink])), refusing)
-        frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
-        committable = sink.prepare(frame, part)
-        rows = observed.get["rows"] - len(refusals)
-        refused = tuple(parse(refusals.to_text(), ticket.sink, 0))
-        if committable is not None:
-            return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
-        if rows:
-            raise RuntimeError(
-                f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
-                "write to a disk that the driver does not see?"
-            )
-        return Acks((), 1, refused=refused)
-
-
-def _refusing(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
-    """Where the rows go that the sink refuses; a dead letter sink has nowhere to send any."""
-    if refused is not None:
-        return RefusedAgain
-    return Refusals if sink.dead_letter else None
-
-
-def _refused(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
-    """All refused rows, by partition, and in the sink's own order in each."""
-    return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
-
-
-def _prepared(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
-    assert ack.committable is not None
-    committable = sink.committable.from_json(ack.committable)
-    return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
+        metrics = Observation()
+        frame = self._rows_of(sink, ticket, refused, metrics)
+        part = ticket.part(0, next(self._attempts[ticket.sink]))
+        acks = prepare_frame(sink.sink, frame, *keeping(part, refusing_of(sink, refused)))
+        if self._shared is None or refused is not None:
+            return acks
+        tags = tags_of(metrics)
+        if sink.name in self._engine.rows:
+            return replace(acks, tags=self._shared.some_read(tags))
+        return replace(acks, tags=self._shared.all_read(tags))
 
 
 def _quoted(frame: DataFrame) -> list[str]:
     return ["`" + name.replace("`", "``") + "`" for name in frame.columns]
-
-
-def _release(frame: DataFrame) -> None:
-    """Free the blocks of a local checkpoint now, not at some later garbage collection."""
-    frame._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -31,6 +31,7 @@ def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = 
             bound[output.name].capabilities,
             output.allow,
             None if output.rows is None else _rows_plan(output.name, output.rows, stream.frame),
+            bool(output.refused_by),
         )
         for output in stream.outputs
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,6 +32,7 @@ from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.protocol.recover import prepares
+from beadline.run import failures
 from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
@@ -72,6 +75,7 @@ class Query:
         self._stopping = False
         self._settled = False
         self._started: SparkQuery | None = None
+        self._context: SparkContext | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
 
@@ -130,13 +134,13 @@ class Query:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
-        if not self._beneath.ended.wait(timeout):
-            return False
-        if self._beneath.failed is not None or isinstance(self._error, Fenced):
-            failure = self.exception()
-            if failure is not None:
-                self._close()
-                raise failure from None
+        with self._telling():
+            if not self._beneath.ended.wait(timeout):
+                return False
+            if self._beneath.failed is not None:
+                raise self._beneath.failed
+            if isinstance(self._error, Fenced):
+                raise self._error
         self._settle()
         self._close()
         return True
@@ -145,28 +149,27 @@ class Query:
         """Wait until everything that is there now shows in every sink; for tests."""
         while True:
             spark = self._spark
-            try:
-                spark.processAllAvailable()
-                if self._error is None:
-                    return
-            except StreamingQueryException:
-                while self.isActive and self._spark is spark:
-                    self._beneath.ended.wait(0.01)
-            if self.isActive and self._spark is not spark:
-                continue  # Spark was started again
-            failure = self.exception()
-            if failure is not None:
-                raise failure from None
+            with self._telling():
+                try:
+                    spark.processAllAvailable()
+                    if isinstance(self._error, Fenced):
+                        raise self._error
+                except StreamingQueryException:
+                    if not self._started_again(spark):
+                        raise
+                    continue
             return
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
-        if self._error is None and not self.isActive:
-            self._error = self._spark_failure()  # of Spark itself; not to be hidden by this stop
-        self._stopping = True
         try:
+            if self._error is None and not self.isActive:
+                self._error = self._spark_failure()  # not to be hidden by this stop
+            self._stopping = True
             self._beneath.stop()
             self._settle()
+        except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
+            self._gone(error)
         finally:
             self._close()
 
@@ -181,15 +184,59 @@ class Query:
     def _spark(self) -> StreamingQuery:
         return self._beneath.query
 
+    def _started_again(self, spark: StreamingQuery) -> bool:
+        """Wait for what becomes of a Spark query that has failed."""
+        while self.isActive and self._spark is spark:
+            self._beneath.ended.wait(0.01)
+        return self.isActive
+
     def _spark_failure(self) -> BaseException | None:
         """What Spark itself failed over."""
-        return with_advice(self._spark.exception(), self.name)
+        try:
+            found = self._spark.exception()
+        except Exception as error:  # noqa: BLE001 (it is told whatever it is)
+            self._gone(error)
+            return self._error
+        return failures.explain(with_advice(found, self.name), self.name)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raise what ended the query in the words of whoever knows most of it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (raised on in any case)
+            if not isinstance(error, StreamingQueryException | BeadlineError):
+                self._gone(error)
+            failure = self.exception()
+            if failure is not None:
+                self._close()
+                raise failure from None
+        ended = self._settled or self._stopping or self._error is not None
+        if not ended and failures.is_stopped(self._context):
+            self._error = failures.stopped(self.name)
+            self._close()
+            raise self._error
+
+    def _gone(self, error: Exception) -> None:
+        """Note that Spark itself is gone; raise the error on if it is not."""
+        stopped = failures.is_stopped(self._context)
+        if not stopped and not failures.is_gone(error):
+            raise error
+        # What a job of Spark's failed over is no news then.
+        if self._error is None or isinstance(self._error, PrepareFailed):
+            told = failures.stopped(self.name) if stopped else failures.explain(error, self.name)
+            self._error = told
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
+        session = stream.frame.sparkSession
+        self._context = session.sparkContext
+        decision = self._coordinator.log.state.decision
+        recorded = decision.settings if decision and self._coordinator.lost else {}
+        self._engine.partitioning.pin(session, recorded)
         self._started = SparkQuery(
             writer.foreachBatch(self._epoch),
-            stream.frame.sparkSession,
+            session,
             start_settings(stream.frame, self._coordinator.checkpoint),
             self._judge,
             self._is_fenced,
@@ -203,10 +250,14 @@ class Query:
         ours = self._error
         if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
             raise error
-        conflict = ours is not None or is_conflict(error)
-        self._error = self._fenced_instead(ours or with_advice(error, self.name) or error)
-        if isinstance(self._error, Fenced) or not (conflict and again):
-            raise self._error
+        fenced = self._fenced_instead(ours or error)
+        if isinstance(fenced, Fenced):
+            self._error = fenced
+            raise fenced
+        if not (again and (ours is not None or is_conflict(error))):
+            if ours is None and not isinstance(error, StreamingQueryException):
+                self._error = error  # of a restart: Spark's last query does not know it
+            raise error
         try:
             # Spark will read its checkpoint again, in which somebody else has written.
             identity.check_progress(self._coordinator.log.state, self._engine.progress)
@@ -252,6 +303,7 @@ class Query:
         self._patience.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
+            self._engine.partitioning.unpin(frame.sparkSession)
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)

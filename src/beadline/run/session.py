@@ -28,10 +28,13 @@ Setting = str | int | float | bool
 LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
 DEFAULTS = {
-    "spark.master": "local[*]",
+    # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
+    "spark.master": "local[*,4]",
     # A replay must cut an epoch into the same parts, and adaptive plans may cut it anew.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
+    # A scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
     LOCAL_FILES: NO_CHECKSUMS,
 }

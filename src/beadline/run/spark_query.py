@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from beadline.run.checks import switched_off
 from beadline.run.plan import has_own_log
 from beadline.run.spark_conf import is_set
 
@@ -37,6 +38,7 @@ _LOCAL_MANAGERS = (
     "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",  # up to 4.0
 )
 LOOK_EVERY_S = 1.0
+_END_TIMEOUT_S = 30.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
 _starting = threading.Lock()
 
@@ -96,6 +98,7 @@ class SparkQuery:
         self._stopping.set()
         with self._changing:
             self.query.stop()
+        self.ended.wait(_END_TIMEOUT_S)  # whoever looks next must see that it has ended
 
     def _look(self) -> None:
         """Where no rows come, Spark does not call back, and only this tells of a newer start."""
@@ -165,8 +168,8 @@ def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
     against 1). `planned_offsets` finds that out; but not in the log of a file source, of which the
     offsets name only the entry, so queries with one are left with what Spark does by itself.
     """
-    conf = {"spark.sql.adaptive.enabled": "false"}
     session = frame.sparkSession
+    conf = dict.fromkeys(switched_off(session), "false")
     local = checkpoint.startswith("file:") and not has_own_log(frame)
     manager = _local_manager(session) if local and not is_set(session, FILE_MANAGER) else None
     return conf if manager is None else {**conf, FILE_MANAGER: manager}

@@ -35,31 +35,41 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class Counted:
     """Counts rows, and makes their checksum, as batches pass by."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], checksum: str | None) -> None:
-        """With ``SUMMED`` the last column is Spark's hash of the row, which is taken off."""
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], checksum: str | None, tagged: bool = False
+    ) -> None:
+        """With ``SUMMED`` the last column is Spark's hash of the row; before it may be a tag.
+
+        Both are taken off.
+        """
         self._batches = batches
         self._kind = checksum
+        self._tagged = tagged
+        self.tag: int | None = None
         self.rows = 0
         self.row_bytes = 0
         self._sum = 0
         self._ordered = Ordered()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches that have rows, without the checksum column."""
+        """Yield the batches that have rows, without the columns that are not the sink's."""
+        extra = int(self._kind == SUMMED) + int(self._tagged)
         for batch in self._batches:
             if batch.num_rows == 0:
                 continue
-            self.rows += batch.num_rows
-            self.row_bytes = max(self.row_bytes, batch.nbytes // batch.num_rows)
             if self._kind == SUMMED:
                 hashes = batch.column(batch.num_columns - 1)
                 # Wraps round at 64 bits, which is as good as any other sum.
                 self._sum += pc.sum(hashes).as_py() or 0
-                yield batch.select(list(range(batch.num_columns - 1)))
-                continue
+            if self._tagged and self.rows == 0:
+                self.tag = batch.column(batch.num_columns - extra)[0].as_py()
+                assert self.tag is not None, "the first row of a part has no tag"
+            self.rows += batch.num_rows
+            self.row_bytes = max(self.row_bytes, batch.nbytes // batch.num_rows)
+            own = batch.select(list(range(batch.num_columns - extra))) if extra else batch
             if self._kind == ORDERED:
-                self._ordered.update(batch)
-            yield batch
+                self._ordered.update(own)
+            yield own
 
     @property
     def checksum(self) -> int | None:
@@ -89,11 +99,14 @@ def _this_part() -> tuple[Part, TaskContext]:
     ), context
 
 
-def prepare_task(sink: Sink[Any], checksum: str | None, refusing: Refusing = None) -> Task:
+def prepare_task(
+    sink: Sink[Any], checksum: str | None, refusing: Refusing = None, tagged: bool = False
+) -> Task:
     """Return the function that prepares one part and answers with its ack.
 
     The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
-    rows that the sink refuses, if there is a dead letter sink.
+    rows that the sink refuses, if there is a dead letter sink. ``tagged`` says that the rows are
+    shared with other sinks (``sharing``).
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +114,7 @@ def prepare_task(sink: Sink[Any], checksum: str | None, refusing: Refusing = Non
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         reach("prepare.part")
-        counted = Counted(batches, checksum)
+        counted = Counted(batches, checksum, tagged)
         committable = sink.prepare(iter(counted), part)
         for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
             raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
@@ -111,14 +124,14 @@ def prepare_task(sink: Sink[Any], checksum: str | None, refusing: Refusing = Non
     return task
 
 
-def publish_task(sink: Sink[Any], refusing: Refusing = None) -> Task:
+def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = False) -> Task:
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
-        counted = Counted(batches, None)
+        counted = Counted(batches, None, tagged)
         sink.publish(iter(counted), part)
         yield _ack(part, context, counted, refusals, None)
 
@@ -144,6 +157,7 @@ def _ack(
         committable=None if committable is None else committable.to_json(),
         worker=worker_name(),
         refused=refusals.to_text(),
+        tag=counted.tag,
     ).to_batch()
 
 

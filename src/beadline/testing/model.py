@@ -75,6 +75,7 @@ class ModelBatch:
     number: int
     moved: int | None = None
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    tags: dict[int, int] | None = None  # with several sinks: one number for each computation
 
     def offsets(self) -> str:
         """Return the digest of the span of the source."""
@@ -88,7 +89,18 @@ class ModelBatch:
     def sharing(self, sinks: int) -> Iterator[None]:
         """Compute the rows once for all sinks."""
         self.compute()
+        parts = range(self.world.setting.parts)
+        self.tags = {part: next(self.world.attempts) for part in parts} if sinks > 1 else None
         yield
+
+    def lose_executor(self) -> None:
+        """Compute the first part again, as Spark does when an executor dies after its ack."""
+        assert self.tags is not None
+        self.world.recomputed = True
+        before = self.rows
+        self.compute()
+        self.rows[1:] = before[1:]
+        self.tags = {**self.tags, 0: next(self.world.attempts)}
 
     def compute(self) -> None:
         """Run the plan: from version e of the state to version e + 1."""
@@ -117,7 +129,10 @@ class ModelBatch:
             found += not_taken
             if one is not None:
                 prepared.append(one)
-        return Acks(tuple(prepared), len(rows_of), losers, tuple(found))
+        tags = None if refused is not None else self.tags
+        if self.world.setting.recomputed == self.number and not self.world.recomputed:
+            self.lose_executor()
+        return Acks(tuple(prepared), len(rows_of), losers, tuple(found), tags=tags)
 
     def attempt(
         self, sink: BoundSink, ticket: Ticket, partition: int, rows: tuple[str, ...]
@@ -157,6 +172,10 @@ class ModelBatch:
             found += not_taken
         rows_taken = sum(map(len, rows_of)) - len(found)
         return Acks((), len(rows_of), refused=tuple(found), published=rows_taken)
+
+    def reason(self, error: Exception) -> str:
+        """There is nothing to it."""
+        return f"{type(error).__name__}: {error}"
 
     def advance_state(self) -> None:
         """Run a stateful plan into nothing."""

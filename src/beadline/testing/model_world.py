@@ -49,6 +49,7 @@ class Setting:
     stateful: bool = False
     deterministic: bool = True
     losers: bool = False
+    recomputed: int = -1  # the epoch of which a part is computed again under its second sink
     keep: int = KEEP_DEFAULT
     kinds: tuple[str, ...] = (PARTS, LEDGER)
     dead_letter: str = ""  # the kind of system that takes what the first sink refuses, if any
@@ -147,6 +148,7 @@ class ModelWorld:
         self.retired: list[tuple[str, ModelServer]] = []
         self.published: set[int] = set()
         self.looked = 0
+        self.recomputed = False  # whether that has happened
         self.alone = True  # whether drivers come one after the other
 
     def last_committed(self) -> int:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from beadline.errors import BadSetting, BadSink, Fenced, GuaranteeRefused, UsageError
+from beadline.errors import BadSetting, BadSink, Fenced, GuaranteeRefused, SparkGone, UsageError
 
 _UNITS_S = {
     "ms": 0.001, "millisecond": 0.001, "s": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0,
@@ -153,7 +153,7 @@ class Restarts:
 def _never() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JNetworkError
 
-    return (UsageError, GuaranteeRefused, Fenced, Py4JNetworkError)
+    return (UsageError, GuaranteeRefused, Fenced, SparkGone, Py4JNetworkError)
 
 
 def _check_attempts(attempts: int) -> None:

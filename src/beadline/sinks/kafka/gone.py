@@ -67,9 +67,18 @@ def _wrong(parts: Sequence[Prepared[KafkaPart]], ids: Mapping[str, str]) -> Topi
 
 
 def rows_gone(
-    epoch: EpochId, sink: str, parts: Sequence[Prepared[Any]], wrong: TopicIds
+    epoch: EpochId,
+    sink: str,
+    parts: Sequence[Prepared[Any]],
+    wrong: TopicIds,
+    own: str | None = None,
 ) -> CommitFailed:
-    """Return the error: the transactions are ended, and rows of them are nowhere."""
+    """Return the error: the transactions are ended, and rows of them are nowhere.
+
+    ``own`` is the topic that the sink itself names: if it is another by now, all that the sink had
+    written is gone, and the start wants to hear that it is given up.
+    """
+    drop = sink if own in wrong else f"{sink}@{epoch.number}"
     names = ", ".join(repr(name) for name in sorted(wrong))
     many = len(wrong) > 1
     what = f"topic{'s' if many else ''} {names} {'were' if many else 'was'} deleted"
@@ -86,8 +95,8 @@ def rows_gone(
         "is gone with the old topic, as are all earlier rows. The epoch is decided and does not "
         "count as committed to this sink; its transactions are ended, so that no reader is held up "
         "and rows for other topics show. Write the missing rows again yourself, or do without "
-        f'them, and go on with start(..., drop=["{sink}@{epoch.number}"]); or start over with a '
-        "new checkpoint."
+        f'them, and go on with start(..., drop=["{drop}"]), once; or start over with a new '
+        "checkpoint."
     )
 
 

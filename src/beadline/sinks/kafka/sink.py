@@ -182,7 +182,8 @@ class KafkaSink(Sink[KafkaPart]):
             outcomes.update({part.id: Outcome.UNKNOWN for part in ended})
             return CommitResult(outcomes, f"topics cannot be asked for: {type(error).__name__}")
         if wrong:
-            raise rows_gone(epoch, self._name or self.default_name, ended, wrong)
+            name = self._name or self.default_name
+            raise rows_gone(epoch, name, ended, wrong, self.topic)
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 
     def _burn(self, transaction: Transaction) -> bool:

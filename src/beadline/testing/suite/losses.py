@@ -35,6 +35,7 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     target.assert_shows(*target.rows(1), *shown)
     left = {part.id for part in parts[1:] if told.get(part.id) not in FINE}
     assert target.doubts() >= left & others, "the parts that are whole were thrown away as well"
+    target.sweep()
 
 
 def _told(target: Target, parts: Parts) -> dict[PartId, Outcome]:
@@ -59,21 +60,22 @@ def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) 
     """Rule 12: an error from the outside system is not a proof. The target is back a minute later,
     and so are the parts."""
     target = Target(harness)
-    rows = target.rows(1, 2, 3)
-    parts = target.prepare_epoch(0, rows[:2], rows[2:])
+    target.commit(0, target.prepare_epoch(0, target.rows(1)))
+    rows = target.rows(2, 3, 4)
+    parts = target.prepare_epoch(1, rows[:2], rows[2:])
     cut_off = harness.unreachable(target.sink)
     if cut_off is None:
         return does_not_apply("the harness says that the target cannot be cut off")
     with cut_off as sink:
         try:
-            told = set(sink.commit(epoch_id(0), parts).outcomes.values())
+            told = set(sink.commit(epoch_id(1, previous=0), parts).outcomes.values())
         except Exception as error:  # noqa: BLE001 (what it is called is the sink's own affair)
             print(f"the commit was told: {error}")
             told = set()
     assert Outcome.LOST not in told, "parts of a target that cannot be reached were called lost"
     assert not told & FINE, "parts of a target that cannot be reached were called committed"
-    assert target.copy().commit(0, parts) <= FINE
-    target.assert_shows(*rows)
+    assert target.copy().commit(1, parts, previous=0) <= FINE
+    target.assert_shows(*target.rows(1), *rows)
     target.assert_clean()
     return None
 

@@ -1,0 +1,147 @@
+"""Why Spark failed, in one sentence.
+
+An error of Spark's is a Python trace in a Java trace in a dump of the plan, and its last cause is
+seldom the one that helps: of a Python worker that was killed, it is a broken pipe. What has a known
+cause is found by a table, wherever it shows in the text; otherwise the exception of a Python
+function is told, and otherwise Java's innermost cause. The protocol asks for it (``Batch.reason``),
+and says itself what it means for the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from beadline.errors import BeadlineError, Fenced, SparkFailed, SparkGone
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_LENGTH_MAX = 500
+_PLAN = "\n=== Streaming Query ==="
+_MEANS = (
+    "Every epoch that is decided is complete or finished by the next start, and nothing of the "
+    "others shows."
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A cause that a text shows, and what to say of it; a group of the pattern is told as well."""
+
+    pattern: str
+    says: str
+
+    def told(self, text: str) -> str | None:
+        """Return the sentence, if this is the cause."""
+        found = re.search(self.pattern, text)
+        if found is None:
+            return None
+        more = next((group for group in found.groups() if group), "").strip()
+        return self.says + (f": {more}" if more else "")
+
+
+KNOWN = (
+    Known(
+        r"No space left on device|Disk quota exceeded",
+        "a disk is full (No space left on device): make room where the checkpoint, the sink's own "
+        "files and spark.local.dir are",
+    ),
+    Known(
+        # Whichever thread notices first: the one that reads from the worker, or writes to it.
+        r"Python worker exited unexpectedly|"
+        r"(?s:(?:EOFException|Broken pipe|Connection reset).*?\bapi\.python\.)",
+        "a Python worker process died: it was killed (by hand, or by the operating system for lack "
+        "of memory) or crashed in native code",
+    ),
+    Known(
+        r"SparkContext (?:was|has been) (?:shut ?down|stopped)|stopped SparkContext",
+        "Spark was stopped under the running query (spark.stop()): call query.stop() before it",
+    ),
+    Known(
+        r"(?s)Some data may have been lost(?:.*?Reason: ([^\n]+))?",
+        "the source no longer has all records of the epoch (Some data may have been lost)",
+    ),
+)
+_STOPPED = KNOWN[2].says
+_GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
+# Of Spark's two logs, on file systems that can tell; and of a query that runs in the same session.
+_OTHER_DRIVER = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|"
+    r"Concurrent update to the (?:log|commit log)"
+)
+
+
+def reason(error: BaseException, context: SparkContext | None = None) -> str:
+    """Say in one line what went wrong; ``context`` is the Spark that it went wrong in."""
+    if is_gone(error):
+        return _GONE
+    if is_stopped(context):
+        return _STOPPED
+    text = (str(error) or repr(error)).partition(_PLAN)[0]
+    for known in KNOWN:
+        if (said := known.told(text)) is not None:
+            return said[:_LENGTH_MAX]
+    return _from_python(text) or _from_java(text)
+
+
+def explain(error: BaseException | None, query: str) -> BaseException | None:
+    """Return what Spark ended a query with, outside of an epoch, as an error of ours if known."""
+    if error is None or isinstance(error, BeadlineError):
+        return error
+    text = str(error).partition(_PLAN)[0]
+    if _OTHER_DRIVER.search(text):
+        return Fenced(
+            f"query {query!r}: another driver of this query has planned or finished the same epoch "
+            "in Spark's own log, so a newer start has taken over. This one stops, and has decided "
+            "nothing that the other does not know."
+        )
+    if is_gone(error):
+        return SparkGone(f"query {query!r}: {_GONE}. {_MEANS}")
+    said = next(filter(None, (known.told(text) for known in KNOWN)), None)
+    if said is None:
+        return error
+    kind = SparkGone if said == _STOPPED else SparkFailed
+    return kind(f"query {query!r}: Spark ended it: {said}. {_MEANS}")
+
+
+def stopped(query: str) -> SparkGone:
+    """Return the error of a query whose Spark was stopped under it."""
+    return SparkGone(f"query {query!r}: {_STOPPED}. {_MEANS}")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether nobody answers at the other end of Py4J; a sink's own server may refuse, too."""
+    if isinstance(error, Py4JNetworkError):
+        return True
+    if type(error) is Py4JError:
+        return "Answer from Java side is empty" in str(error)
+    frames = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ConnectionError) and any(
+        frame.f_globals.get("__name__", "").startswith("py4j.") for frame, _ in frames
+    )
+
+
+def is_stopped(context: Any) -> bool:
+    """Whether somebody has called ``spark.stop()``: then errors are of what is no longer there."""
+    return context is not None and getattr(context, "_jsc", None) is None
+
+
+def _from_python(text: str) -> str | None:
+    """The exception at the end of a Python trace; its frames are indented, and it is not."""
+    _, python, trace = text.rpartition("Traceback (most recent call last):")
+    said = [line for line in trace.splitlines() if line.strip() and not line[0].isspace()]
+    return said[0][:_LENGTH_MAX] if python and said else None
+
+
+def _from_java(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for pattern in (r"Caused by: ", r"[\w.]+Error: ", r".*Exception: "):
+        found = [line for line in lines if re.match(pattern, line)]
+        if found:
+            return found[-1][:_LENGTH_MAX]
+    return lines[0][:_LENGTH_MAX] if lines else "an error without a text"

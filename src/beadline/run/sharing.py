@@ -1,0 +1,134 @@
+"""One epoch's rows, computed once for several sinks, and the proof that all of them got those.
+
+The rows are kept by a *local checkpoint*, which is made by the first job that reads them. An
+executor that dies in that job, after a part's ack, takes its rows along, and Spark computes the
+part again without a word; so does a second attempt at a slow task. A plan with a Python function
+that answers differently would then give two sinks different rows (rule 24). So each computation of
+a part draws a random *tag*, which travels with the part's first row and comes back with the acks:
+sinks with the same tags were given the same rows.
+
+After the first job the lineage is cut: a part that is lost then fails the next job.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+TAG = "__beadline_tag"
+Tags = dict[int, int]  # by the number of the part
+_METRIC = "beadline.tags"
+_RANDOM_BITS = 40  # the part's number lies above them
+_ROW_BITS = 33  # of Spark's monotonically_increasing_id(), whose other bits are the part's number
+_PRUNED_WAIT_S = 0.2
+
+
+class Columns:
+    """Expressions of Spark's, made once per query."""
+
+    @cached_property
+    def tag(self) -> Column:
+        """Drawn when a part is computed. Not by Spark's rand() or uuid(), which keep their seed."""
+        first = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L) = 0"
+        part = f"shiftleft(cast(spark_partition_id() as bigint), {_RANDOM_BITS})"
+        drawn = f"xxhash64(reflect('java.util.UUID', 'randomUUID')) & {(1 << _RANDOM_BITS) - 1}L"
+        return F.expr(f"if({first}, {part} | ({drawn}), null)")
+
+    @cached_property
+    def seen(self) -> Column:
+        """All tags among the rows that were read."""
+        return F.collect_set(TAG).alias(_METRIC)
+
+
+class Shared:
+    """The rows of one epoch, kept while its sinks are prepared."""
+
+    def __init__(self, frame: DataFrame, columns: Columns, eager: bool) -> None:
+        """Nothing is computed yet, unless it is ``eager``."""
+        self.frame = frame.withColumn(TAG, columns.tag).localCheckpoint(eager=eager)
+        self._columns = columns
+        self._cut = eager  # whether a job has been run, so that no part is computed again
+        self._first: Tags | None = None
+        self._kept: Tags | None = None
+
+    def without_tags(self, metrics: Observation | None) -> DataFrame:
+        """Return the rows for somebody who knows nothing of tags; those read become a metric."""
+        return self.frame.observe(metrics or _METRIC, self._columns.seen).drop(TAG)
+
+    def all_read(self, tags: Tags) -> Tags:
+        """Note, and return, the tags of a sink that reads every row."""
+        self._cut = True
+        self._first = self._first or tags
+        return tags
+
+    def some_read(self, seen: Tags) -> Tags | None:
+        """Return the tags of all parts, for a sink with its own ``rows=`` that has read some.
+
+        It does not show whether the others were empty or were not asked for. Once the lineage is
+        cut it makes no difference: they are what they are. But a part that was empty in the first
+        job of all, and has rows now, may have been computed again: None, prepare it once more.
+        """
+        first, self._cut = not self._cut, True
+        if seen == self._first or len(seen) == _parts(self.frame):
+            return seen
+        kept = self._read_tags() if self._kept is None else self._kept
+        if other := sorted(part for part, tag in seen.items() if kept.get(part) != tag):
+            raise RuntimeError(f"Spark computed part(s) {other} of the epoch's rows again")
+        return None if first and kept != seen else kept
+
+    def _read_tags(self) -> Tags:
+        """Read the tags of the rows as they are kept; it is as cheap as a job can be."""
+        rows = self.frame.where(F.col(TAG).isNotNull()).select(TAG)
+        self._kept = _by_part(rows._jdf.collectAsList().toString())
+        return self._kept
+
+
+def tags_in(execution: Any) -> Tags:
+    """Return the tags that a job has read, from Spark's record of its execution."""
+    found = execution.observedMetrics().get(_METRIC)
+    return {} if found.isEmpty() else _by_part(found.get().toString())
+
+
+def tags_of(metrics: Observation) -> Tags:
+    """Return the tags that a job has read which is at its end; none if it never asked for rows.
+
+    Spark leaves out what no row can come from (a filter that is never true), and its metrics.
+    """
+    until_s = time.monotonic() + _PRUNED_WAIT_S
+    while not metrics._jo.future().isCompleted():  # type: ignore[union-attr]
+        if time.monotonic() > until_s:
+            return {}
+        time.sleep(0.001)
+    row = metrics._jo.getRow()  # type: ignore[union-attr]
+    return _by_part(row.toString())  # nothing else is in it, or nothing at all
+
+
+def _parts(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().logical().rdd().getNumPartitions())
+
+
+def release(frame: DataFrame) -> None:
+    """Free the blocks of a local checkpoint now, not at some later garbage collection.
+
+    If it cannot be done, Spark has stopped or is gone, and something else says so.
+    """
+    with suppress(Exception):
+        frame._jdf.queryExecution().logical().rdd().unpersist(False)
+
+
+def _by_part(text: str) -> Tags:
+    """Read the tags out of what Spark prints for a list of them."""
+    tags = {int(digits) for digits in re.findall(r"\d+", text)}
+    found = {tag >> _RANDOM_BITS: tag for tag in tags}
+    if len(found) != len(tags):
+        raise RuntimeError("Spark computed a part of the epoch's rows twice within one job")
+    return found
