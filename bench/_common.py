@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -23,6 +24,21 @@ def quiet_session(connectors: tuple[str, ...] = (), **conf: str) -> SparkSession
         "spark.driver.memory": "2g",
     }
     return session("bench", connectors=connectors, **{**defaults, **conf})
+
+
+@contextmanager
+def as_spark_comes(spark: SparkSession) -> Iterator[None]:
+    """Start a query of Spark's own with what Spark does by itself for a local checkpoint.
+
+    `session()` tells Spark to write no checksums beside such files; a query takes the settings of
+    the moment at which it is started.
+    """
+    key = "fs.AbstractFileSystem.file.impl"
+    spark.conf.set(key, "org.apache.hadoop.fs.local.LocalFs")
+    try:
+        yield
+    finally:
+        spark.conf.unset(key)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

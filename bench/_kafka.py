@@ -15,6 +15,7 @@ from beadline import at_least_once, exactly_once, sources
 from beadline.observe import Event
 from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
+from bench._common import as_spark_comes
 
 # The same for both: Spark's producer is Java's, ours is librdkafka, and the names agree.
 PRODUCER = {"linger.ms": "5", "batch.size": "1000000", "acks": "all"}
@@ -73,7 +74,8 @@ def _spark_sink(
         writer = writer.option(f"kafka.{name}", value)
     if every is not None:
         writer = writer.trigger(processingTime=every)
-    return writer.option("checkpointLocation", checkpoint).start()
+    with as_spark_comes(frame.sparkSession):
+        return writer.option("checkpointLocation", checkpoint).start()
 
 
 class Feeder:

@@ -16,7 +16,8 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     ├── SparkFailed                     1   Spark ended the query outside of an epoch
     │   └── SparkGone                       Spark was stopped, or its JVM has ended
     ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
-    │   └── WrongCheckpoint                 made by another query, copied, deleted or rewound
+    │   ├── WrongCheckpoint                 made by another query, copied, deleted or rewound
+    │   └── PlannedByAnother                another driver replaced the positions of an epoch
     ├── LogProblem                      1
     │   ├── CorruptRecord                   a record of the decision log cannot be read
     │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
@@ -97,6 +98,10 @@ class CheckpointProblem(BeadlineError):
 
 class WrongCheckpoint(CheckpointProblem):
     """The checkpoint belongs to another query, or was copied, deleted or rewound."""
+
+
+class PlannedByAnother(CheckpointProblem):
+    """Another driver has replaced the source positions of an epoch; it is planned again."""
 
 
 class LogProblem(BeadlineError):

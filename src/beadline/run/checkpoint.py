@@ -9,9 +9,14 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+
+from beadline.errors import PlannedByAnother
 from beadline.files import FileSystem, join, open_files
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from beadline.run.source_topics import SourceTopics
 
 # Of an epoch's number; with a second dot, Hadoop's checksum of such a file.
@@ -47,6 +52,25 @@ class SparkProgress:
         """Return which instance of each source is read now; see ``Progress``."""
         return {} if self.topics is None else self.topics.now()
 
+    def offsets_planned(self, epoch: int, planned: str | None) -> str:
+        """Return the digest of Spark's offsets of an epoch that is running.
+
+        Spark checks that ``offsets/<epoch>`` is not there and then renames a file to it, so that a
+        driver which is paused between the two replaces, when it wakes, what a newer one has
+        planned. The rows of this epoch are those that *our* Spark has planned, so the file must
+        still say the same: otherwise a restart would go on from other positions. ``planned`` is
+        what our Spark has in memory; None if it does not tell.
+        """
+        data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        lines = [] if data is None else data.decode().splitlines()
+        if data is None or not _says(planned, lines):
+            what = "are gone" if data is None else "were replaced by another driver of this query"
+            raise PlannedByAnother(
+                f"the source positions of epoch {epoch} in {self._checkpoint} {what} after they "
+                "were planned. Nothing of the epoch is decided; it is planned again."
+            )
+        return hashlib.sha256(data).hexdigest()
+
     def forget_unfinished(self) -> None:
         """Remove the beginnings of a first epoch's offsets; only after our own claim.
 
@@ -78,3 +102,24 @@ class SparkProgress:
                 newest = max(numbered, key=lambda entry: int(entry.removesuffix(".compact")))
                 paths.append(f"sources/{source}/{newest}")
         self._files.sync_files(self._checkpoint, paths)
+
+
+def planned_offsets(query: StreamingQuery | None, epoch: int) -> str | None:
+    """Return, as a text, the source positions that Spark has in memory; None if it does not tell.
+
+    They are not of Spark's public interface, so a Spark without them is believed.
+    """
+    if query is None:
+        return None
+    try:
+        context = query._jsq.streamingQuery().getLatestExecutionContext()
+        return str(context.endOffsets().toString()) if context.batchId() == epoch else None
+    except Py4JError:
+        return None
+
+
+def _says(planned: str | None, lines: list[str]) -> bool:
+    """Whether the lines of an offset log's file are the positions planned; "-" is none yet."""
+    if planned is None or lines[:1] != ["v1"]:
+        return True
+    return all(line == "-" or line in planned for line in lines[2:])

@@ -23,7 +23,7 @@ from beadline.protocol.engine import Acks, Ticket
 from beadline.run.acks import ACK_TYPE, Ack, collect
 from beadline.run.arrow_rdd import ArrowTask, arrow_task, executed_plan, plan_of_epoch
 from beadline.run.batch_size import BatchSize
-from beadline.run.checkpoint import SparkProgress
+from beadline.run.checkpoint import SparkProgress, planned_offsets
 from beadline.run.checks import to_arrow
 from beadline.run.checksum import ORDERED, SUMMED, supported
 from beadline.run.failures import reason
@@ -74,6 +74,10 @@ class Engine:
         with suppress(Exception):  # Spark is gone, and its settings with it
             self.partitioning.unpin()
 
+    def use(self, query: StreamingQuery | None) -> None:
+        """Note which Spark query calls back; None while it is not known."""
+        self.query = query
+
     def batch(self, frame: DataFrame, number: int) -> SparkBatch:
         """Return one epoch, as Spark gave it to ``foreachBatch``."""
         self.batch_size.tell(frame.sparkSession)
@@ -92,7 +96,7 @@ class SparkBatch:
         self._shared: Shared | None = None
         self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         # Beside the work of preparing, so that it costs no time of its own.
-        self._synced = engine.syncing.submit(engine.progress.sync, number)
+        self._synced = engine.syncing.submit(self._sync)
         if engine.progress.topics is not None:
             engine.progress.topics.begin(number)
 
@@ -103,11 +107,12 @@ class SparkBatch:
 
     def offsets(self) -> str:
         """Return the digest of Spark's offsets of this epoch, which are durable by then."""
-        self._synced.result()
-        digest = self._engine.progress.offsets(self._number)
-        if digest is None:
-            raise RuntimeError(f"Spark's checkpoint has no offsets of epoch {self._number}")
-        return digest
+        planned = self._synced.result() or planned_offsets(self._engine.query, self._number)
+        return self._engine.progress.offsets_planned(self._number, planned)
+
+    def _sync(self) -> str | None:
+        self._engine.progress.sync(self._number)
+        return planned_offsets(self._engine.query, self._number)
 
     def settings(self) -> dict[str, str]:
         """Return the settings that decide how the rows fall into parts."""

@@ -127,6 +127,12 @@ def source_folders(frame: DataFrame) -> list[int]:
     return folders
 
 
+def has_own_log(frame: DataFrame) -> bool:
+    """Whether a source keeps a log of its own below ``sources/``, as Spark's file source does."""
+    leaves = streaming_leaves(plan_of(frame))
+    return any(leaf.getClass().getSimpleName() != "StreamingRelationV2" for leaf in leaves)
+
+
 def streaming_leaves(plan: Any) -> Iterator[Any]:
     """Yield the streaming sources at the leaves of a logical plan, from left to right."""
     for node in nodes(plan):

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -20,16 +20,19 @@ from beadline.errors import (
     BeadlineError,
     CheckpointProblem,
     EpochFailed,
+    Fenced,
     LogProblem,
+    PlannedByAnother,
     PrepareFailed,
 )
 from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
+from beadline.protocol import identity
 from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.protocol.recover import prepares
-from beadline.run import checks, failures
+from beadline.run import failures
 from beadline.run.analyze import check_start
 from beadline.run.batch_size import BatchSize
 from beadline.run.checkpoint import LOG_FOLDER, SparkProgress
@@ -41,12 +44,12 @@ from beadline.run.positions import Positions
 from beadline.run.settings import Settings
 from beadline.run.source_files import PlannedFiles
 from beadline.run.source_topics import SourceTopics
+from beadline.run.spark_query import SparkQuery, is_conflict, start_settings
 from beadline.sink import Guarantee
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
 STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
-_starting = threading.Lock()
 _NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
@@ -71,16 +74,16 @@ class Query:
         self._interrupted = False
         self._stopping = False
         self._settled = False
-        self._query: StreamingQuery | None = None
+        self._started: SparkQuery | None = None
         self._context: SparkContext | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
         self._later.daemon = True
 
     def __repr__(self) -> str:
         """Which query it is, which start of it, and how it is."""
-        if self._query is None:
+        if self._started is None:
             state = "not started"
-        elif self._query.isActive:
+        elif self.isActive:
             state = "running"
         else:
             failure = self.exception()
@@ -101,8 +104,8 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether Spark is still running it."""
-        return self._spark.isActive
+        """Whether Spark is still running it, or about to again."""
+        return not self._beneath.ended.is_set()
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
@@ -122,7 +125,7 @@ class Query:
     def exception(self) -> BaseException | None:
         """Return what ended the query: Beadline's error where there is one."""
         if self._error is None:
-            return None if self._stopping else self._spark_failure()
+            return None if self._stopping or self.isActive else self._spark_failure()
         # A job that stop() cancelled is no failure; what the protocol had to say still is.
         cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
             self._error, BeadlineError
@@ -132,24 +135,38 @@ class Query:
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
         with self._telling():
-            if self._spark.awaitTermination(timeout) is False:  # type: ignore[arg-type]
+            if not self._beneath.ended.wait(timeout):
                 return False
+            if self._beneath.failed is not None:
+                raise self._beneath.failed
+            if isinstance(self._error, Fenced):
+                raise self._error
         self._settle()
         self._close()
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until everything that is there now shows in every sink; for tests."""
-        with self._telling():
-            self._spark.processAllAvailable()
+        while True:
+            spark = self._spark
+            with self._telling():
+                try:
+                    spark.processAllAvailable()
+                    if isinstance(self._error, Fenced):
+                        raise self._error
+                except StreamingQueryException:
+                    if not self._started_again(spark):
+                        raise
+                    continue
+            return
 
     def stop(self) -> None:
         """End the query: an undecided epoch is aborted, a decided one is finished."""
         try:
-            if self._error is None and not self._spark.isActive:
+            if self._error is None and not self.isActive:
                 self._error = self._spark_failure()  # not to be hidden by this stop
             self._stopping = True
-            self._spark.stop()
+            self._beneath.stop()
             self._settle()
         except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
             self._gone(error)
@@ -159,9 +176,19 @@ class Query:
     # -- how it runs
 
     @property
+    def _beneath(self) -> SparkQuery:
+        assert self._started is not None, "the query has not started"
+        return self._started
+
+    @property
     def _spark(self) -> StreamingQuery:
-        assert self._query is not None, "the query has not started"
-        return self._query
+        return self._beneath.query
+
+    def _started_again(self, spark: StreamingQuery) -> bool:
+        """Wait for what becomes of a Spark query that has failed."""
+        while self.isActive and self._spark is spark:
+            self._beneath.ended.wait(0.01)
+        return self.isActive
 
     def _spark_failure(self) -> BaseException | None:
         """What Spark itself failed over."""
@@ -178,7 +205,7 @@ class Query:
         try:
             yield
         except Exception as error:  # noqa: BLE001 (raised on in any case)
-            if not isinstance(error, StreamingQueryException):
+            if not isinstance(error, StreamingQueryException | BeadlineError):
                 self._gone(error)
             failure = self.exception()
             if failure is not None:
@@ -207,9 +234,69 @@ class Query:
         decision = self._coordinator.log.state.decision
         recorded = decision.settings if decision and self._coordinator.lost else {}
         self._engine.partitioning.pin(session, recorded)
-        with _not_adaptive(session):
-            self._query = self._engine.query = writer.foreachBatch(self._epoch).start()
+        self._started = SparkQuery(
+            writer.foreachBatch(self._epoch),
+            session,
+            start_settings(stream.frame, self._coordinator.checkpoint),
+            self._judge,
+            self._is_fenced,
+            self._engine.use,
+        )
+        self._started.start()
         self._later.start()
+
+    def _judge(self, error: BaseException, again: bool) -> None:
+        """Raise what the end of Spark's query means; return if Spark is to be started again."""
+        ours = self._error
+        if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
+            raise error
+        fenced = self._fenced_instead(ours or error)
+        if isinstance(fenced, Fenced):
+            self._error = fenced
+            raise fenced
+        if not (again and (ours is not None or is_conflict(error))):
+            if ours is None and not isinstance(error, StreamingQueryException):
+                self._error = error  # of a restart: Spark's last query does not know it
+            raise error
+        try:
+            # Spark will read its checkpoint again, in which somebody else has written.
+            identity.check_progress(self._coordinator.log.state, self._engine.progress)
+        except BeadlineError as refused:
+            self._error = refused
+            raise
+        self._engine.planned.look()
+        self._coordinator.losers = True  # of an epoch that was prepared and not decided
+        self._error = None
+        self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+
+    def _is_fenced(self) -> bool:
+        """Whether a newer start has taken over while Spark had nothing to do.
+
+        In an epoch the protocol looks by itself, and has something to say about what it was doing.
+        """
+        if self._stopping or not self._coordinator.running.acquire(blocking=False):
+            return False
+        try:
+            found = self._fenced_instead(RuntimeError("idle"))
+        finally:
+            self._coordinator.running.release()
+        if isinstance(found, Fenced) and self._error is None:
+            self._error = found
+            return True
+        return False
+
+    def _fenced_instead(self, error: BaseException) -> BaseException:
+        """Whatever ended the query: where a newer start has taken over, that is the reason."""
+        if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
+            return error
+        try:
+            self._coordinator.log.check_newest()
+        except Fenced as fenced:
+            fenced.__cause__ = error
+            return fenced
+        except Exception:  # noqa: BLE001 (the log cannot be read: the first error says more)
+            return error
+        return error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
@@ -218,10 +305,11 @@ class Query:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
             self._engine.partitioning.unpin(frame.sparkSession)
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
-            self._error = error
-            self._in_epoch(error, number)
             self._interrupted = self._stopping
-            if not self._stopping:  # stop() has something to settle first
+            self._error = error = error if self._stopping else self._fenced_instead(error)
+            self._in_epoch(error, number)
+            # stop() has something to settle first, and so has a Spark that is started again.
+            if not (self._stopping or isinstance(error, PlannedByAnother)):
                 # Where losers are left, a sweep has failed: it would only fail again.
                 swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
                 if swept and self._holds_up:
@@ -230,6 +318,8 @@ class Query:
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
+        else:
+            self._beneath.carried_through()
         finally:
             self._patience.ended()
 
@@ -249,7 +339,7 @@ class Query:
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
-        if self._query is None or not self._query.isActive:
+        if self._started is None or not self.isActive:
             return
         try:
             self._coordinator.sweep_later()
@@ -351,20 +441,3 @@ def _open_log(checkpoint: str, keep: int) -> DecisionLog:
             "folder that this user may write to. Nothing was written."
         ) from error
     return DecisionLog(store, keep)
-
-
-@contextmanager
-def _not_adaptive(session: SparkSession) -> Iterator[None]:
-    """Start a query without what would break it: Spark clones the session's settings at start.
-
-    With adaptive execution a replay could cut an epoch into other parts (rule 8).
-    """
-    with _starting:
-        before = {key: str(session.conf.get(key, "true")) for key in checks.switched_off(session)}
-        try:
-            for key in before:
-                session.conf.set(key, "false")
-            yield
-        finally:
-            for key, value in before.items():
-                session.conf.set(key, value)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from beadline.errors import JarsUnavailable
 from beadline.run.jars import PACKAGES, require_connector, with_connectors
 from beadline.run.java import require_java
+from beadline.run.quiet import jvm_options
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -27,6 +28,8 @@ Setting = str | int | float | bool
 # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
 MASTER = "local[*,4]"
 _ONE_ATTEMPT = "local[*]"  # Spark's own, when nobody says anything; the JVM tells it as if set
+LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
+NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
 DEFAULTS = {
     "spark.master": MASTER,
     # A replay must cut an epoch into the same parts, and adaptive plans may cut it anew.
@@ -35,7 +38,7 @@ DEFAULTS = {
     # A scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    LOCAL_FILES: NO_CHECKSUMS,
 }
 # Python workers talk to Spark over a Unix socket: on TCP every task waits for delayed acks, which
 # made an epoch of 8 parts three times as long. But the socket's path must be short, and Spark
@@ -93,7 +96,23 @@ def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSessio
     except BaseException:
         spark.stop()
         raise
+    _write_no_checksums(spark)
     return spark
+
+
+def _write_no_checksums(spark: SparkSession) -> None:
+    """The same for Hadoop's other interface to local files, which has no setting for it.
+
+    Checksums that are there are still compared, and those of a file that is replaced are removed:
+    with `fs.file.impl` set to `RawLocalFileSystem` they would stay, and be wrong.
+    """
+    if spark.sparkContext.getConf().get(LOCAL_FILES) != NO_CHECKSUMS:
+        return
+    jvm: Any = spark.sparkContext._jvm
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), conf).setWriteChecksum(
+        False
+    )
 
 
 def _jvm_runs() -> bool:
@@ -130,7 +149,12 @@ def _settings(asked: dict[str, str]) -> SparkConf:
     explicit = SparkConf(loadDefaults=False).setAll(list(asked.items()))
     # Only the JVM has read `spark-submit`'s arguments and `spark-defaults.conf`, and its memory is
     # settled at its start: start it with what was asked for, then look.
-    SparkContext._ensure_initialized(conf=explicit)
+    if not _jvm_runs():
+        from pyspark.java_gateway import launch_gateway
+
+        with jvm_options() as options:
+            gateway = launch_gateway(explicit, options)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
     settings = SparkConf().setAll(list(asked.items()))
     if "spark.master" not in asked and settings.get("spark.master") == _ONE_ATTEMPT:
         settings.setMaster(MASTER)

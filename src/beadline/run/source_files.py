@@ -31,7 +31,12 @@ class PlannedFiles:
         self._checkpoint = checkpoint
         self._folders = folders
         self._files = open_files(checkpoint)
-        names = self._files.names(join(checkpoint, "offsets"))
+        self._planned = -1
+        self.look()
+
+    def look(self) -> None:
+        """Take note of what is planned by now, before Spark plans more."""
+        names = self._files.names(join(self._checkpoint, "offsets"))
         self._planned = max((int(name) for name in names if name.isdigit()), default=-1)
 
     def check(self, epoch: int) -> None:

@@ -1,0 +1,36 @@
+"""A driver to which no rows come learns of a newer start all the same, and ends as fenced."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from beadline import exactly_once
+from beadline.decisions import DecisionLog, FileStore
+from beadline.errors import Fenced
+from beadline.files import join, open_files
+from beadline.run.checkpoint import LOG_FOLDER
+from beadline.sinks import FileSink
+
+
+def test_an_idle_driver_ends_when_a_newer_one_has_claimed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    frame = spark.readStream.schema("id long").json(str(tmp_path / "in"))
+    stream = exactly_once(frame, "idle").to(FileSink(str(tmp_path / "out")))
+    query = stream.start(str(tmp_path / "checkpoint"))
+    checkpoint = (tmp_path / "checkpoint").as_uri().replace("file://", "file:")
+    log = DecisionLog(FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER)))
+    before = log.open().claim
+    assert before is not None
+    log.append(replace(before, nonce=uuid.uuid4().hex, generation=before.generation + 1))
+    with pytest.raises(Fenced, match="newer"):
+        query.awaitTermination(60)
+    assert not query.isActive
+    assert isinstance(query.exception(), Fenced)
+    query.stop()
