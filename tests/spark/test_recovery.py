@@ -169,7 +169,13 @@ def test_stop_at_every_crash_point(spark: SparkSession, tmp_path: Path, point: s
 
 def test_every_driver_side_point_is_tried_here_or_by_the_kill_tests() -> None:
     elsewhere = {"prepare.part", "prepare.acked", "prepare.between", "staging.written"}
-    elsewhere |= {"files.renaming", "files.renamed", "recover.before", "recover.after"}
+    elsewhere |= {
+        "files.written",
+        "files.renaming",
+        "files.renamed",
+        "recover.before",
+        "recover.after",
+    }
     assert set(POINTS) == {*EVERY_EPOCH, *AT_START, "epoch.again", *elsewhere}
 
 

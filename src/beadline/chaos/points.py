@@ -48,6 +48,7 @@ POINTS: dict[str, str] = {
     "commit.after": "every sink shows the epoch",
     "epoch.return": "about to tell Spark that the epoch is done",
     "staging.written": "a staged part is written but has no final name",
+    "files.written": "Spark has written the files of the epoch; the disk may not have them",
     "files.renaming": "some files of the epoch are finished, others pending",
     "files.renamed": "all files of the epoch are finished; the marker is not written",
     "ledger.before": "rows and ledger row are in an open transaction",

@@ -190,6 +190,7 @@ class FileSink(FrameSink[PendingFiles]):
         if not rows:
             files.delete(folder)
             return None
+        reach("files.written")
         paths = sorted(file.path for file in found)
         files.sync_files(folder, paths)
         each(files.sync_folder, [join(folder, name) for name in ancestors(paths)])
