@@ -31,6 +31,7 @@ def test_spark_of_the_newer_driver_comes_second_and_is_started_again(
     workload = Workload(tmp_path / "run", seed).make()
     workload.add(4)
     logs = tmp_path / "older.log", tmp_path / "newer.log"
+    commits = workload.checkpoint / "commits"
     older = start(workload, logs[0], crash="epoch.return#2", crash_scope="pause")
     newer: subprocess.Popen[bytes] | None = None
     try:
@@ -39,10 +40,14 @@ def test_spark_of_the_newer_driver_comes_second_and_is_started_again(
         pause = {"crash_scope": "pause", "crash_mark": str(tmp_path / "once")}
         newer = start(workload, logs[1], crash="epoch.return#1", **pause)
         wait_until_asleep(newer)
-        os.kill(older.pid, signal.SIGCONT)
-        assert older.wait(TIMEOUT_S) == FENCED, logs[0].read_text()[-2000:]
+        # What the older one's Spark writes next. Were it woken to do so itself, it would as often
+        # learn first that it is fenced.
+        (commits / ".1.tmp").write_bytes((commits / "0").read_bytes())
+        (commits / ".1.tmp").rename(commits / "1")
         os.kill(newer.pid, signal.SIGCONT)
         assert newer.wait(TIMEOUT_S) == 0, logs[1].read_text()[-2000:]
+        os.kill(older.pid, signal.SIGCONT)
+        assert older.wait(TIMEOUT_S) == FENCED, logs[0].read_text()[-2000:]
     finally:
         for driver in (older, newer):
             if driver is not None and driver.poll() is None:

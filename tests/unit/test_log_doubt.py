@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from beadline.chaos.points import hooked
 from beadline.decisions import DecisionLog, MemoryStore, Pointer
 from beadline.decisions.record import encode
 from beadline.errors import CorruptRecord, DecisionUnknown, Fenced
 from beadline.files.base import TEMPORARY
 from beadline.files.local import LocalFiles, local_path
-from tests.unit.logs import decision, on_disk, opened
+from tests.unit.logs import claim, decision, on_disk, opened
 
 SLOTS = 1000
 
@@ -179,3 +180,23 @@ def test_two_processes_race_for_a_thousand_slots(tmp_path: Path) -> None:
     store = on_disk(tmp_path)
     assert store.slots() == list(range(1, SLOTS + 1))
     assert not list((tmp_path / "log").glob(".beadline-tmp-*"))
+
+
+def test_a_claim_that_another_driver_tidies_away_is_written_again(tmp_path: Path) -> None:
+    """Three starts at once: one removes temporary files just as another has written its own."""
+    second, third = DecisionLog(on_disk(tmp_path)), DecisionLog(on_disk(tmp_path))
+    opened(on_disk(tmp_path))
+    second.open()
+    third.open()
+    tidied: list[bool] = []
+
+    def hook(point: str) -> None:
+        if point == "append.written" and not tidied:
+            tidied.append(True)
+            on_disk(tmp_path).tidy()
+
+    record = claim(third)
+    with hooked(hook):
+        assert third.append(record) == Pointer(2, record.nonce)
+    with pytest.raises(Fenced):
+        second.append(claim(second))

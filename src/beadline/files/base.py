@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 TEMPORARY = ".beadline-tmp-"  # how a file begins that has not yet been given its name
+CREATE_TRIES_MAX = 5  # a newer claim removes what others have under temporary names
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)\Z", re.DOTALL)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from beadline.chaos.points import reach
-from beadline.files.base import TEMPORARY, FileSystem, FoundFile, split_uri
+from beadline.files.base import CREATE_TRIES_MAX, TEMPORARY, FileSystem, FoundFile, split_uri
 
 # The client sleeps 400 ms, and then longer, until the NameNode has heard of a closed block; on a
 # small file that is nearly all of its time. And after a NameNode's restart it should ask again
@@ -94,18 +94,24 @@ class HadoopFiles(FileSystem):
     def create_exclusive(self, uri: str, data: bytes) -> bool:
         """Temporary file, synced to disk, renamed without overwrite."""
         folder, _, name = uri.rpartition("/")
-        temporary = f"{folder}/{TEMPORARY}{name}-{uuid.uuid4().hex}"
-        self._create(temporary, data)
-        reach("append.written")
-        try:
-            self._context.rename(self._path(temporary), self._path(uri), self._no_overwrite)
-        except Py4JJavaError as error:
-            if _java_class(error) != _TAKEN:
-                raise
-            self.delete(temporary)
-            return False
-        reach("append.linked")
-        return True
+        tries = 0
+        while True:
+            tries += 1
+            temporary = f"{folder}/{TEMPORARY}{name}-{uuid.uuid4().hex}"
+            self._create(temporary, data)
+            reach("append.written")
+            try:
+                self._context.rename(self._path(temporary), self._path(uri), self._no_overwrite)
+            except Py4JJavaError as error:
+                kind = _java_class(error)
+                if kind == _ABSENT and tries < CREATE_TRIES_MAX:
+                    continue  # somebody else has tidied up
+                if kind != _TAKEN:
+                    raise
+                self.delete(temporary)
+                return False
+            reach("append.linked")
+            return True
 
     def write(self, uri: str, data: bytes) -> None:
         """Write beside it and rename over it."""

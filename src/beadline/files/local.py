@@ -15,7 +15,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from beadline.chaos.points import reach
-from beadline.files.base import TEMPORARY, FileSystem, FoundFile, split_uri
+from beadline.files.base import CREATE_TRIES_MAX, TEMPORARY, FileSystem, FoundFile, split_uri
+
+
+class TemporaryGone(FileNotFoundError):
+    """Somebody else has tidied up: nothing was linked."""
 
 
 def local_path(uri: str) -> str:
@@ -62,6 +66,20 @@ class LocalFiles(FileSystem):
     def create_exclusive(self, uri: str, data: bytes) -> bool:
         """Temporary file, fsync, hard link, fsync of the folder."""
         path = local_path(uri)
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                created = self._link_new(path, data)
+                break
+            except TemporaryGone:
+                if tries == CREATE_TRIES_MAX:
+                    raise
+        if created:
+            sync_path(os.path.dirname(path))
+        return created
+
+    def _link_new(self, path: str, data: bytes) -> bool:
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f"{TEMPORARY}{name}-{uuid.uuid4().hex}")
         try:
@@ -71,11 +89,12 @@ class LocalFiles(FileSystem):
                 os.link(temporary, path)
             except FileExistsError:
                 return False
+            except FileNotFoundError as error:
+                raise TemporaryGone(*error.args) from error
             reach("append.linked")
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
-        sync_path(folder)
         return True
 
     def write(self, uri: str, data: bytes) -> None:
