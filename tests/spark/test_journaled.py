@@ -162,6 +162,6 @@ def test_a_journal_that_cannot_be_written_ends_the_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = started(spark, tmp_path, OnAFullDisk())
-    with pytest.raises(Exception, match=r"could not be written: OSError: .*No space left"):
+    with pytest.raises(Exception, match=r"disk is full.*could not be written: OSError: .*No space"):
         query.awaitTermination(60)
     assert [value for _, value in shown(tmp_path)] == ["first"]

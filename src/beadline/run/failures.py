@@ -31,10 +31,14 @@ _MEANS = (
 
 @dataclass(frozen=True)
 class Known:
-    """A cause that a text shows, and what to say of it; a group of the pattern is told as well."""
+    """A cause that a text shows, and what to say of it; a group of the pattern is told as well.
+
+    With ``in_python``, so is the exception of a Python function that failed over it.
+    """
 
     pattern: str
     says: str
+    in_python: bool = False
 
     def told(self, text: str) -> str | None:
         """Return the sentence, if this is the cause."""
@@ -42,6 +46,7 @@ class Known:
         if found is None:
             return None
         more = next((group for group in found.groups() if group), "").strip()
+        more = (self.in_python and _from_python(text)) or more
         return self.says + (f": {more}" if more else "")
 
 
@@ -50,6 +55,7 @@ KNOWN = (
         r"No space left on device|Disk quota exceeded",
         "a disk is full (No space left on device): make room where the checkpoint, the sink's own "
         "files and spark.local.dir are",
+        in_python=True,  # it names the file
     ),
     Known(
         # Whichever thread notices first: the one that reads from the worker, or writes to it.
