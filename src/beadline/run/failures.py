@@ -31,7 +31,7 @@ _MEANS = (
 
 @dataclass(frozen=True)
 class Known:
-    """A cause that a text shows, and what to say of it; a group of the pattern is told as well.
+    """A cause that a text shows, and what to say of it; groups of the pattern are told as well.
 
     With ``in_python``, so is the exception of a Python function that failed over it.
     """
@@ -45,7 +45,7 @@ class Known:
         found = re.search(self.pattern, text)
         if found is None:
             return None
-        more = next((group for group in found.groups() if group), "").strip()
+        more = ": ".join(group.strip() for group in found.groups() if group)
         more = (self.in_python and _from_python(text)) or more
         return self.says + (f": {more}" if more else "")
 
@@ -69,8 +69,8 @@ KNOWN = (
         "Spark was stopped under the running query (spark.stop()): call query.stop() before it",
     ),
     Known(
-        r"(?s)Some data may have been lost(?:.*?Reason: ([^\n]+))?",
-        "the source no longer has all records of the epoch (Some data may have been lost)",
+        r"(?s)(Some data may have been lost[^;.\n]*)(?:.*?Reason: ([^\n]+))?",
+        "the source no longer has all records of the epoch",
     ),
 )
 _STOPPED = KNOWN[2].says
