@@ -33,7 +33,6 @@ from beadline.protocol.targets import (
     epochs_text,
     is_since,
     previous_epochs,
-    previous_of,
 )
 from beadline.sink import BoundSink, Prepared
 
@@ -282,7 +281,7 @@ class Coordinator:
 
     def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
         """Every sink at once; what comes back is proven lost."""
-        previous = {sink.name: previous_of(self.log.state, sink) for sink in sinks}
+        previous = previous_epochs(self.log.state, sinks, of_newest=True)
         return commit(decision, self.query, sinks, previous, self.helpers)
 
     def sweep_losers(self) -> None:

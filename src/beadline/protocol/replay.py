@@ -51,7 +51,7 @@ def replay(
         parts,
         decision.parts,
         Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
-        previous_epochs(coordinator.log.state, coordinator.sinks, replay=True),
+        previous_epochs(coordinator.log.state, coordinator.sinks, of_newest=True),
         decision.sources,
         decision.kinds,
         replays=decision.replays + 1,

@@ -127,23 +127,17 @@ def is_since(state: LogState, sink: BoundSink, epoch: int) -> bool:
     return known is not None and known.since <= epoch
 
 
-def previous_of(state: LogState, sink: BoundSink) -> int:
-    """Return ``EpochId.previous`` for committing the newest decision to a sink."""
-    known = history_of(state, sink.name, sink.capabilities.target)
-    return -1 if known is None else held_before(state, known)
-
-
 def previous_epochs(
-    state: LogState, sinks: Sequence[BoundSink], replay: bool = False
+    state: LogState, sinks: Sequence[BoundSink], of_newest: bool = False
 ) -> dict[str, int]:
-    """Return, for the next decision, what each sink must hold by then.
+    """Return what each sink must hold when the next epoch is committed to it (rule 25).
 
-    A replay decides the newest epoch again, so that what came before it stays the same.
+    ``of_newest`` asks for the newest decision instead: to commit it, or to replay it.
     """
     found = {}
     for sink in sinks:
         known = history_of(state, sink.name, sink.capabilities.target)
-        epoch = -1 if known is None else (held_before if replay else held)(state, known)
+        epoch = -1 if known is None else (held_before if of_newest else held)(state, known)
         if epoch >= 0:
             found[sink.name] = epoch
     return found
