@@ -16,6 +16,7 @@ from beadline.protocol.engine import Acks, Ticket
 from beadline.run.checkpoint import SparkProgress
 from beadline.run.checks import to_arrow
 from beadline.run.engine import Engine, SparkBatch
+from beadline.run.sharing import whole_rows_first
 from beadline.run.source_files import PlannedFiles
 from beadline.sink import BoundSink
 from beadline.sinks import FileSink, SqliteSink
@@ -117,3 +118,17 @@ def test_the_checksum_knows_nothing_of_tags(
         found.append([(part.rows, part.checksum) for part in acks.prepared])
     assert found[0] == found[1]
     assert None not in [checksum for _, checksum in found[0]]
+
+
+def test_sinks_that_read_every_row_are_prepared_first_and_dead_letters_stay_behind(
+    frame: DataFrame, tmp_path: Path
+) -> None:
+    names = {"some": "some-refused", "arrow": "arrow-refused", "none": "", "column": ""}
+    order: list[BoundSink] = []
+    for name, letters in names.items():
+        one = bound(SqliteSink(tmp_path / f"{name}.db", "t"), name, frame)
+        order.append(replace(one, dead_letter=letters))
+        if letters:
+            order.append(bound(SqliteSink(tmp_path / f"{letters}.db", "t"), letters, frame))
+    found = [sink.name for sink in whole_rows_first(order, ROWS)]
+    assert found == ["arrow", "arrow-refused", "column", "some", "some-refused", "none"]

@@ -42,6 +42,7 @@ from beadline.run.patience import Patience
 from beadline.run.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
 from beadline.run.positions import Positions
 from beadline.run.settings import Settings
+from beadline.run.sharing import whole_rows_first
 from beadline.run.source_files import PlannedFiles
 from beadline.run.source_topics import SourceTopics
 from beadline.run.spark_query import SparkQuery, is_conflict, start_settings
@@ -391,9 +392,8 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     positions = Positions(source_options(stream.frame), checkpoint)
     patience = Patience()
     listener = patience.listening(positions.listening(listener or ignore))
-    coordinator = kind(
-        stream.name, checkpoint, checked.sinks, log, engine.progress, threads, listener
-    )
+    sinks = whole_rows_first(checked.sinks, engine.rows)
+    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
     query = Query(coordinator, engine, threads, positions, patience)
     threads.stopping = lambda: query._stopping
     try:

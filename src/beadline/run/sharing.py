@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
+    from beadline.sink import BoundSink
 
 TAG = "__beadline_tag"
 Tags = dict[int, int]  # by the number of the part
@@ -90,6 +93,17 @@ class Shared:
         rows = self.frame.where(F.col(TAG).isNotNull()).select(TAG)
         self._kept = _by_part(rows._jdf.collectAsList().toString())
         return self._kept
+
+
+def whole_rows_first(sinks: Iterable[BoundSink], own: Container[str]) -> list[BoundSink]:
+    """Order sinks so that one that reads every row is prepared before those with a ``rows=``.
+
+    It shows the tags of all parts by its acks, so that nobody has to ask for them in a job more.
+    A dead letter sink stays behind the one that it serves.
+    """
+    sinks = list(sinks)
+    owners = {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
+    return sorted(sinks, key=lambda sink: owners.get(sink.name, sink.name) in own)
 
 
 def tags_in(execution: Any) -> Tags:
