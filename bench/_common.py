@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from beadline.run.session import session
+from beadline.environment.session import session
 
 
 def quiet_session(connectors: tuple[str, ...] = (), **conf: str) -> SparkSession:

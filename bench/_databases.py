@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import exactly_once
-from beadline.run.maven import Bundle, jars
+from beadline.environment.maven import Bundle, jars
 from beadline.sink import AnySink
 from bench._common import quiet_session
 

@@ -186,9 +186,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Python workers unpickle functions of the test modules by name.
     path = (str(TESTS.parent), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    from beadline.environment.jars import spark_jars
+    from beadline.environment.session import session
     from beadline.errors import JarsUnavailable
-    from beadline.run.jars import spark_jars
-    from beadline.run.session import session
 
     connectors: tuple[str, ...] = ("kafka",)  # one session for all, so it has what any test needs
     try:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
 from beadline.ids import check_name
+from beadline.names import name_from
 from beadline.sink import AnySink, FrameSink, Guarantee, Sink
-from beadline.sinks._names import name_from
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from beadline.guarantee import Report
     from beadline.observe import Listener
-    from beadline.run.engine import Rows
-    from beadline.run.query import Query
+    from beadline.spark.engine import Rows
+    from beadline.spark.query import Query
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Stream:
         Asks every sink's server what it can keep, and writes nothing. ``restart_s`` is the longest
         restart to plan for (600 seconds unless given). ``print(stream.guarantee())`` is for people.
         """
-        from beadline.run.analyze import analyze
+        from beadline.spark.analyze import analyze
 
         return analyze(self, restart_s)
 
@@ -118,8 +118,8 @@ class Stream:
         that a decided epoch holds for a sink that is gone, or that a sink has lost since. ``keep``
         is how many records of the log are retained. ``listener`` is told every step of every epoch.
         """
-        from beadline.run.query import start
-        from beadline.run.settings import Settings
+        from beadline.spark.query import start
+        from beadline.spark.settings import Settings
 
         drop = (drop,) if isinstance(drop, str) else drop
         if every is not None and available_now:

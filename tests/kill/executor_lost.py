@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import exactly_once
-from beadline.chaos.points import hooked
+from beadline.environment.session import session
 from beadline.errors import BeadlineError
-from beadline.run.session import session
+from beadline.points import hooked
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import read, run, write_input
 

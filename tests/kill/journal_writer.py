@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from beadline.sources._journal import Journal
+from beadline.sources.journal.log import Journal
 
 SEGMENT_BYTES = 100  # a few values
 AT_ONCE = 2

@@ -21,8 +21,8 @@ from typing import Any
 import pyspark
 
 from beadline import exactly_once
+from beadline.environment.session import session
 from beadline.ids import QueryId
-from beadline.run.session import session
 from beadline.sink import Capabilities, Part
 from beadline.sinks import SqliteSink
 from beadline.testing.servers.java import java_command

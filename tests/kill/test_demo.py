@@ -74,7 +74,7 @@ def test_the_naive_demo_shows_duplicates() -> None:
 
 
 def test_without_java_the_demo_says_what_doctor_says(tmp_path: Path) -> None:
-    from beadline.run.java import FIX
+    from beadline.environment.java import FIX
 
     done = demo(JAVA_HOME=str(tmp_path))
     assert done.returncode == 1

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.points import JOURNAL_POINTS
-from beadline.sources._journal import Journal, read, segments
+from beadline.points import JOURNAL_POINTS
+from beadline.sources.journal.log import Journal, read, segments
 from tests.kill.journal_writer import AT_ONCE
 
 VALUES = 40

@@ -14,9 +14,9 @@ import pytest
 
 from beadline.chaos import plan
 from beadline.chaos.plan import Kill
-from beadline.chaos.points import POINTS
 from beadline.chaos.supervise import Run, RunFailed, replay, run_chain
 from beadline.chaos.workload import Workload
+from beadline.points import POINTS
 
 MOMENTS = 3
 MOMENTS_LONG = 40

@@ -6,7 +6,7 @@ import pytest
 
 from beadline.chaos import plan
 from beadline.chaos.plan import Kill
-from beadline.chaos.points import KAFKA_POINTS, POINTS
+from beadline.points import KAFKA_POINTS, POINTS
 from tests.kill import test_kafka_kill_points as kafka_points
 from tests.kill import test_kafka_random_kills as random_kills
 from tests.kill.test_kafka_network import BURNT

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from beadline.chaos.points import hooked
 from beadline.errors import Fenced
+from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import (
     Crash,

@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from beadline.chaos.points import reach
 from beadline.decisions import Claim, Decision, DecisionLog, LogState, Pointer, Record
 from beadline.decisions.record import encode
 from beadline.errors import Fenced, LogProblem
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.protocol import identity
 from beadline.protocol.commit import Lost
 from beadline.protocol.coordinator import Coordinator, now_ms

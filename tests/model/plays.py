@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import accumulate
 
-from beadline.chaos.points import hooked
 from beadline.errors import BeadlineError, DecisionUnknown, NotDeterministic
+from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Batch
 from beadline.protocol.publish import Publisher

@@ -12,8 +12,8 @@ from functools import partial
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import NotDeterministic
+from beadline.points import hooked
 from beadline.protocol.publish import Publisher
 from beadline.testing import model_server
 from beadline.testing.model import Crash, ModelWorld, Setting, drive

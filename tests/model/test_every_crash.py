@@ -16,9 +16,9 @@ from functools import partial
 
 import pytest
 
-from beadline.chaos.points import POINTS, hooked
 from beadline.errors import PrepareFailed
 from beadline.ids import EpochId
+from beadline.points import POINTS, hooked
 from beadline.protocol import commit as committing
 from beadline.protocol.publish import Publisher
 from beadline.sink import CommitResult, Outcome, Prepared

@@ -15,7 +15,6 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from beadline.chaos.points import hooked
 from beadline.decisions import DecisionLog
 from beadline.errors import (
     BadSetting,
@@ -24,6 +23,7 @@ from beadline.errors import (
     TargetRestored,
     WrongCheckpoint,
 )
+from beadline.points import hooked
 from beadline.testing.model import ModelServer, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import LEDGER, PARTS
 from beadline.testing.model_world import NAME

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.decisions import DecisionLog, LogState
 from beadline.errors import LogProblem, WrongCheckpoint
 from beadline.ids import EpochId, QueryId
+from beadline.points import hooked
 from beadline.protocol import identity, publish, recover, replay
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import PrepareFailed
+from beadline.points import hooked
 from beadline.protocol import prepare
 from beadline.testing.model import ModelWorld, Setting, drive
 from beadline.testing.model_server import LEDGER, PARTS

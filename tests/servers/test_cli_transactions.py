@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from beadline.run import extras
+from beadline import extras
 from beadline.sinks.kafka.markers import Reader
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import SINK, Doubt, take

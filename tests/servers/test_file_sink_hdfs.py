@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import BadSink
 from beadline.files import open_files
+from beadline.points import hooked
 from beadline.sink import Outcome, Seen
 from beadline.sinks import FileSink
 from tests.spark.test_file_sink import QUERY, Crash, epoch, frame_of, outcome, part, prepared

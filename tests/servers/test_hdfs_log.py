@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.chaos.points import hooked
 from beadline.decisions import Claim, DecisionLog, FileStore
 from beadline.errors import Fenced, WrongCheckpoint
 from beadline.files import join, open_files
 from beadline.ids import QueryId
+from beadline.points import hooked
 from beadline.sinks import FileSink
 from beadline.testing.servers.hdfs import HdfsCluster
 from tests.spark.jobs import die_at, read, write_input

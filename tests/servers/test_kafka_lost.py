@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import Stream, exactly_once, sources
-from beadline.chaos.points import hooked
 from beadline.errors import NotDeterministic, PartLost
 from beadline.observe import Event
+from beadline.points import hooked
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.transactions import OPEN_STATES, Described, connect

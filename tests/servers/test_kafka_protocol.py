@@ -18,16 +18,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import sources
-from beadline.chaos.points import hooked
 from beadline.errors import PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.observe import Event
-from beadline.run import batch_size
+from beadline.points import hooked
 from beadline.sink import CommitResult, Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka import KafkaPart
 from beadline.sinks.kafka.control import create_topic
 from beadline.sinks.kafka.producers import pool
+from beadline.spark import batch_size
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from tests.servers.kafka_job import PARTS, Job

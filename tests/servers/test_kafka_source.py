@@ -18,11 +18,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once, sources
+from beadline.environment.jars import require_connector
 from beadline.errors import JarsUnavailable, PrepareFailed
 from beadline.observe import Event
-from beadline.run.jars import require_connector
-from beadline.run.query import Query
 from beadline.sinks import MemorySink
+from beadline.spark.query import Query
 from beadline.testing.servers import KafkaCluster, kafka
 from tests.conftest import needs_server
 from tests.spark.jobs import run_and_die

@@ -11,9 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from beadline import sources
+from beadline.environment import jars
+from beadline.environment.session import session
 from beadline.errors import BadQuery, BadSetting, JarsUnavailable, UsageError
-from beadline.run import jars
-from beadline.run.session import session
 from tests.servers.test_kafka_source import LOGIN, connector, stream
 
 __all__ = ["connector"]  # a fixture of every test here too

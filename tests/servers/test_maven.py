@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beadline.run.maven import Bundle
+from beadline.environment.maven import Bundle
 from beadline.testing.servers import ServerUnavailable, maven
 
 BUNDLE = Bundle("sample-1", ("org.example:sample:1", "org.example:other:2"), without=("bad-*.jar",))

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import CommitFailed, PrepareFailed
+from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.sinks.mysql import chunks
 from beadline.sinks.mysql.connection import Connection

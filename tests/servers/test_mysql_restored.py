@@ -14,8 +14,8 @@ import pytest
 from beadline.errors import CommitFailed, PrepareFailed, TargetRestored
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import MySqlSink
-from beadline.sinks._ledger import LEDGER
 from beadline.sinks.mysql.xa import MARKS
+from beadline.sinks.shared.ledger import LEDGER
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
 

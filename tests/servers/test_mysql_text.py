@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from beadline.run.refusals import Refusals
 from beadline.sink import Part, Prepared
 from beadline.sinks.mysql.loading import Loader
+from beadline.spark.refusals import Refusals
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
 

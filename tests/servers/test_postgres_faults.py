@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import PrepareFailed
+from beadline.points import hooked
 from beadline.sink import Outcome, Part
 from beadline.sinks.postgres import rows as kept_rows
 from beadline.testing.servers import PostgresServer, postgres

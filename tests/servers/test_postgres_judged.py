@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import PrepareFailed, RowsRefused
-from beadline.run.refusals import Refusals
 from beadline.sink import Outcome, Part
 from beadline.sinks.postgres import copying
 from beadline.sinks.postgres import rows as kept_rows
+from beadline.spark.refusals import Refusals
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders, database, part_id
 

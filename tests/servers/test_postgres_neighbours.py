@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import BadSink, CommitFailed
+from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import PostgresSink
 from beadline.sinks.postgres.names import quoted

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.chaos.points import hooked
 from beadline.errors import CheckpointProblem, TargetRestored, WrongCheckpoint
 from beadline.ids import PartId
+from beadline.points import hooked
 from beadline.sink import Part
 from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import CommitFailed, PrepareFailed, WrongCheckpoint
+from beadline.points import hooked
 from beadline.sink import Outcome, Part
 from beadline.sinks.redis import chunks, client
 from beadline.testing.servers import RedisServer, redis

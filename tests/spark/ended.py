@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from beadline import exactly_once
-from beadline.run.session import session
+from beadline.environment.session import session
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import read, table, write_input
 

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.chaos.points import hooked
+from beadline.points import hooked
 from beadline.sinks import SqliteSink
 
 SCHEMA = "id long, k string, v long"

@@ -12,8 +12,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import exactly_once
+from beadline.environment.session import session
 from beadline.errors import BeadlineError
-from beadline.run.session import session
 from tests.spark.expiring import ExpiringSink
 from tests.spark.jobs import SCHEMA, run, run_and_die
 

@@ -20,14 +20,14 @@ from pyspark.util import PythonEvalType
 
 from beadline import exactly_once
 from beadline.errors import BeadlineError
-from beadline.run import arrow_rdd
-from beadline.run.acks import ACK_TYPE, Ack, collect
-from beadline.run.arrow_rdd import ArrowTask, executed_plan, plan_of_epoch, usable
-from beadline.run.batch_size import ROWS
-from beadline.run.checks import to_arrow
-from beadline.run.checksum import ORDERED
-from beadline.run.plan import runs_python
-from beadline.run.tasks import Counted
+from beadline.spark import arrow_rdd
+from beadline.spark.acks import ACK_TYPE, Ack, collect
+from beadline.spark.arrow_rdd import ArrowTask, executed_plan, plan_of_epoch, usable
+from beadline.spark.batch_size import ROWS
+from beadline.spark.checks import to_arrow
+from beadline.spark.checksum import ORDERED
+from beadline.spark.plan import runs_python
+from beadline.spark.tasks import Counted
 from tests.spark.expiring import ExpiringSink
 from tests.spark.jobs import read, rows_sink, run, run_and_die, sqlite_job, table, write_input
 
@@ -180,7 +180,7 @@ def test_a_plan_of_another_epoch_is_not_taken(
 def test_a_spark_that_does_not_tell_its_plan_is_asked_for_the_frame(
     spark: SparkSession, tmp_path: Path, epochs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beadline.run.engine.plan_of_epoch", lambda *_: None)
+    monkeypatch.setattr("beadline.spark.engine.plan_of_epoch", lambda *_: None)
     ids = write_input(tmp_path / "in", 3, rows=100)
     run(sqlite_job(spark, tmp_path), tmp_path)
     assert table(tmp_path) == ids

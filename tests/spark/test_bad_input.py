@@ -21,8 +21,8 @@ from beadline.errors import (
     GuaranteeRefused,
     WrongCheckpoint,
 )
-from beadline.run.checks import ADAPTIVE_STREAMING, LOSSY_SETTINGS
 from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
+from beadline.spark.checks import ADAPTIVE_STREAMING, LOSSY_SETTINGS
 from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
 
 

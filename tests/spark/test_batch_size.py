@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from beadline.run.acks import Ack
-from beadline.run.batch_size import BYTES, ROWS, BatchSize
+from beadline.spark.acks import Ack
+from beadline.spark.batch_size import BYTES, ROWS, BatchSize
 
 UNCOUNTED = 2**31 - 1
 DEFAULT = 64 << 20
@@ -109,7 +109,7 @@ def test_what_the_user_has_set_is_left_alone(session: SparkSession, limit: str) 
 def test_a_limit_that_spark_does_not_know_is_left_alone(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beadline.run.batch_size.BYTES", "spark.sql.no.such.setting")
+    monkeypatch.setattr("beadline.spark.batch_size.BYTES", "spark.sql.no.such.setting")
     learn(BatchSize(), session, ack(100))
     assert session.conf.get("spark.sql.no.such.setting", None) is None
 

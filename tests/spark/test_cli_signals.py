@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline.cli.run import Stop
-from beadline.run.jobs import build_stream, load_job, open_job
+from beadline.jobs.loading import build_stream, load_job, open_job
 from tests.spark.jobs import write_input
 from tests.spark.test_cli_run import ids, job_file, objects
 

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from beadline import exactly_once
 from beadline.errors import PrepareFailed
 from beadline.observe import Event
-from beadline.run.checks import COLUMNAR_INPUT
-from beadline.run.spark_conf import told
 from beadline.sinks import SqliteSink
+from beadline.spark.checks import COLUMNAR_INPUT
+from beadline.spark.conf import told
 from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
 
 ROOT = Path(__file__).parents[2]

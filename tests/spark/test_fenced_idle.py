@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from beadline import exactly_once
 from beadline.decisions import DecisionLog, FileStore
+from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import Fenced
 from beadline.files import join, open_files
-from beadline.run.checkpoint import LOG_FOLDER
 from beadline.sinks import FileSink
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import hooked
 from beadline.sink import CommitResult, Outcome, Part, Prepared, Seen
 from beadline.sinks import FileSink
-from beadline.sinks.files import PendingFiles
+from beadline.sinks.files.sink import PendingFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import WrongCheckpoint
 from beadline.ids import PartId
+from beadline.points import hooked
 from beadline.sink import Outcome, Part, Seen
 from beadline.sinks import FileSink
 from tests.spark.test_file_sink import (

@@ -17,10 +17,10 @@ import pytest
 
 from beadline.errors import BadSetting, RowsRefused
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.run.checks import to_arrow
 from beadline.sink import Part, Prepared
 from beadline.sinks import FileSink
-from beadline.sinks import _file_rows as file_rows
+from beadline.sinks.files import rows as file_rows
+from beadline.spark.checks import to_arrow
 from tests.spark.random_rows import TEXTS, random_frame
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from pyspark.sql.functions import udf
 from beadline import Stream, at_least_once, exactly_once, sources
 from beadline.errors import GuaranteeRefused
 from beadline.guarantee import Kind
-from beadline.run.facts import expressions
-from beadline.run.facts import sources as seen_in
-from beadline.run.plan import is_narrow, is_stateful, source_options
 from beadline.sink import Guarantee
 from beadline.sinks import ConsoleSink, SqliteSink
+from beadline.spark.facts import expressions
+from beadline.spark.facts import sources as seen_in
+from beadline.spark.plan import is_narrow, is_stateful, source_options
 from tests.spark.jobs import read, rows_sink, sqlite_job, write_input
 from tests.spark.test_cli_run import GOOD, HEAD, Run, job_file, run
 

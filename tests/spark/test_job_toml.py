@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from beadline.chaos.points import hooked
+from beadline.points import hooked
 from tests.spark.jobs import write_input
 from tests.spark.test_cli_run import Run, ids, objects, run
 

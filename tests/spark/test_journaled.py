@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from beadline import exactly_once, sources
 from beadline.chaos.matrix.lines import LineServer
 from beadline.errors import BadSetting
-from beadline.run.query import Query
 from beadline.sink import Guarantee
 from beadline.sinks import SqliteSink
 from beadline.sources import Receiver, SocketReceiver
-from beadline.sources._journal import Journal, read, segments
+from beadline.sources.journal.log import Journal, read, segments
+from beadline.spark.query import Query
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-from beadline.run.session import session
+from beadline.environment.session import session
 spark = session("noise", (), **{"spark.master": "local[1]"})
 spark.sparkContext._jvm.java.lang.System.err.print("half a line, ")
 spark.sparkContext._jvm.java.lang.System.err.println("and the rest")

@@ -12,8 +12,8 @@ from beadline import Stream, exactly_once
 from beadline.decisions import Decision, DecisionLog, FileStore
 from beadline.errors import NotDeterministic
 from beadline.files import open_files
-from beadline.run.partitioning import CORES, LEAVES, Partitioning
-from beadline.run.spark_conf import is_set
+from beadline.spark.conf import is_set
+from beadline.spark.partitioning import CORES, LEAVES, Partitioning
 from tests.spark.expiring import ExpiringSink
 from tests.spark.jobs import SCHEMA, run, run_and_die, write_input
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import exactly_once
 from beadline.cli._watch import _as_lines
 from beadline.observe import Event
-from beadline.run import patience
+from beadline.spark import patience
 from tests.spark.jobs import read, rows_sink, run, write_input
 
 SLOW_S = 1.5

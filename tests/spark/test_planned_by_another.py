@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import exactly_once
-from beadline.chaos.points import hooked
 from beadline.observe import Event
+from beadline.points import hooked
 from beadline.sinks import FileSink
 
 

@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from beadline import Stream, at_least_once, exactly_once
-from beadline.chaos.points import POINTS, hooked
 from beadline.errors import CheckpointProblem, WrongCheckpoint
 from beadline.observe import Event
+from beadline.points import POINTS, hooked
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import (
     read,

@@ -11,7 +11,7 @@ from beadline import exactly_once
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
 from beadline.sinks import FileSink, SqliteSink
-from beadline.sinks.files import PendingFiles
+from beadline.sinks.files.sink import PendingFiles
 from tests.spark import jobs
 from tests.spark.test_file_sink import files_in
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import Stream, at_least_once, exactly_once
-from beadline.chaos.points import POINTS
 from beadline.errors import PrepareFailed, UsageError
+from beadline.points import POINTS
 from beadline.protocol.commit import Threads
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing import CRASH, run_epochs

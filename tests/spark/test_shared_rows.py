@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 
 from beadline.ids import QueryId
 from beadline.protocol.engine import Acks, Ticket
-from beadline.run.checkpoint import SparkProgress
-from beadline.run.checks import to_arrow
-from beadline.run.engine import Engine, SparkBatch
-from beadline.run.sharing import whole_rows_first
-from beadline.run.source_files import PlannedFiles
 from beadline.sink import BoundSink
 from beadline.sinks import FileSink, SqliteSink
+from beadline.spark.checkpoint import SparkProgress
+from beadline.spark.checks import to_arrow
+from beadline.spark.engine import Engine, SparkBatch
+from beadline.spark.sharing import whole_rows_first
+from beadline.spark.source_files import PlannedFiles
 from tests.spark.expiring import ExpiringSink
 
 QUERY = QueryId("job", "0" * 32, "file:///nowhere")

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import exactly_once, sources
-from beadline.chaos.points import hooked
 from beadline.errors import UsageError
-from beadline.run.jobs import build_stream, load_job, open_job
-from beadline.run.query import Query
+from beadline.jobs.loading import build_stream, load_job, open_job
+from beadline.points import hooked
 from beadline.sinks import MemorySink
+from beadline.spark.query import Query
 from tests.spark.jobs import SCHEMA, Died, die_at, write_input
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from beadline import Stream, exactly_once
-from beadline.chaos.points import hooked
 from beadline.errors import CheckpointProblem, TargetRestored
+from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.sinks import FileSink
 from tests.spark import jobs

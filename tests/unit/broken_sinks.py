@@ -19,8 +19,8 @@ from unittest import mock
 
 import pyarrow as pa
 
-from beadline.chaos.points import hooked, reach
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import hooked, reach
 from beadline.sink import (
     Capabilities,
     CommitResult,
@@ -32,8 +32,8 @@ from beadline.sink import (
     check_previous,
 )
 from beadline.sinks import MemorySink, SqliteSink, memory
-from beadline.sinks._staging import StagedPart
 from beadline.sinks.memory import MemoryPart
+from beadline.sinks.shared.staging import StagedPart
 from beadline.testing.suite.target import QUERY, SINK_NAME
 from examples.two_phase_folder import FolderSink, FolderTransaction
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import WrongCheckpoint
+from beadline.points import hooked
 from beadline.testing.model import PLANNED, ModelWorld, drive
 from tests.unit.test_identity import die, refused, run
 

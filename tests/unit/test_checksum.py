@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beadline.run.checksum import Ordered, supported
+from beadline.spark.checksum import Ordered, supported
 
 SCHEMA = pa.schema(
     [

@@ -16,11 +16,12 @@ import pytest
 from beadline import exactly_once
 from beadline.dead_letter import Refused, checksum, schema, table
 from beadline.errors import BadQuery, BadSink, RowsRefused
-from beadline.run import refusals
-from beadline.run.refusals import Refusals, RefusedAgain, keeping, parse
-from beadline.run.row_json import row_texts
 from beadline.sink import DEAD_LETTER_COLUMNS, Part
-from beadline.sinks import ConsoleSink, MemorySink, SqliteSink, _sqlite_refused
+from beadline.sinks import ConsoleSink, MemorySink, SqliteSink
+from beadline.sinks.sqlite import refused as _sqlite_refused
+from beadline.spark import refusals
+from beadline.spark.refusals import Refusals, RefusedAgain, keeping, parse
+from beadline.spark.row_json import row_texts
 from beadline.testing.suite.target import QUERY, part_id
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")

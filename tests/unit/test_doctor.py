@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from beadline import cli
+from beadline import cli, extras
 from beadline.cli import app as app_module
 from beadline.cli import doctor
 from beadline.cli.app import app
 from beadline.cli.doctor import REQUIRED, Required
+from beadline.environment.java import FIX
 from beadline.errors import BadQuery, BeadlineError, Fenced, GuaranteeRefused
-from beadline.run import extras
-from beadline.run.java import FIX
 from tests.unit.test_extras import distribution, metadata
 from tests.unit.test_java import EIGHT, SEVENTEEN, fake_java
 

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 import tomli
 
-from beadline import sinks
+from beadline import extras, sinks
 from beadline.errors import MissingExtra
+from beadline.extras import EXTRAS, Requirement, missing, require
 from beadline.ids import QueryId
-from beadline.run import extras
-from beadline.run.extras import EXTRAS, Requirement, missing, require
 
 ROOT = Path(__file__).parents[2]
 HERE = Requirement("pytest", "pytest")

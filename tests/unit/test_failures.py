@@ -9,7 +9,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from beadline.errors import Fenced, SparkFailed, SparkGone
-from beadline.run.failures import explain, is_gone, reason
+from beadline.spark.failures import explain, is_gone, reason
 
 JOB = """An error occurred while calling o1.collectAsList.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed

@@ -14,8 +14,8 @@ from beadline.files.local import LocalFiles
 from beadline.ids import QueryId
 from beadline.sink import Guarantee
 from beadline.sinks import FileSink
-from beadline.sinks._file_moves import parent
-from beadline.sinks.files import PendingFiles
+from beadline.sinks.files.moves import parent
+from beadline.sinks.files.sink import PendingFiles
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("tags", pa.list_(pa.string()))])
 QUERY = QueryId("orders", "a" * 32, "file:/nowhere/checkpoint")

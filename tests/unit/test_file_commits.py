@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.files.local import LocalFiles
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import FileSink
-from beadline.sinks._file_marks import Marks
-from beadline.sinks.files import PendingFiles
+from beadline.sinks.files.marks import Marks
+from beadline.sinks.files.sink import PendingFiles
 from beadline.testing.suite.durable import Disk, watched
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")

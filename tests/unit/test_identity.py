@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.decisions import DecisionLog
 from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
+from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.testing.model import Crash, ModelStore, ModelWorld, Setting, drive

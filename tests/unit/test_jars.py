@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from beadline.cli import doctor
+from beadline.environment import jars
 from beadline.errors import BadSetting, JarsUnavailable
-from beadline.run import jars
 
 MATCHING = "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.9.1"
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.9.1"

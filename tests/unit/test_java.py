@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from beadline.environment import java
+from beadline.environment.java import FIX, find_java, require_java
+from beadline.environment.session import session
 from beadline.errors import JavaProblem
-from beadline.run import java
-from beadline.run.java import FIX, find_java, require_java
-from beadline.run.session import session
 
 SEVENTEEN = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'
 TWENTY_ONE = 'openjdk version "21" 2023-09-19'

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import BadSink, UsageError
-from beadline.run.job_file.restart import ExponentialBackoff, NoRestart
-from beadline.run.job_file.sources import Watermark
-from beadline.run.job_file.toml_job import TomlJob, open_toml
-from beadline.run.jobs import load_job
+from beadline.jobs.loading import load_job
+from beadline.jobs.restart import ExponentialBackoff, NoRestart
+from beadline.jobs.sources import Watermark
+from beadline.jobs.toml_job import TomlJob, open_toml
 from beadline.sinks import (
     ConsoleSink,
     FileSink,

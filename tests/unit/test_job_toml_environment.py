@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import UsageError
-from beadline.run.job_file.environment import Environment
+from beadline.jobs.environment import Environment
 from beadline.sinks import PostgresSink, SqliteSink
 from tests.unit.test_job_toml import JOB, _as_before, changed, opened, refused
 

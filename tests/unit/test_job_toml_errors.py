@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import UsageError
-from beadline.run.job_file.toml_job import open_toml
+from beadline.jobs.toml_job import open_toml
 from tests.unit.test_job_toml import JOB, _as_before, changed, refused
 
 __all__ = ["_as_before"]  # the fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.run.job_file.lines import KeyPath, lines_of, parse
+from beadline.jobs.lines import KeyPath, lines_of, parse
 
 TEXT = '''\
 # queries.name = 1

@@ -15,7 +15,7 @@ from beadline.errors import (
     PrepareFailed,
     UsageError,
 )
-from beadline.run.job_file.restart import (
+from beadline.jobs.restart import (
     ExponentialBackoff,
     FixedDelay,
     NoRestart,

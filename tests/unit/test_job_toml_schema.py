@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import beadline.sinks
 from beadline.cli.app import app
-from beadline.run.job_file.arguments import arguments_of
-from beadline.run.job_file.kinds import NESTED, RESTARTS, SINKS, SOURCES, Kinds
-from beadline.run.job_file.lines import parse
-from beadline.run.job_file.schema import schema
+from beadline.jobs.arguments import arguments_of
+from beadline.jobs.kinds import NESTED, RESTARTS, SINKS, SOURCES, Kinds
+from beadline.jobs.lines import parse
+from beadline.jobs.schema import schema
 from tests.unit.test_job_toml import JOB, WHOLE
 
 FILE = Path(__file__).parents[2] / "docs" / "job.schema.json"

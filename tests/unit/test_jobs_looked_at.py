@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from beadline.cli.app import app
 from beadline.errors import UsageError
-from beadline.run.jobs import open_job
+from beadline.jobs.loading import open_job
 
 NO_JOB = {
     "empty": "",

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import BadSetting
-from beadline.sources import SocketReceiver, _journal
-from beadline.sources._journal import Journal
-from beadline.sources._segments import JournalProblem, read, segments
+from beadline.sources import SocketReceiver
+from beadline.sources.journal import log as _journal
+from beadline.sources.journal.log import Journal
+from beadline.sources.journal.segments import JournalProblem, read, segments
 
 
 def values(folder: Path, start: int, end: int) -> list[bytes]:
@@ -161,9 +162,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from beadline.sources import _journal
-from beadline.sources._journal import Journal
-from beadline.sources._segments import JournalProblem
+from beadline.sources.journal import log as _journal
+from beadline.sources.journal.log import Journal
+from beadline.sources.journal.segments import JournalProblem
 
 folder, size, often, _journal.BUFFER_BYTES_MAX = Path(sys.argv[1]), *map(int, sys.argv[2:])
 journal = Journal(folder)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from beadline.sources._journal import Journal
+from beadline.sources.journal.log import Journal
 from tests.unit.test_journal import values
 
 # A limit on the size of files stands in for the disk. Whatever was acknowledged is printed.
 CHILD = """
 import os, resource, signal, sys
 from pathlib import Path
-from beadline.sources import _journal
-from beadline.sources._segments import JournalProblem
+from beadline.sources.journal import log as _journal
+from beadline.sources.journal.segments import JournalProblem
 
 folder, moment, turn = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 _journal.BUFFER_BYTES_MAX = int(sys.argv[4])

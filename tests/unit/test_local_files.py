@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.files.local import LocalFiles, write_durably
+from beadline.points import hooked
 from beadline.testing.suite.durable import Disk, watched
 from tests.unit.logs import decision, on_disk, opened
 

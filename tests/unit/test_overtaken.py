@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import CommitFailed, Fenced
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.sink import CommitResult, Prepared
 from beadline.testing.model import (

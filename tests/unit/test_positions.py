@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import BadSetting
-from beadline.run import positions
-from beadline.run.kafka_client import librdkafka_settings
-from beadline.run.positions import GROUP, Positions, followers, parse_offsets
+from beadline.sources.kafka import positions
+from beadline.sources.kafka.client import librdkafka_settings
+from beadline.sources.kafka.positions import GROUP, Positions, followers, parse_offsets
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", GROUP: "lag"}

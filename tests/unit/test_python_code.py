@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from beadline.run.python_code import calls_by_chance, can_be_read
+from beadline.spark.python_code import calls_by_chance, can_be_read
 
 
 def inside(row: int) -> float:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import BeadlineError, Fenced, NotDeterministic, PartLost, WrongCheckpoint
+from beadline.points import hooked
 from beadline.protocol.replay import REPLAYS_MAX
 from beadline.testing.model import (
     Crash,

@@ -8,9 +8,16 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from beadline.sinks._patience import NO_ANSWER_S, Patience, Verdict, retried, running, starting
 from beadline.sinks.mysql import problems as mysql
 from beadline.sinks.postgres import problems as postgres
+from beadline.sinks.shared.patience import (
+    NO_ANSWER_S,
+    Patience,
+    Verdict,
+    retried,
+    running,
+    starting,
+)
 
 
 class Problem(Exception):

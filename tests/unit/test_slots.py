@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from beadline.run.slots import Owners, Worker, parse
+from beadline.spark.slots import Owners, Worker, parse
 
 PARTS = 16
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from beadline.errors import PrepareFailed
-from beadline.run import source_topics
-from beadline.run.source_topics import SERVERS, SourceTopics, subscribed
+from beadline.sources.kafka import topics as source_topics
+from beadline.sources.kafka.topics import SERVERS, SourceTopics, subscribed
 
 pytest.importorskip("confluent_kafka")
 NOBODY = "127.0.0.1:1"

@@ -17,7 +17,7 @@ from beadline.errors import CommitFailed, RowsRefused, WrongCheckpoint
 from beadline.ids import PartId
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import SqliteSink
-from beadline.sinks._sqlite_check import connect
+from beadline.sinks.sqlite.check import connect
 from beadline.testing.suite.elsewhere import commit_elsewhere
 from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME, epoch_id, part_id
 

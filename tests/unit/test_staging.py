@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import BadSink
 from beadline.ids import PartId, QueryId
+from beadline.points import hooked
 from beadline.sink import Part, Prepared
-from beadline.sinks._staging import StagedPart, Staging, folders_in
+from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
 ID = PartId("orders", "a" * 32, "warehouse", 1, 7, 0, 0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from beadline.chaos.points import reach
 from beadline.ids import EpochId, PartId
+from beadline.points import reach
 from beadline.sink import AnySink, Outcome, Part
 from beadline.testing.model_server import (
     LEDGER,

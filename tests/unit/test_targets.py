@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from beadline.chaos.points import hooked
 from beadline.errors import (
     BadSetting,
     CheckpointProblem,
@@ -20,6 +19,7 @@ from beadline.errors import (
     WrongCheckpoint,
 )
 from beadline.observe import Event
+from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.sink import BoundSink
 from beadline.testing.model import Crash, ModelWorld, Setting, drive

@@ -15,10 +15,10 @@ from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.task import CHECKPOINT, Found, Task
 from beadline.chaos.verify.wish import Wish
 from beadline.decisions import FileStore
+from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import UsageError
 from beadline.files.local import LocalFiles
 from beadline.ids import PartId
-from beadline.run.checkpoint import LOG_FOLDER
 from beadline.sink import Guarantee
 from tests.kill.broken.sinks import OwnSink, Staged
 from tests.unit.logs import QUERY, opened

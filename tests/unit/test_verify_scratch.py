@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beadline.chaos.points import POINTS
 from beadline.chaos.verify import scratch
 from beadline.chaos.verify.compare import Kind, Reference, Shown
 from beadline.chaos.verify.cuts import Known
@@ -22,6 +21,7 @@ from beadline.chaos.verify.scratch import Place, store_of
 from beadline.chaos.verify.scratch_databases import elsewhere
 from beadline.chaos.verify.watch import Watch
 from beadline.errors import UsageError
+from beadline.points import POINTS
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from tests.kill.broken.sinks import OwnSink
 
@@ -114,7 +114,7 @@ def test_the_watch_notes_what_it_sees_under_the_fault_that_is_on(tmp_path: Path)
 
 
 def test_points_that_are_come_by_leave_word(tmp_path: Path) -> None:
-    code = "from beadline.chaos.points import reach; reach('decide.after'); reach('decide.after')"
+    code = "from beadline.points import reach; reach('decide.after'); reach('decide.after')"
     environment = {"BEADLINE_POINTS_SEEN": str(tmp_path), "PATH": ""}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
     assert [path.name for path in tmp_path.iterdir()] == ["decide.after"]

@@ -18,7 +18,7 @@ import pytest
 
 from beadline.errors import CommitFailed, CorruptRecord, WrongCheckpoint
 from beadline.sink import Outcome, Prepared
-from beadline.sinks._staging import StagedPart
+from beadline.sinks.shared.staging import StagedPart
 from beadline.sinks.write_ahead import Delivery, Refused, TryAgain, WriteAheadSink
 from beadline.testing.suite.target import QUERY, SAME_NAME, epoch_id
 from tests.unit.write_ahead_receivers import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from beadline.chaos.points import hooked
+from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.sinks import WriteAheadSink
 from beadline.testing.suite.durable import Disk, watched

@@ -17,9 +17,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from beadline.environment.java import find_java
+from beadline.environment.maven import cache_folder
 from beadline.errors import JavaProblem
-from beadline.run.java import find_java
-from beadline.run.maven import cache_folder
 
 _TIMEOUT_S = 180
 _KEPT = 3
@@ -30,7 +30,7 @@ _QUIET = "-Xlog:disable"
 _JOB = """
 import sys
 from beadline import exactly_once
-from beadline.run.session import session
+from beadline.environment.session import session
 from beadline.sinks import FileSink
 
 conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 2}

@@ -2,7 +2,7 @@
 
 It runs the workload's job over all input that is there, and ends. Each event of the query is one
 line of JSON on stdout, flushed at once, so that whoever watches knows how far it had come when it
-died. Where it dies is said in its environment (``beadline.chaos.points``).
+died. Where it dies is said in its environment (``beadline.points``).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def tell(event: Event) -> None:
 
 def run(workload: Workload, naive: str | None) -> None:
     """Work off the input that is there."""
-    from beadline.run.session import session
+    from beadline.environment.session import session
 
     spark = session("beadline-chaos", (), **settings(workload.scratch))
     if naive is None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from beadline.chaos.points import die
 from beadline.chaos.workload import CLEAN, TOTALS, Workload
+from beadline.points import die
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from beadline.chaos.points import EVERY_POINT, KAFKA_POINTS, POINTS
+from beadline.points import EVERY_POINT, KAFKA_POINTS, POINTS
 
 MOMENT = "moment"
 PROCESS, GROUP, WORKER, BROKER = SCOPES = ("process", "group", "worker", "broker")

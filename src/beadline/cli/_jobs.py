@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beadline.errors import BeadlineError, EpochFailed, UsageError
-from beadline.run.jobs import JobFile, reason
+from beadline.jobs.loading import JobFile, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
     """Yield a session, ended afterwards if it was begun here."""
     from pyspark.sql import SparkSession
 
-    from beadline.run.session import session
+    from beadline.environment.session import session
 
     ours = SparkSession.getActiveSession() is None
     try:

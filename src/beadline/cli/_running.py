@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.cli._watch import Watch
 from beadline.cli.output import Output
-from beadline.run.job_file.restart import Restarts
-from beadline.run.job_file.together import check_all
-from beadline.run.jobs import JobFile, Planned
+from beadline.jobs.loading import JobFile, Planned
+from beadline.jobs.restart import Restarts
+from beadline.jobs.together import check_all
 
 if TYPE_CHECKING:
-    from beadline.run.query import Query
+    from beadline.spark.query import Query
 
 _LOOK_EVERY_S = 0.3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

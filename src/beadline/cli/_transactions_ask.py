@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from beadline.environment.quiet import quiet
 from beadline.errors import BeadlineError, UsageError
+from beadline.extras import require
 from beadline.observe.transactions import Standing, read_standing
-from beadline.run.extras import require
-from beadline.run.quiet import quiet
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.inspect import Inspector
 from beadline.sinks.kafka.part import WriterId

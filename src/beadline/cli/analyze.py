@@ -11,9 +11,9 @@ from rich.text import Text
 
 from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, show_trace, told
 from beadline.cli.output import JsonOption, output
+from beadline.environment.quiet import quiet
 from beadline.errors import GuaranteeRefused
-from beadline.run.jobs import open_job
-from beadline.run.quiet import quiet
+from beadline.jobs.loading import open_job
 from beadline.sink import Guarantee
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def analyze(
     Refused is what `run` would not start. Reads the job's plan and settings, and asks the servers
     of its sinks. Nothing is written.
     """
-    from beadline.run.analyze import analyze as judged
+    from beadline.spark.analyze import analyze as judged
 
     out = output(json)
     file = open_job(job)

@@ -24,7 +24,7 @@ from beadline.chaos.supervise import RunFailed, Supervisor
 from beadline.chaos.workload import Workload
 from beadline.cli._demo_story import story_for
 from beadline.cli.output import JsonOption, Output, output
-from beadline.run.java import require_java
+from beadline.environment.java import require_java
 
 EPOCHS = 7
 ROWS_PER_FILE = 500

@@ -17,12 +17,12 @@ from typing import Literal
 import typer
 from rich.table import Table
 
+from beadline import extras
 from beadline.cli.output import JsonOption, output
+from beadline.environment import jars as connectors
+from beadline.environment.java import find_java, require_java
+from beadline.environment.maven import cache_folder
 from beadline.errors import JavaProblem
-from beadline.run import extras
-from beadline.run import jars as connectors
-from beadline.run.java import find_java, require_java
-from beadline.run.maven import cache_folder
 
 Status = Literal["ok", "warning", "broken", "absent"]
 _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red", "absent": "dim"}

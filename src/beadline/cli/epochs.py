@@ -19,8 +19,8 @@ from rich.text import Text
 
 from beadline.cli.output import JsonOption, output
 from beadline.decisions import Claim, Decision, StoredPart
+from beadline.environment.quiet import quiet
 from beadline.observe.history import History, PastEpoch, read_history
-from beadline.run.quiet import quiet
 
 _COLOURS = {"committed": "green", "decided": "yellow", "in doubt": "red"}
 _MEANING = {

@@ -15,9 +15,9 @@ import typer
 from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, show_trace, told
 from beadline.cli._running import Stop, run_all
 from beadline.cli.output import JsonOption, output
+from beadline.environment.quiet import quiet
 from beadline.errors import UsageError
-from beadline.run.jobs import JobFile, Planned, open_job
-from beadline.run.quiet import quiet
+from beadline.jobs.loading import JobFile, Planned, open_job
 
 __all__ = ["Stop", "run"]
 

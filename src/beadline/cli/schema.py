@@ -11,6 +11,6 @@ from beadline.cli.output import JsonOption
 
 def schema(json: JsonOption = False) -> None:
     """Print the JSON schema of job files, which editors complete and check TOML with."""
-    from beadline.run.job_file.schema import schema as made
+    from beadline.jobs.schema import schema as made
 
     typer.echo(json_module.dumps(made(), indent=None if json else 2))

@@ -27,9 +27,9 @@ from beadline.chaos.verify.source_range import Limits
 from beadline.chaos.verify.wish import Wish
 from beadline.cli._jobs import ConfOption, settings_of
 from beadline.cli.output import ForPeople, JsonOption, Output, output
+from beadline.environment.java import require_java
 from beadline.errors import UsageError
-from beadline.run.java import require_java
-from beadline.run.jobs import open_job
+from beadline.jobs.loading import open_job
 
 _TIMEOUT_HELP = (
     "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from beadline.chaos.points import reach
 from beadline.files import FileSystem, join
 from beadline.files.base import TEMPORARY
+from beadline.points import reach
 
 T = TypeVar("T")
+LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
 _SLOT_DIGITS = 19
 
 

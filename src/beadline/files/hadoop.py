@@ -12,8 +12,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from beadline.chaos.points import reach
 from beadline.files.base import CREATE_TRIES_MAX, TEMPORARY, FileSystem, FoundFile, split_uri
+from beadline.points import reach
 
 # The client sleeps 400 ms, and then longer, until the NameNode has heard of a closed block; on a
 # small file that is nearly all of its time. And after a NameNode's restart it should ask again
@@ -53,7 +53,7 @@ def _gateway() -> tuple[Any, Any]:
 
     context = SparkContext._active_spark_context
     if context is None:
-        from beadline.run.java import require_java
+        from beadline.environment.java import require_java
 
         require_java()
         SparkContext._ensure_initialized()

@@ -14,8 +14,8 @@ import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-from beadline.chaos.points import reach
 from beadline.files.base import CREATE_TRIES_MAX, TEMPORARY, FileSystem, FoundFile, split_uri
+from beadline.points import reach
 
 
 class TemporaryGone(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The whole judgement: a query is as good as its weakest part. Pure; ``run/facts.py`` looks."""
+"""The whole judgement: a query is as good as its weakest part. Pure; ``spark/facts.py`` looks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spark settings that change what a query can keep. A table: each line says when it bites.
 
-Those that would break a rule of the protocol are refused by ``run/checks.py`` instead.
+Those that would break a rule of the protocol are refused by ``spark/checks.py`` instead.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import Literal
 
 from beadline.decisions import Claim, Decision, DecisionLog, FileStore
 from beadline.decisions.record import decode
+from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import BeadlineError, CheckpointProblem, UsageError
 from beadline.files import FileSystem, join, open_files, qualify
-from beadline.run.checkpoint import LOG_FOLDER
 
 EpochState = Literal["in doubt", "decided", "committed"]
 

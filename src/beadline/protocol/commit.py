@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from beadline.chaos.points import reach
 from beadline.decisions import Decision
 from beadline.errors import BeadlineError, CommitFailed, LogProblem, TargetRestored
 from beadline.ids import EpochId, QueryId
+from beadline.points import reach
 from beadline.sink import BoundSink, Outcome, Prepared
 
 logger = logging.getLogger("beadline")

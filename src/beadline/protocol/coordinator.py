@@ -14,11 +14,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog
 from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
 from beadline.ids import QueryId
 from beadline.observe import Event, Listener, ignore
+from beadline.points import reach
 from beadline.protocol import identity, replay
 from beadline.protocol.commit import Helpers, InOrder, Lost, commit, parts_of
 from beadline.protocol.decide import Times, decide, rows_of, stored

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.chaos.points import reach
 from beadline.decisions import Decision, DecisionLog, StoredPart
+from beadline.points import reach
 from beadline.protocol.engine import Acks, Batch
 from beadline.sink import BoundSink, Prepared
 

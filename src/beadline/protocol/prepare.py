@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from beadline.chaos.points import reach
 from beadline.dead_letter import Refused, checksum
 from beadline.errors import BeadlineError, PrepareFailed, RowsRefused
 from beadline.ids import PartId, QueryId
+from beadline.points import reach
 from beadline.protocol.engine import Acks, Batch, Ticket
 from beadline.sink import BoundSink
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.chaos.points import reach
 from beadline.dead_letter import Refused
 from beadline.errors import PartLost
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.coordinator import Coordinator, now_ms
 from beadline.protocol.engine import Acks, Batch, Ticket

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from beadline.chaos.points import reach
 from beadline.decisions import Claim, DecisionLog
 from beadline.errors import BadSink, BeadlineError, CommitFailed
 from beadline.ids import PartId, QueryId
+from beadline.points import reach
 from beadline.protocol.commit import Helpers
 from beadline.protocol.identity import EXACTLY_ONCE, known_sources, published
 from beadline.protocol.targets import Found

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beadline.sinks.console import ConsoleSink
-    from beadline.sinks.files import FileSink
+    from beadline.sinks.files.sink import FileSink
     from beadline.sinks.hbase import HBaseSink
     from beadline.sinks.kafka import KafkaSink
     from beadline.sinks.memory import MemorySink
     from beadline.sinks.mysql import MySqlSink
     from beadline.sinks.postgres import PostgresSink
     from beadline.sinks.redis import RedisSink
-    from beadline.sinks.sqlite import SqliteSink
+    from beadline.sinks.sqlite.sink import SqliteSink
     from beadline.sinks.two_phase import TwoPhaseCommitSink
     from beadline.sinks.write_ahead import WriteAheadSink
 

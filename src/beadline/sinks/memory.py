@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
+from beadline.names import name_from
+from beadline.points import reach
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks._names import name_from
-from beadline.sinks._readable import without_unreadable
+from beadline.sinks.shared.readable import without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,8 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from beadline.chaos.points import reach
 from beadline.ids import EpochId, PartId
+from beadline.points import reach
 from beadline.sink import C, CommitResult, Outcome, Part, Prepared, Sink
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import BadQuery, BadSetting
 from beadline.guarantee.options import check_options
-from beadline.sources.kafka import kafka
-from beadline.sources.receivers import Receiver, SocketReceiver
+from beadline.sources.journal.receivers import Receiver, SocketReceiver
+from beadline.sources.kafka.source import kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,6 +116,6 @@ def journaled(
     give each value an id, and drop repeats by that.
     It only takes in while the query runs.
     """
-    from beadline.sources._journaled import read_journaled
+    from beadline.sources.journal.source import read_journaled
 
     return read_journaled(spark, receiver, journal, keep_bytes)

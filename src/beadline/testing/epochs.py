@@ -3,7 +3,7 @@
     result = run_epochs(spark, build, [rows, CRASH, rows, CRASH("commit.between"), rows], tmp_path)
 
 Each list of rows is one epoch. ``CRASH`` means that the driver dies in the middle of the *next*
-epoch, at a crash point of ``beadline.chaos.points``, and is started again on the same checkpoint;
+epoch, at a crash point of ``beadline.points``, and is started again on the same checkpoint;
 several before one epoch are deaths one after the other. Nothing of the job is replaced: it is real
 Spark, the real log and the real sinks, so what a sink shows afterwards is what it would show.
 
@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beadline.chaos.points import POINTS, hooked
 from beadline.errors import BeadlineError, UsageError
 from beadline.observe import Event
+from beadline.points import POINTS, hooked
 from beadline.stream import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
-    from beadline.run.query import Query
+    from beadline.spark.query import Query
 
 IN_WORKERS = frozenset({"prepare.part", "prepare.acked", "staging.written"})
 AT_START = frozenset(

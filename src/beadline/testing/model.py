@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from beadline.chaos.points import reach
 from beadline.dead_letter import Refused
+from beadline.points import reach
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Acks, Ticket
 from beadline.sink import BoundSink, Part, Prepared, Sink

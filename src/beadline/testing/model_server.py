@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import reach
 from beadline.sink import (
     Capabilities,
     CommitResult,

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from beadline.chaos.points import reach
 from beadline.decisions import Claim, Decision, DecisionLog, MemoryStore
 from beadline.decisions.log import KEEP_DEFAULT
 from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
+from beadline.points import reach
 from beadline.protocol.coordinator import Coordinator
 from beadline.sink import BoundSink
 from beadline.testing.model_server import (

@@ -21,7 +21,7 @@ from beadline.files.local import local_path
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Outcome, Part, Prepared
 from beadline.sinks import SqliteSink
-from beadline.sinks._staging import StagedPart
+from beadline.sinks.shared.staging import StagedPart
 
 Staged = Prepared[StagedPart]
 FLUSHED_WITHIN_S = 5.0

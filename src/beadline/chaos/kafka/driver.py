@@ -63,7 +63,7 @@ def totals(rows: DataFrame) -> DataFrame:
 
 def run(workload: KafkaWorkload) -> None:
     """Run until told to stop."""
-    from beadline.run.session import session
+    from beadline.environment.session import session
 
     spark = session("beadline-chaos", ("kafka",), **settings(workload.scratch))
     query = stream(spark, workload).start(str(workload.checkpoint), listener=tell)

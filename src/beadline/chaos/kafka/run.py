@@ -26,8 +26,8 @@ from beadline.chaos.kafka.watch import Watcher
 from beadline.chaos.kafka.workload import SOURCE_PARTITIONS, TARGET_PARTITIONS, KafkaWorkload
 from beadline.chaos.outside import strike
 from beadline.chaos.plan import BROKER, MOMENT, ONCE, Kill
-from beadline.chaos.points import Order
 from beadline.chaos.supervise import RunFailed
+from beadline.points import Order
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster

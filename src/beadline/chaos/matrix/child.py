@@ -17,7 +17,7 @@ _EVERY = "100 milliseconds"
 def main(folder: Path, start: str) -> None:
     """Run the cell's job until somebody wants it to stop."""
     from beadline import at_least_once, exactly_once
-    from beadline.run.session import session
+    from beadline.environment.session import session
 
     cell = json.loads((folder / "cell.json").read_text("utf-8"))
     connectors = ("kafka",) if "kafka" in (cell["source"], cell["sink"]) else ()

@@ -149,7 +149,7 @@ class JournaledFeed(SocketFeed):
 
     def delivered(self, shown: Iterable[int]) -> Iterable[int]:
         """What is in the journal."""
-        from beadline.sources._journal import read, segments
+        from beadline.sources.journal.log import read, segments
 
         journal = self.folder / "journal"
         found = segments(journal)

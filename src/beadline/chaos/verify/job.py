@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from beadline.guarantee.sources import SourceSeen
-    from beadline.run.jobs import Job
+    from beadline.jobs.loading import Job
     from beadline.stream import Stream
 
 _LOOK_EVERY_S = 0.1
 
 
 def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession:
-    from beadline.run.session import session
+    from beadline.environment.session import session
 
     conf = {**job_conf, **task.conf}
     # What it writes may end up in a report, where a progress bar is noise.
@@ -71,7 +71,7 @@ def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession
 
 def _built(task: Task, folder: Path, swap: Any) -> tuple[Stream, list[SourceRange], Job]:
     """The job's stream on copies of its sources."""
-    from beadline.run.jobs import build_stream, load_job, open_job
+    from beadline.jobs.loading import build_stream, load_job, open_job
 
     file = open_job(task.job)
     spark = _session(task, file.conf, folder)
@@ -86,7 +86,7 @@ def inspect(task: Task, folder: Path) -> None:
     """Look at the job and fix its sources."""
     from pyspark import cloudpickle
 
-    from beadline.run.plan import is_stateful
+    from beadline.spark.plan import is_stateful
 
     copies = folder / "copies"
     copies.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _fail(task: Task, error: Exception) -> int:
     """Tell an error without what is secret in the job; return the code to exit with."""
-    from beadline.run.jobs import reason
+    from beadline.jobs.loading import reason
 
     said = str(error) if isinstance(error, BeadlineError) else reason(error)
     message = _redacted(task, said)
@@ -207,7 +207,7 @@ def _fail(task: Task, error: Exception) -> int:
 
 
 def _redacted(task: Task, text: str) -> str:
-    from beadline.run.jobs import open_job
+    from beadline.jobs.loading import open_job
 
     try:
         return open_job(task.job).redact(text)

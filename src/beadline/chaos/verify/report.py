@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from beadline.chaos.points import EVERY_POINT
 from beadline.chaos.verify.compare import Violation
 from beadline.chaos.verify.faults import KINDS, Fault
+from beadline.points import EVERY_POINT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

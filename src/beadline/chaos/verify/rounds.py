@@ -36,10 +36,10 @@ from beadline.chaos.verify.task import (
 )
 from beadline.chaos.verify.watch import Watch
 from beadline.decisions import DecisionLog, FileStore
+from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import BeadlineError, UsageError
 from beadline.files import join, open_files, qualify
 from beadline.ids import PartId
-from beadline.run.checkpoint import LOG_FOLDER
 
 # How long a start may take, at least; more, if the undisturbed run is slow.
 TIMEOUT_MIN_S = 240.0

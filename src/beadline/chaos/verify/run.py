@@ -17,7 +17,6 @@ from rich.markup import escape
 
 from beadline.chaos.child import Child
 from beadline.chaos.plan import NEEDS_DECIDED
-from beadline.chaos.points import EVERY_POINT
 from beadline.chaos.verify import faults, removal, scratch
 from beadline.chaos.verify.chain import Chain
 from beadline.chaos.verify.compare import Reference, differences, in_common
@@ -37,7 +36,8 @@ from beadline.chaos.verify.rounds import (
 from beadline.chaos.verify.task import Found, Task
 from beadline.chaos.verify.wish import Wish
 from beadline.errors import UsageError
-from beadline.run.jobs import open_job
+from beadline.jobs.loading import open_job
+from beadline.points import EVERY_POINT
 from beadline.sink import Guarantee
 
 # Points that only a fault leads to; the undisturbed run does not come by them.

@@ -194,7 +194,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
     """While this lasts, every stream that is read is read from the copy that ``swap`` names."""
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from beadline.run.facts import sources
+    from beadline.spark.facts import sources
 
     real = DataStreamReader._df
     used: list[SourceRange] = []
@@ -225,7 +225,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
 
 def check_all_fixed(frame: DataFrame, used: list[SourceRange]) -> None:
     """Refuse a plan with a source that still is the real one."""
-    from beadline.run.facts import sources
+    from beadline.spark.facts import sources
 
     copies = {each.path for each in used} | {each.options.get("subscribe") for each in used}
     for seen in sources(frame):

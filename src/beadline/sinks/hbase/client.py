@@ -14,8 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from beadline.run.extras import require
-from beadline.sinks._patience import Verdict, retried
+from beadline.extras import require
+from beadline.sinks.shared.patience import Verdict, retried
 
 T = TypeVar("T")
 

@@ -7,12 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks._ledger import holds
-from beadline.sinks._staging import StagedPart, Staging
 from beadline.sinks.hbase.changes import last_words
 from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
 from beadline.sinks.hbase.columns import Cells
@@ -20,6 +18,8 @@ from beadline.sinks.hbase.encode import encode
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.settings import changed
 from beadline.sinks.hbase.write import RowRefused, Writer
+from beadline.sinks.shared.ledger import holds
+from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa

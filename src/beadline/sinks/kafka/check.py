@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
-from beadline.run.extras import require
+from beadline.extras import require
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka import topic_ids
 

@@ -17,8 +17,8 @@ from concurrent.futures import TimeoutError as Unanswered
 from functools import partial
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.ids import PartId
+from beadline.points import reach
 from beadline.sink import Part
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka import transactions

@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part
-from beadline.sinks._refused import refuse
 from beadline.sinks.kafka import native, rows
 from beadline.sinks.kafka.messages import Messages
 from beadline.sinks.kafka.options import LARGEST, LARGEST_DEFAULT
 from beadline.sinks.kafka.producer import Producer
 from beadline.sinks.kafka.topics import Missing, Topics
+from beadline.sinks.shared.refused import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.chaos.points import reach
 from beadline.committable import Committable
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.names import name_from
+from beadline.points import reach
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks._names import name_from
 from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.control import create_topic

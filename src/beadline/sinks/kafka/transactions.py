@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.run.extras import require
+from beadline.extras import require
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka import topic_ids
 from beadline.sinks.kafka.topic_ids import TopicIds

@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
-from beadline.sinks._patience import retried, starting
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.merge import Merge
 from beadline.sinks.mysql.plan import NOTHING, Wish, make_plan
@@ -18,6 +17,7 @@ from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, v
 from beadline.sinks.mysql.server import Facts, Server
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
+from beadline.sinks.shared.patience import retried, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa

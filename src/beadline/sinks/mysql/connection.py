@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.run.extras import require
+from beadline.extras import require
 from beadline.sinks.mysql.address import Address
 
 _CONNECT_TIMEOUT_S = 10.0  # and for each step of the greeting

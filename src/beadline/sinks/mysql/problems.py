@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from beadline.sinks._patience import Verdict, retried, running
 from beadline.sinks.mysql.address import Address
+from beadline.sinks.shared.patience import Verdict, retried, running
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from beadline.chaos.points import reach
 from beadline.errors import BeadlineError, PrepareFailed
 from beadline.ids import PartId, QueryId
+from beadline.points import reach
 from beadline.sink import Part, Prepared
 from beadline.sinks.mysql.chunks import chunks_of
 from beadline.sinks.mysql.columns import Column, quoted

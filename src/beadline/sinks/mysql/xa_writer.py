@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.errors import PrepareFailed
+from beadline.points import reach
 from beadline.sink import Part
-from beadline.sinks._patience import Patience, Verdict, running
 from beadline.sinks.mysql.chunks import chunks_of
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.loading import Loader, Misfit
@@ -24,6 +23,7 @@ from beadline.sinks.mysql.plan import Plan, Wish
 from beadline.sinks.mysql.problems import code_of, library_errors, said, verdict
 from beadline.sinks.mysql.server import Server
 from beadline.sinks.mysql.xa import MARK, end, mark_of
+from beadline.sinks.shared.patience import Patience, Verdict, running
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beadline.errors import BadSink
-from beadline.run.extras import require
-from beadline.sinks._patience import retried, running
+from beadline.extras import require
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
+from beadline.sinks.shared.patience import retried, running
 
 if TYPE_CHECKING:
     import psycopg

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.errors import PrepareFailed
+from beadline.points import reach
 from beadline.sink import Part
-from beadline.sinks._patience import Patience, running
 from beadline.sinks.postgres.connect import Run, arrow_connected, connected
 from beadline.sinks.postgres.copying import Copying, chained
 from beadline.sinks.postgres.discard import discard
@@ -41,6 +40,7 @@ from beadline.sinks.postgres.rows import KEPT_BYTES_MAX, Rows
 from beadline.sinks.postgres.settle import duplicate_in_part
 from beadline.sinks.postgres.table import read_table
 from beadline.sinks.postgres.way import why_staged
+from beadline.sinks.shared.patience import Patience, running
 
 if TYPE_CHECKING:
     import pyarrow as pa

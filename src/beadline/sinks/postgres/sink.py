@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.names import name_from
 from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks._ledger import LEDGER
-from beadline.sinks._names import name_from
-from beadline.sinks._patience import Patience, Verdict, running
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.connect import Run, ask, connected
@@ -35,6 +33,8 @@ from beadline.sinks.postgres.problems import (
     verdict,
 )
 from beadline.sinks.postgres.table import read_table
+from beadline.sinks.shared.ledger import LEDGER
+from beadline.sinks.shared.patience import Patience, Verdict, running
 
 if TYPE_CHECKING:
     import pyarrow as pa

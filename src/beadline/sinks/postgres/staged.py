@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.sink import Outcome, Prepared
-from beadline.sinks._ledger import way_out
 from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import Run
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
@@ -25,6 +24,7 @@ from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.settle import advice, find_duplicate, statements, union
 from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.shared.ledger import way_out
 
 if TYPE_CHECKING:
     from beadline.sinks.postgres.sink import PostgresSink

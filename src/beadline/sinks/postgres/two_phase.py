@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.ids import EpochId, PartId
+from beadline.points import reach
 from beadline.sink import Outcome, Prepared
 from beadline.sinks.postgres.connect import Run, connected
 from beadline.sinks.postgres.ledger import Ledger

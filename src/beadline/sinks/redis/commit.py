@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks._ledger import holds
-from beadline.sinks._staging import StagedPart, Staging
 from beadline.sinks.redis import chunks, ledger, notes
 from beadline.sinks.redis.apply import Behind, Overtaken, RowRefused, apply, mark
 from beadline.sinks.redis.client import Client, NotNow
@@ -22,6 +20,8 @@ from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.rows import Rows, rows_of
 from beadline.sinks.redis.script import Script, script_for
 from beadline.sinks.redis.settings import changed
+from beadline.sinks.shared.ledger import holds
+from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import PrepareFailed
 from beadline.ids import PartId
-from beadline.sinks._patience import Patience, running
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RowRefused, apply
 from beadline.sinks.redis.client import Client, Denied, NotNow, verdict
@@ -16,6 +15,7 @@ from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
 from beadline.sinks.redis.rows import Rows, rows_of
 from beadline.sinks.redis.script import Script, script_for
+from beadline.sinks.shared.patience import Patience, running
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from beadline.sinks import _staged_settings
 from beadline.sinks.redis.columns import Layout
+from beadline.sinks.shared import staged_settings as _staged_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

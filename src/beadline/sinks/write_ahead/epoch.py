@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from beadline.chaos.points import reach
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
+from beadline.points import reach
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks._ledger import holds
-from beadline.sinks._staging import StagedPart, Staging
+from beadline.sinks.shared.ledger import holds
+from beadline.sinks.shared.staging import StagedPart, Staging
 from beadline.sinks.write_ahead.lanes import Lane
 from beadline.sinks.write_ahead.ledger import Lock, StateFiles
 from beadline.sinks.write_ahead.progress import ANY_CUT, Progress, content_of

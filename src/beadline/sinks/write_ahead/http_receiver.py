@@ -25,7 +25,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 
 from beadline.errors import BadSink
-from beadline.sinks._names import name_from
+from beadline.names import name_from
 from beadline.sinks.write_ahead.json_rows import plain_rows, to_json
 from beadline.sinks.write_ahead.receiver import AlreadyTaken, Delivery, Receiver, Refused, TryAgain
 

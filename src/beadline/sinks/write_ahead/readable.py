@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import PrepareFailed
 from beadline.sink import Part
-from beadline.sinks._readable import without_unreadable
-from beadline.sinks._refused import refuse
+from beadline.sinks.shared.readable import without_unreadable
+from beadline.sinks.shared.refused import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

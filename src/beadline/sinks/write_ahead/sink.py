@@ -1,7 +1,7 @@
 """``WriteAheadSink``: for systems without transactions, an HTTP endpoint or a user's function.
 
-Rows become durable files at prepare (``sinks/_staging``) and are delivered at commit, in order, by
-the driver. How far that went is kept in a file, batch by batch, so that after a crash it goes on
+Rows become durable files at prepare (``sinks/shared/staging``) and are delivered at commit, in
+order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it goes on
 behind the last batch that was acknowledged. The one that was on its way may arrive twice. Every row
 has an id that never changes: a receiver that drops repeats by it makes this exactly-once.
 """
@@ -22,9 +22,9 @@ from beadline.files import join
 from beadline.files.base import split_uri
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
+from beadline.names import name_from
 from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
-from beadline.sinks._names import name_from
-from beadline.sinks._staging import StagedPart, Staging, folders_in, tidy
+from beadline.sinks.shared.staging import StagedPart, Staging, folders_in, tidy
 from beadline.sinks.write_ahead.epoch import Run
 from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
 from beadline.sinks.write_ahead.readable import Accepts, without_refused

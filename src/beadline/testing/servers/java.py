@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from beadline.environment.java import java_path
 from beadline.errors import JavaProblem
-from beadline.run.java import java_path
 from beadline.testing.servers.base import ServerUnavailable
 
 # Short-lived servers on busy machines: the first compiler tier only, the collector without threads

@@ -1,4 +1,4 @@
-"""Jars of test servers, fetched once into the cache that `beadline.run.maven` keeps.
+"""Jars of test servers, fetched once into the cache that `beadline.environment.maven` keeps.
 
 Here a failure to fetch is a server that cannot be had: its tests skip, or fail where CI=true.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from beadline.environment import maven
+from beadline.environment.maven import Bundle
 from beadline.errors import JarsUnavailable
-from beadline.run import maven
-from beadline.run.maven import Bundle
 from beadline.testing.servers.base import ServerUnavailable
 
 

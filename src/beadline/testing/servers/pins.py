@@ -6,7 +6,7 @@ POMs, which never change once published.
 
 from __future__ import annotations
 
-from beadline.run.maven import Bundle
+from beadline.environment.maven import Bundle
 
 HADOOP_VERSION = "3.4.2"
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beadline.run.extras import require
+from beadline.extras import require
 from beadline.testing.servers.base import ServerFailed, ServerUnavailable
 from beadline.testing.servers.debian import program
 from beadline.testing.servers.ports import LOOPBACK, free_ports

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from beadline.errors import MissingExtra
-from beadline.run.extras import require
+from beadline.extras import require
 from beadline.testing.servers.base import ServerUnavailable
 
 

@@ -6,8 +6,8 @@ import itertools
 import threading
 from functools import partial
 
-from beadline.chaos.points import hooked
 from beadline.errors import BeadlineError
+from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.testing.suite.elsewhere import commit_elsewhere
 from beadline.testing.suite.harness import SinkHarness

@@ -1,0 +1,1 @@
+"""What a query needs around it: Java, jars, the Spark session."""

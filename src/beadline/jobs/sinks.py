@@ -1,0 +1,93 @@
+"""``[[queries.sinks]]``: any class of ``beadline.sinks``, with what ``.to()`` takes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from beadline.jobs.arguments import arguments_of, call, read_arguments
+from beadline.jobs.document import Place
+from beadline.jobs.kinds import SINKS
+from beadline.jobs.sql import rows_of_epoch
+from beadline.sink import AnySink
+
+if TYPE_CHECKING:
+    from beadline.stream import Stream
+
+DEAD_LETTER = "dead_letter"
+
+Level = Literal["exactly-once", "at-least-once", "at-most-once"]
+
+
+@dataclass(frozen=True)
+class SinkWords:
+    """What a sink's table says beside the arguments of the sink itself, as ``.to()`` does.
+
+    ``rows`` is SQL over the view ``epoch``, which holds the rows of one epoch.
+    """
+
+    name: str | None = None
+    rows: str | None = None
+    allow: Level | None = None
+    shared_disk: bool = False
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """One sink of a query, made and not connected yet."""
+
+    place: Place
+    sink: AnySink
+    words: SinkWords
+    dead_letter: AnySink | None
+
+    def add(self, stream: Stream) -> Stream:
+        """Return the stream with this sink."""
+        rows = self.words.rows
+        return call(
+            self.place,
+            stream.to,
+            self.sink,
+            rows=None if rows is None else partial(rows_of_epoch, rows),
+            name=self.words.name,
+            allow=self.words.allow,
+            shared_disk=self.words.shared_disk,
+            dead_letter=self.dead_letter,
+        )
+
+
+def read_sinks(query: Place) -> list[SinkTable]:
+    """Return the sinks of a query."""
+    found = [_sink(table) for table in query["sinks"].tables()] if "sinks" in query else []
+    if not found:
+        raise query.problem("a query needs a sink: add a table [[queries.sinks]] under it")
+    return found
+
+
+def own_keys(build: Callable[..., Any], table: dict[str, Any]) -> list[str]:
+    """Return the keys that are for ``.to()`` and not for the sink.
+
+    A few sinks have arguments of the same names: those come first, but SQL is never theirs.
+    """
+    taken = arguments_of(build)
+    sql = isinstance(table.get("rows"), str)
+    return [key for key in arguments_of(SinkWords) if key not in taken or (key == "rows" and sql)]
+
+
+def _sink(table: Place) -> SinkTable:
+    build = SINKS.find(table)
+    keys = own_keys(build, table.value)
+    sink = _made(table, build, [SINKS.key, DEAD_LETTER, *keys])
+    words = {key: arguments_of(SinkWords)[key].read(table[key]) for key in keys if key in table}
+    letters = None
+    if DEAD_LETTER in table:
+        below = table[DEAD_LETTER].table()
+        letters = _made(below, SINKS.find(below), [SINKS.key])
+    return SinkTable(table, sink, SinkWords(**words), letters)
+
+
+def _made(table: Place, build: Callable[..., Any], others: list[str]) -> AnySink:
+    sink: AnySink = call(table, build, **read_arguments(build, table, others))
+    return sink

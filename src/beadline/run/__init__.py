@@ -1,1 +1,0 @@
-"""Everything around a query: the Spark session, its Java and jars, extras, job files."""

@@ -1,0 +1,216 @@
+"""What can be known to go wrong with a folder of files before the first row is written.
+
+Spark would find most of this itself, but in the middle of the first epoch; and some of it (a folder
+on another volume) only at the first commit, when the epoch is decided and cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from beadline.errors import BadSink
+from beadline.files import FileSystem, join, keeps_rule, split_uri
+from beadline.sinks.files.moves import parent
+from beadline.sinks.files.text import lossy_options
+
+_TEXT = frozenset(("none", "uncompressed", "bzip2", "gzip", "lz4", "snappy", "deflate", "zstd"))
+COMPRESSION: dict[str, frozenset[str]] = {
+    "parquet": frozenset(
+        ("none", "uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "lz4_raw", "zstd")
+    ),
+    "orc": frozenset(("none", "uncompressed", "snappy", "zlib", "lzo", "zstd", "lz4", "brotli")),
+    "json": _TEXT,
+    "csv": _TEXT,
+}
+# Set by the sink itself: another committer or folder would break what the sink promises.
+_RESERVED = ("path", "mapreduce.")
+_NOTHING = "Nothing was written."
+
+
+def below(uri: str, folder: str) -> bool:
+    """Whether ``uri`` is ``folder`` or something in it."""
+    return f"{uri.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def check_format(where: str, format_: str, options: Mapping[str, object]) -> None:
+    """Refuse formats and options that Spark would refuse later, or that would break the rules."""
+    if format_ not in COMPRESSION:
+        known = ", ".join(COMPRESSION)
+        raise BadSink(f"{where}: format {format_!r} is not one of {known}. {_NOTHING}")
+    for key, value in options.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float):
+            raise BadSink(
+                f"{where}: option {key!r} is a {type(value).__name__}; options are text, numbers "
+                f"or booleans, by name, as Spark's writer takes them. {_NOTHING}"
+            )
+        if key.lower().startswith(_RESERVED):
+            raise BadSink(
+                f"{where}: option {key!r} cannot be given: the sink sets where and how files are "
+                f"moved, and its guarantee hangs on that. {_NOTHING}"
+            )
+        codec = str(value).lower()
+        # A class name (of a text codec) has dots, and is Spark's to judge.
+        if key.lower() == "compression" and "." not in codec and codec not in COMPRESSION[format_]:
+            known = ", ".join(sorted(COMPRESSION[format_]))
+            raise BadSink(
+                f"{where}: {format_} has no compression {value!r}; use one of {known}. {_NOTHING}"
+            )
+
+
+def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequence[str]) -> None:
+    """Refuse columns that the format cannot hold, and partition columns that are not there."""
+    columns = {name.lower(): name for name in schema.names}
+    if len(columns) < len(schema.names):
+        twice = sorted({n for n in schema.names if columns[n.lower()] != n} or {*schema.names})
+        raise BadSink(
+            f"{where}: column names must differ by more than upper and lower case, and these do "
+            f"not: {', '.join(twice)}. Rename with select(... .alias()). {_NOTHING}"
+        )
+    for name in partition_by:
+        if not isinstance(name, str) or name.lower() not in columns:
+            raise BadSink(
+                f"{where}: partition_by names {name!r}, which is not a column; there are "
+                f"{', '.join(schema.names)}. {_NOTHING}"
+            )
+        if name.startswith("."):
+            raise BadSink(f"{where}: folders of partition column {name!r} are hidden. {_NOTHING}")
+        if pa.types.is_nested(schema.field(columns[name.lower()]).type):
+            raise BadSink(f"{where}: nested column {name!r} cannot name folders. {_NOTHING}")
+    folders = {name.lower() for name in partition_by}
+    if len(folders) < len(partition_by):
+        raise BadSink(f"{where}: partition_by names a column twice: {partition_by}. {_NOTHING}")
+    if len(folders) == len(columns):
+        raise BadSink(
+            f"{where}: no column remains for the files themselves, as partition columns are kept "
+            f"in folder names only. {_NOTHING}"
+        )
+    for field in schema:
+        for reason in _misfits(field, format_):
+            raise BadSink(f"{where}: column {field.name!r} {reason}. {_NOTHING}")
+
+
+def check_values(
+    where: str,
+    schema: pa.Schema,
+    format_: str,
+    options: Mapping[str, object],
+    partition_by: Sequence[str],
+) -> None:
+    """Refuse options and folders under which values would be lost or changed."""
+    for reason in lossy_options(format_, options, schema, partition_by):
+        raise BadSink(f"{where}: {reason}. {_NOTHING}")
+    kinds = {field.name.lower(): field.type for field in schema}
+    for name in partition_by:
+        kind = kinds[name.lower()]
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            raise BadSink(
+                f"{where}: partition column {name!r} is a timestamp, which folders name in local "
+                "time: an hour that a clock goes through twice would become one. Use "
+                f"date_format(..., 'yyyy-MM-dd HH:mm:ssXXX') or a date. {_NOTHING}"
+            )
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            raise BadSink(
+                f"{where}: partition column {name!r} is binary, which no folder's name can hold: "
+                f"use hex(). {_NOTHING}"
+            )
+
+
+def _misfits(field: pa.Field, format_: str) -> Iterator[str]:
+    """Why a format cannot hold a column; nothing if it can."""
+    kind = field.type
+    if pa.types.is_null(kind):
+        yield "has type void: cast it to the type that it will have once there are values"
+    elif pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        yield "is an interval, which readers of files disagree on: cast it to a number"
+    elif pa.types.is_time(kind):
+        yield "is a time of day, which Spark writes to no format yet: cast it to a string"
+    elif format_ == "csv" and pa.types.is_nested(kind):
+        yield "is nested, which csv cannot hold: use to_json(), or another format"
+    elif format_ == "csv" and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        yield "is binary, which csv cannot give back: use base64(), or another format"
+    elif pa.types.is_struct(kind) and kind.num_fields == 0:
+        yield "is a struct without fields, which no format can hold: drop it"
+    elif format_ == "json" and _is_variant(kind):
+        yield "is a variant, whose times, decimals and binary would come back as text: use parquet"
+    elif format_ == "json" and pa.types.is_map(kind) and not _is_text(kind.key_type):
+        yield "is a map whose keys are not text, which json cannot give back: cast the keys"
+    elif format_ == "orc" and _is_variant(kind):
+        yield "is a variant, which orc cannot hold: use to_json(), or another format"
+    elif pa.types.is_nested(kind):
+        for child in _children(kind):
+            yield from _misfits(child, format_)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    """Spark marks the struct that a variant becomes in Arrow."""
+    return pa.types.is_struct(kind) and any(b"variant" in (f.metadata or {}) for f in kind)
+
+
+def check_places(where: str, files: FileSystem, target: str, staging: str, checkpoint: str) -> None:
+    """Refuse folders that cannot be written, renamed between, or kept apart."""
+    if not keeps_rule(target):
+        raise BadSink(
+            f"{where}: finishing a file is a rename, and on {split_uri(target)[0]}: it is not "
+            f"proven to be one atomic act. Use a local disk or HDFS. {_NOTHING}"
+        )
+    if below(staging, target):
+        raise BadSink(f"{where}: staging {staging} is where readers look. {_NOTHING}")
+    for one, other in ((checkpoint, target), (target, checkpoint)):
+        if below(one, other):
+            raise BadSink(
+                f"{where}: {one} is inside {other}; checkpoint and target must be apart, so that "
+                f"neither's files are taken for the other's. {_NOTHING}"
+            )
+    nearest = [_nearest(where, files, uri) for uri in (target, staging)]
+    for folder in nearest:
+        _check_writable(where, files, folder)
+    if split_uri(target)[0] != split_uri(staging)[0] or not files.same_volume(*nearest):
+        raise BadSink(
+            f"{where}: pending files in {staging} cannot be renamed into {target}, which is on "
+            "another volume. Give staging= a folder on the target's volume (if the target is a "
+            f"mount point: use a folder below it as target). {_NOTHING}"
+        )
+
+
+def _nearest(where: str, files: FileSystem, uri: str) -> str:
+    """Return the nearest folder that is there."""
+    try:
+        while not files.exists(uri) and parent(uri) != uri:
+            uri = parent(uri)
+    except Exception as error:
+        raise BadSink(f"{where}: cannot look at {uri}: {error}. {_NOTHING}") from error
+    return uri
+
+
+def _check_writable(where: str, files: FileSystem, folder: str) -> None:
+    """Look, and where one cannot look, try with a hidden folder that goes away at once."""
+    scheme, path = split_uri(folder)
+    if scheme == "file":
+        if not os.path.isdir(path):
+            raise BadSink(f"{where}: {folder} is a file, not a folder. {_NOTHING}")
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise BadSink(f"{where}: this user may not write in {folder}. {_NOTHING}")
+        return
+    probe = join(folder, f".beadline-probe-{uuid.uuid4().hex}")
+    try:
+        files.make_folder(probe)
+        files.delete(probe)
+    except Exception as error:
+        raise BadSink(
+            f"{where}: cannot make a folder in {folder}: {error}. Is it a file, or are rights "
+            f"missing? {_NOTHING}"
+        ) from error

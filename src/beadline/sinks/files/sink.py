@@ -1,0 +1,266 @@
+"""``FileSink``: files by Spark's own writer, finished by rename.
+
+A file is *in progress* while Spark writes it, *pending* once its epoch is prepared, and *finished*
+when it has its name in the target. Pending files live beside the target, not in it, so that whoever
+lists the target, however, sees finished files only::
+
+    out/day=1/orders-000000012-1f2e3d4c-g3-part-00000-<uuid>-c000.snappy.parquet    finished
+    .out.beadline/<part id>/day=1/part-00000-<uuid>-c000.snappy.parquet             pending
+    .out.beadline/<part id>/_temporary/…                                            in progress
+    .out.beadline/<part id>.moving/…          decided: its files are being renamed into the target
+    .out.beadline/seen/<query>/<sink>~<incarnation>~<epoch>~<nonce>     newest finished epoch
+
+The order of a commit: look at the mark, rename the pending folder to ``.moving``, rename its files,
+write the mark, delete the folder. Why that is enough is said in ``_file_moves``.
+
+To start over with a new checkpoint, delete the target folder as a whole: a mark without a target
+counts for nothing. For the same reason a query that goes on from its old checkpoint notices that
+the folder is gone, or its disk not mounted, at the start and at every commit. Files *in* it may be
+taken away by readers at any time, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, RowsRefused, WrongCheckpoint
+from beadline.files import FileSystem, join, open_files, qualify, split_uri
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.names import name_from
+from beadline.points import reach
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    FrameSink,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    check_previous,
+)
+from beadline.sinks.files.marks import Marks
+from beadline.sinks.files.moves import (
+    MOVING,
+    Moving,
+    PendingFiles,
+    ancestors,
+    discard,
+    each,
+    parent,
+    walk,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["FileSink", "PendingFiles"]
+
+# Hadoop's committer must be version 1, also where a cluster's default is 2. With 2 a task moves
+# its files into the output as it commits: an attempt that dies half-way, or loses to a speculative
+# one after it began, leaves files there beside those of the attempt that replaces it, and rows
+# would be double. With 1 a task commits by renaming one folder inside ``_temporary``, which the
+# next attempt replaces, and the job takes each task's files from there once. The price is one
+# rename per file on the driver. ``_SUCCESS`` would only be one more file to leave out.
+_WRITER = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+# On local disks Hadoop writes a checksum file beside every file, and runs `chmod` for both: most of
+# the time of an epoch with many small files, and nothing that a finished file keeps. The raw file
+# system does neither. Sessions cache file systems by scheme, so the cache is passed by as well.
+_LOCAL = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+
+
+@dataclass(frozen=True)
+class FileSink(FrameSink[PendingFiles]):
+    """A folder of parquet, orc, json or csv files that readers can list at any time.
+
+    ``options`` go to Spark's writer; those under which a file would not hold every value are
+    refused. ``staging`` is a folder for pending files, on the target's volume and outside it;
+    without it a hidden one beside the target is used. Read the files with ``read_options``::
+
+        spark.read.schema(...).options(**sink.read_options).format("csv").load(sink.path)
+    """
+
+    path: str
+    format: str = "parquet"
+    partition_by: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    staging: str | None = None
+
+    committable: ClassVar[type[Committable]] = PendingFiles
+
+    def __post_init__(self) -> None:
+        """One column may be named without a tuple around it, and a path be a ``Path``."""
+        object.__setattr__(self, "path", os.fspath(self.path))
+        columns = self.partition_by
+        columns = (columns,) if isinstance(columns, str) else tuple(columns)
+        object.__setattr__(self, "partition_by", columns)
+        object.__setattr__(self, "options", dict(self.options))
+
+    @property
+    def default_name(self) -> str:
+        """Made from the target's last name."""
+        return name_from("files", self.target.rpartition("/")[2])
+
+    @property
+    def target(self) -> str:
+        """The target folder as a qualified URI."""
+        return qualify(self.path)
+
+    @property
+    def pending(self) -> str:
+        """The folder of this target's pending files and marks."""
+        folder, _, name = self.target.rpartition("/")
+        if self.staging is None:
+            return join(folder, f".{name}.beadline")
+        # A staging folder may be shared: two targets must not take each other's marks for theirs.
+        digest = hashlib.sha256(self.target.encode()).hexdigest()[:12]
+        return join(qualify(self.staging), f"{name}-{digest}")
+
+    @property
+    def read_options(self) -> dict[str, str]:
+        """The options with which Spark reads the values that were written, to the last blank."""
+        from beadline.sinks.files.text import read_options
+
+        return read_options(self.format, self.options)
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Everything that can be known before the first row; creates nothing."""
+        from beadline.sinks.files.checks import (
+            check_format,
+            check_places,
+            check_schema,
+            check_values,
+        )
+
+        where = f"FileSink({self.path!r})"
+        if not self.path.strip() or parent(self.target) == self.target:
+            raise BadSink(
+                f"{where}: the target must be a folder below a root. Nothing was written."
+            )
+        check_format(where, self.format, self.options)
+        check_schema(where, schema, self.format, self.partition_by)
+        check_values(where, schema, self.format, self.options, self.partition_by)
+        files = open_files(self.target)
+        check_places(where, files, self.target, self.pending, query.checkpoint)
+        return Capabilities(
+            guarantee=Guarantee.EXACTLY_ONCE,
+            sentence="Each file of an epoch appears whole, by one rename after the decision; a "
+            "repeated or late commit finds nothing left to rename.",
+            target=self.target,
+            shared_disk=self.target.startswith("file:"),
+            start_over=f"delete the folder {self.target} as a whole",
+            remembers=True,
+        )
+
+    def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:
+        """Let Spark write into a folder of this attempt's own, then make its files durable."""
+        from beadline.sinks.files.rows import check_session, watch
+        from beadline.sinks.files.text import write_options
+
+        files = open_files(self.target)
+        folder = join(self.pending, str(part.id))
+        check_session(frame, self.format)
+        files.make_folder(self.pending)
+        files.delete(folder)
+        watched, watching = watch(frame, self.format, self.options, self.partition_by)
+        local = _LOCAL if split_uri(folder)[0] == "file" else {}
+        writer = watched.write.format(self.format).mode("errorifexists")
+        options = write_options(self.format, self.options)
+        writer = writer.options(**{**local, **options, **_WRITER})
+        writer.partitionBy(*self.partition_by).save(folder)
+        reach("files.written")
+        found = walk(files, folder)
+        try:
+            rows, empty = watching.rows(folder, found)
+        except RowsRefused:
+            files.delete(folder)
+            raise
+        found = [file for file in found if file.path not in empty]
+        if not rows:
+            files.delete(folder)
+            return None
+        paths = sorted(file.path for file in found)
+        files.sync_files(folder, paths)
+        each(files.sync_folder, [join(folder, name) for name in ancestors(paths)])
+        files.sync_folder(self.pending)
+        sizes = sorted((file.path, file.size) for file in found)
+        return PendingFiles(self.target, folder, tuple(sizes), rows)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[PendingFiles]]) -> CommitResult:
+        """Rename what is still pending; what is gone was finished before and stays gone."""
+        if not parts:
+            return CommitResult({})
+        target, folder = parts[0].committable.target, parts[0].committable.folder
+        files = open_files(target)
+        sink, incarnation = parts[0].id.sink, epoch.query.incarnation
+        # Where the parts were prepared, which is not `self.pending` if `staging` was changed since.
+        marks = Marks(files, parent(folder), epoch.query.name)
+        held = marks.newest(sink, incarnation) if files.exists(target) else -1
+        if held >= epoch.number:
+            discard(files, parts)
+            return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
+        check_previous(epoch, held if held >= 0 else None)
+        _check_alone(files, target, marks, epoch)
+        moving = Moving(files, target, marks, epoch)
+        outcomes = {part.id: moving.open(part) for part in parts}
+        moving.finish()
+        reach("files.renamed")
+        if Outcome.LOST not in outcomes.values():
+            marks.write(sink, epoch)
+            discard(files, parts)
+        return CommitResult(outcomes)
+
+    def abort(self, parts: Sequence[Prepared[PendingFiles]]) -> None:
+        """Delete the pending folders."""
+        discard(open_files(self.target), parts)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[PendingFiles]]:
+        """Every pending folder of this query, in whatever state its writer left it.
+
+        One that is ``.moving`` too: it may be of an epoch that was dropped by name, or published
+        without a decision; the coordinator knows which are decided.
+        """
+        files = open_files(self.target)
+        for name in files.names(self.pending):
+            id_ = PartId.parse(name.removesuffix(MOVING))
+            if id_ is not None and id_.belongs_to(query):
+                found = sorted((f.path, f.size) for f in walk(files, join(self.pending, name)))
+                folder = join(self.pending, str(id_))
+                yield Prepared(id_, 0, PendingFiles(self.target, folder, tuple(found)))
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """The newest finished epoch of any query of this name; another incarnation's first."""
+        files = open_files(self.target)
+        if not files.exists(self.target):
+            return None
+        held = (mark.seen for mark in Marks(files, self.pending, query.name).all())
+        return max(held, key=lambda s: (s.incarnation != query.incarnation, s.epoch), default=None)
+
+
+def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
+    """Two queries of one name must not take turns; but a new target knows nobody."""
+    if not files.exists(target):
+        marks.forget_all()  # of whoever wrote to a folder that is gone
+        files.make_folder(target)
+        return
+    for mark in marks.all():
+        if mark.incarnation != epoch.query.incarnation:
+            raise WrongCheckpoint(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {target} already "
+                f"holds epoch {mark.epoch} of another query of this name, which runs from "
+                "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
+                "one of the two, and give it another name and target."
+            )

@@ -1,0 +1,1 @@
+"""What sinks have in common: staging, ledgers, retries, refused rows."""

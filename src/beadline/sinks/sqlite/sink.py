@@ -1,0 +1,280 @@
+"""``SqliteSink``: an epoch's rows and its ledger row in one transaction of one SQLite file.
+
+SQLite cannot hold a prepared transaction, so parts are staged as files beside the database
+(``_staging``) and written at commit. Because the ledger row is in the same transaction, even
+``add``, which is not idempotent, happens once: a commit that is repeated, or comes late, finds its
+epoch in the ledger and changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed
+from beadline.ids import EpochId, QueryId
+from beadline.names import name_from
+from beadline.points import reach
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    check_previous,
+)
+from beadline.sinks.shared.ledger import LEDGER, holds
+from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
+from beadline.sinks.sqlite.check import (
+    check_file,
+    check_key,
+    check_table,
+    check_unique,
+    connect,
+    is_busy,
+    never_null_columns,
+)
+from beadline.sinks.sqlite.columns import Kind, folded, kinds_of, quoted, values_of
+from beadline.sinks.sqlite.refused import without_refused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mode = Literal["append", "upsert", "add"]
+_NOTHING = "Nothing was written."
+
+# One row per query, table and sink: two sinks of one query may write to one table.
+_MAKE_LEDGER = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
+    query TEXT NOT NULL, target TEXT NOT NULL COLLATE NOCASE, sink TEXT NOT NULL,
+    incarnation TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL,
+    rows INTEGER NOT NULL, decided_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (query, target, sink)) WITHOUT ROWID"""
+# Another incarnation's row comes first: it is what must be noticed.
+_READ_LEDGER = f"""SELECT incarnation, epoch, nonce FROM {LEDGER}
+    WHERE query = :query AND target = :target
+        AND (:sink IS NULL OR sink = :sink OR incarnation <> :incarnation)
+    ORDER BY incarnation = :incarnation, epoch DESC LIMIT 1"""
+_WRITE_LEDGER = f"""INSERT OR REPLACE INTO {LEDGER}
+    VALUES (:query, :target, :sink, :incarnation, :epoch, :nonce, :rows, :decided_at_ms)"""
+
+
+@dataclass(frozen=True)
+class SqliteSink(Sink[StagedPart]):
+    """Rows into a table of an SQLite file, which is made at the first commit if it is missing.
+
+    ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; if an epoch holds a key
+    twice, the last row wins, in the order of parts and of the rows in each. ``add`` adds every
+    other column to what is there under the ``key``; a null adds nothing. Dates and timestamps are
+    kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
+
+    Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
+    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
+    breaks UNIQUE, CHECK or a trigger is only found at commit, and stops the query with its epoch
+    decided.
+
+    The parts are staged in a hidden folder beside the database, so driver and executors must share
+    that disk.
+
+    >>> SqliteSink("/data/shop.db", "orders", mode="upsert", key="id").default_name
+    'shop-orders'
+    """
+
+    path: str | os.PathLike[str]
+    table: str
+    mode: Mode = "append"
+    key: Sequence[str] = ()
+    busy_timeout_s: float = 10.0
+
+    committable: ClassVar[type[Committable]] = StagedPart
+
+    def __post_init__(self) -> None:
+        """Settle the path here, as executors work in other folders; refuse what cannot be right."""
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        object.__setattr__(self, "key", key)
+        if os.fspath(self.path) == ":memory:":
+            raise BadSink(f"':memory:' ends with the process; use MemorySink. {_NOTHING}")
+        object.__setattr__(self, "path", os.path.abspath(self.path))
+        bad = not self.table or "\0" in self.table or folded(self.table).startswith("sqlite_")
+        if bad or folded(self.table) == LEDGER:
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {_NOTHING}")
+        if self.mode not in ("append", "upsert", "add"):
+            raise BadSink(f"mode {self.mode!r} is not append, upsert or add. {_NOTHING}")
+        if (self.mode == "append") == bool(key):
+            what = "takes no key" if key else 'needs the columns of a key, key=("id",) for example'
+            raise BadSink(f"{self._where}: mode {self.mode!r} {what}. {_NOTHING}")
+
+    @property
+    def default_name(self) -> str:
+        """The database and the table."""
+        return name_from(Path(self.path).stem, self.table)
+
+    @property
+    def _where(self) -> str:
+        return f"SQLite table {self.table!r} in {self.path}"
+
+    @property
+    def _staging(self) -> Staging:
+        path = Path(self.path)
+        folder = path.parent / f".{path.name}.beadline" / name_from(folded(self.table))
+        return Staging(f"file:{folder}")
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        """Can the file be written, and does the table, if there is one, fit the rows?"""
+        kinds = kinds_of(schema, self._where)
+        check_key(self.mode, self.key, kinds, self._where)
+        table = check_file(Path(self.path), self.busy_timeout_s, self.table)
+        if table is not None:
+            check_table(table, kinds, self._where)
+            check_unique(table, self.table, self.key, self._where)
+        return Capabilities(
+            guarantee=Guarantee.EXACTLY_ONCE,
+            sentence="Each row takes effect once: an epoch's rows and its ledger row are one "
+            "transaction of the database.",
+            target=f"sqlite:{self.path}#{self.table}",
+            atomic=True,
+            shared_disk=True,
+            remembers=True,
+            start_over=f"empty the table and run DELETE FROM {LEDGER} WHERE query = "
+            f"'{query.name}' in {self.path}",
+        )
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage the part; what the table would not take is refused, while nothing is decided."""
+        never_null = {folded(name) for name in self.key} | never_null_columns(
+            Path(self.path), self.busy_timeout_s, self.table
+        )
+        taken = (without_refused(batch, never_null, part) for batch in rows)
+        return self._staging.write(taken, part)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+        """Write all parts and the ledger row in one transaction, or nothing."""
+        if not parts:
+            return CommitResult({})
+        try:
+            with closing(self._connect()) as database:
+                result = self._commit(database, epoch, parts)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
+            return CommitResult(unknown, f"{self._where} is locked by another program")
+        if Outcome.LOST not in result.outcomes.values():
+            self._staging.discard(parts)
+        return result
+
+    def _commit(
+        self, database: sqlite3.Connection, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]
+    ) -> CommitResult:
+        """Closing the connection with the transaction open takes everything back."""
+        # Locked from the first statement on: nobody can write between the look and the write.
+        database.execute("BEGIN IMMEDIATE")
+        database.execute(_MAKE_LEDGER)
+        seen = self._seen(database, epoch.query, parts[0].id.sink)
+        if holds(seen, epoch, self._where):
+            return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        if not self._has(database, self.table):
+            check_previous(epoch, None)  # dropped, with the ledger left: it must not begin anew
+        damage = self._staging.damage(parts)
+        if damage:
+            # The ledger is behind, so no part of the epoch is there: all are lost, not some.
+            lost = CommitResult.all(parts, Outcome.LOST).outcomes
+            return CommitResult(lost, "; ".join(damage.values()))
+        for part in sorted(parts, key=lambda part: part.id.partition):
+            try:
+                self._insert(database, part.committable)
+            except sqlite3.IntegrityError as error:
+                raise CommitFailed(
+                    f"query {epoch.query.name!r}, epoch {epoch.number}, part {part.id.partition}: "
+                    f"{self._where} refuses a row: {error}. The epoch is decided and none of it "
+                    "is visible. Remove the constraint or the row in its way; the next start "
+                    "finishes the epoch."
+                ) from error
+        row = {**self._ledger_key(epoch.query, parts[0].id.sink), "epoch": epoch.number}
+        row |= {"nonce": epoch.nonce, "rows": sum(part.rows for part in parts)}
+        database.execute(_WRITE_LEDGER, {**row, "decided_at_ms": epoch.decided_at_ms})
+        reach("ledger.before")
+        database.execute("COMMIT")
+        reach("ledger.after")
+        return CommitResult.all(parts, Outcome.COMMITTED)
+
+    def _insert(self, database: sqlite3.Connection, part: StagedPart) -> None:
+        statement = ""
+        kinds: dict[str, Kind] = {}
+        for batch in self._staging.read(part):
+            if not statement:
+                kinds = kinds_of(batch.schema, self._where)
+                database.execute(self._create(kinds))
+                statement = self._statement(list(kinds))
+            database.executemany(statement, values_of(batch, list(kinds.values())))
+
+    def _create(self, kinds: dict[str, Kind]) -> str:
+        columns = [
+            f"{quoted(name)} {kind.declared}{' NOT NULL' if name in self.key else ''}"
+            for name, kind in kinds.items()
+        ]
+        if self.key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.key))})")
+        return f"CREATE TABLE IF NOT EXISTS {quoted(self.table)} ({', '.join(columns)})"
+
+    def _statement(self, names: list[str]) -> str:
+        columns = ", ".join(map(quoted, names))
+        marks = ", ".join("?" * len(names))
+        statement = f"INSERT INTO {quoted(self.table)} ({columns}) VALUES ({marks})"
+        if self.mode == "append":
+            return statement
+        changes = [self._change(quoted(name)) for name in names if name not in self.key]
+        act = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
+        return f"{statement} ON CONFLICT ({', '.join(map(quoted, self.key))}) DO {act}"
+
+    def _change(self, column: str) -> str:
+        if self.mode == "upsert":
+            return f"{column} = excluded.{column}"
+        # A sum with null is null, which would wipe out the total: then the one that is there.
+        total = f"{column} + excluded.{column}"
+        return f"{column} = coalesce({total}, {column}, excluded.{column})"
+
+    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
+        """Delete what was staged."""
+        self._staging.discard(parts)
+
+    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+        """Return what is staged, half-written files too; also for other tables of this file."""
+        staging = self._staging
+        return staging.in_doubt(query, folders_in(staging.folder.rpartition("/")[0]))
+
+    def last_seen(self, query: QueryId) -> Seen | None:
+        """Return what the ledger holds for this table; another incarnation's row first."""
+        if not Path(self.path).exists():
+            return None
+        with closing(self._connect()) as database:
+            if not self._has(database, LEDGER):
+                return None
+            seen = self._seen(database, query, None)
+            gone = not self._has(database, self.table)
+        # A ledger without its table remembers what is not there. Another query's still warns.
+        ours = seen is not None and seen.incarnation == query.incarnation
+        return None if ours and gone else seen
+
+    def _has(self, database: sqlite3.Connection, table: str) -> bool:
+        made = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
+        return database.execute(made, (table,)).fetchone() is not None
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(os.fspath(self.path), self.busy_timeout_s)
+
+    def _ledger_key(self, query: QueryId, sink: str | None) -> dict[str, str | int | None]:
+        key = {"query": query.name, "incarnation": query.incarnation}
+        return {**key, "target": self.table, "sink": sink}
+
+    def _seen(self, database: sqlite3.Connection, query: QueryId, sink: str | None) -> Seen | None:
+        row = database.execute(_READ_LEDGER, self._ledger_key(query, sink)).fetchone()
+        return Seen(*row) if row else None

@@ -1,0 +1,1 @@
+"""Push sources, made replayable: what arrives is in a journal before Spark is offered it."""

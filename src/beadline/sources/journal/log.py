@@ -1,0 +1,240 @@
+"""The journal: what arrived, in files, durable before anybody is told of it.
+
+Records follow each other in segments, files that are named by the position at which they begin, the
+bytes that were written before, and by that at which the segment before ended. A position is durable
+when everything before it is on the disk; only such positions are offered to Spark. After a crash
+the last segment may end in torn records, which nobody was told of: they are cut off when the
+journal is opened again, and their positions are left out for good, so that none ever stands for
+two values.
+
+After a write that failed (a full disk), nobody knows what the file holds behind its durable end,
+nor whether a later fsync would tell. So nothing is ever written behind it: the file is cut back,
+and the next values go into a new segment. What was appended and not synced is lost to the journal;
+``sync`` raises, so that nobody acknowledges it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from beadline.files.local import sync_path
+from beadline.points import reach
+from beadline.sources.journal.segments import (
+    SUFFIX,
+    VALUE_BYTES_MAX,
+    JournalProblem,
+    cut,
+    packed,
+    read,
+    segments,
+)
+
+__all__ = ["Journal", "JournalProblem", "read", "segments"]
+
+logger = logging.getLogger("beadline")
+
+SEGMENT_BYTES = 64 << 20
+BUFFER_BYTES_MAX = 16 << 20  # more than this is written out before the next sync
+LOCK_TIMEOUT_S = 30.0
+_LOCK = "lock"
+
+
+class Journal:
+    """A journal that is written: by one process at a time, which a lock on its folder ensures."""
+
+    _file: int
+    _path: Path
+    _first: int
+    _after: int
+    _written: int
+    _durable: int
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Take the folder, wait for whoever has it, and cut off what a crash left torn."""
+        self.folder = folder
+        self.stopping = threading.Event()
+        self.problem: BaseException | None = None  # why the newest values are not in the journal
+        self._segment_bytes = segment_bytes
+        # Our own, not Python's: that one would write what failed once more, on close.
+        self._buffer = bytearray()
+        self._anew = False  # the next values go into a new segment
+        self._lost = False  # values that ``append`` took are gone, and ``sync`` has not said so
+        self._closed = False
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        self._writing = threading.Lock()
+        try:
+            self._begin_segment(*self._next_position())
+        except BaseException:
+            os.close(self._lock)  # or a second try would wait for this one
+            raise
+
+    @property
+    def durable(self) -> int:
+        """The position up to which everything is on the disk."""
+        return self._durable
+
+    def append(self, value: bytes) -> None:
+        """Take one value. It counts from the next ``sync`` on, and only if that does not raise."""
+        if len(value) > VALUE_BYTES_MAX:
+            raise JournalProblem(f"a value of {len(value)} bytes is too large for the journal")
+        record = packed(value, time.time_ns() // 1000)
+        with self._writing:
+            self._check_open()
+            others = self._written + len(self._buffer) > self._durable
+            self._buffer += record
+            if len(self._buffer) > BUFFER_BYTES_MAX:
+                with self._failing(others):
+                    self._write_out()
+
+    def sync(self) -> int:
+        """Make everything durable that was appended; return the position. Then acknowledge.
+
+        If it raises, nothing that was appended since the last sync is in the journal.
+        """
+        with self._writing:
+            self._check_open()
+            self._check_lost()
+            if self._buffer or self._written > self._durable:
+                with self._failing():
+                    self._write_out()
+                    reach("journal.written")
+                    os.fsync(self._file)
+                self._durable = self._written
+                self.problem = None
+                reach("journal.synced")
+                # With the next value: what is durable must not fail for want of a next segment.
+                self._anew = self._durable - self._first >= self._segment_bytes
+            return self._durable
+
+    def forget(self, before: int) -> None:
+        """Delete the segments that end at or before a position."""
+        found = segments(self.folder)
+        for segment, following in itertools.pairwise(found):
+            if following.first <= before:
+                reach("journal.forget")
+                segment.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Make what is there durable, and let the folder go."""
+        self.stopping.set()
+        try:
+            self.sync()
+        finally:
+            with self._writing:
+                self._closed = True
+                os.close(self._file)
+                os.close(self._lock)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise JournalProblem(f"journal {self.folder} is closed: its query has ended")
+
+    def _check_lost(self) -> None:
+        """Say it once more: whoever had the error of ``append`` may not be who acknowledges."""
+        if self._lost:
+            with self._failing():
+                self._lost = False
+                raise JournalProblem(
+                    f"journal {self.folder}: an append failed, and what was appended before it and "
+                    "not synced is lost with it. Do not acknowledge it; have it sent again."
+                ) from self.problem
+
+    @contextmanager
+    def _failing(self, others: bool = False) -> Iterator[None]:
+        """On any error: forget what is not durable, and write nothing more behind it.
+
+        ``others`` says that values are lost of whose loss this error does not speak.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.problem = error
+            self._buffer.clear()
+            self._written = self._durable
+            self._anew = True
+            self._lost = self._lost or others
+            with suppress(OSError):  # tried again before the next segment begins
+                self._cut_back()
+            raise
+
+    def _write_out(self) -> None:
+        """Hand the buffer to the operating system, all of it."""
+        if self._anew:
+            self._begin_anew()
+        left = memoryview(bytes(self._buffer))
+        while left:
+            left = left[os.write(self._file, left) :]
+        self._written += len(self._buffer)
+        self._buffer.clear()
+
+    def _cut_back(self) -> None:
+        os.ftruncate(self._file, self._durable - self._first)
+        os.fsync(self._file)
+
+    def _begin_anew(self) -> None:
+        """Go on in a new segment, behind what is durable; any error leaves the old one in place."""
+        self._cut_back()
+        if self._durable == self._first:  # the same positions: there must not be two such files
+            self._path.unlink(missing_ok=True)
+            start = (self._first, self._after)
+        else:
+            start = (self._durable, self._durable)
+        old = self._file
+        self._begin_segment(*start)
+        os.close(old)
+        self._anew = False
+
+    def _next_position(self) -> tuple[int, int]:
+        """Where the next segment begins, after all that was written, and where the whole ends."""
+        found = segments(self.folder)
+        if not found:
+            return 0, 0
+        last, end = found[-1], found[-1].end
+        if last.first == end:
+            last.path.unlink()
+            return last.first, last.after
+        whole = last.first + cut(last.path)
+        if whole < end:
+            logger.warning("%s: %s torn bytes of a crash were cut off", last.path, end - whole)
+        return end, whole
+
+    def _begin_segment(self, first: int, after: int) -> None:
+        path = self.folder / f"{first:020d}-{after:020d}{SUFFIX}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            reach("journal.segment")
+            sync_path(self.folder)
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)  # empty; a next try makes it again
+            raise
+        self._file, self._path = file, path
+        self._after = after
+        self._first = self._written = self._durable = first
+
+
+def _locked(folder: Path) -> int:
+    """A second writer would offer other records under the same positions."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                os.close(descriptor)
+                raise JournalProblem(
+                    f"journal {folder} is being written by another process. Each query needs a "
+                    "journal of its own; an older start of this one must be stopped first."
+                ) from None
+            time.sleep(0.1)

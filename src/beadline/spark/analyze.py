@@ -1,0 +1,85 @@
+"""What a stream promises, and whether it may be started; nothing is written by either question."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from beadline.errors import BadSetting
+from beadline.files import qualify
+from beadline.guarantee.judge import judge
+from beadline.guarantee.options import check_options
+from beadline.ids import QueryId
+from beadline.spark import checks
+from beadline.spark.facts import facts, sources
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from beadline.guarantee import Report
+    from beadline.sink import BoundSink
+    from beadline.spark.settings import Settings
+    from beadline.stream import Stream
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A stream of which nothing is known that would refuse its start."""
+
+    checkpoint: str
+    sinks: list[BoundSink]
+    writer: DataStreamWriter
+
+
+def analyze(
+    stream: Stream,
+    restart_s: float | None = None,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Report:
+    """Judge a stream by its plan, its settings, and what the servers of its sinks say.
+
+    What a start would refuse beside the level is in the report too, as far as it is known here.
+    """
+    checks.check_stream(stream)
+    query = QueryId(stream.name, uuid.uuid4().hex, "file:///nowhere")
+    sinks = checks.bind(stream, query, refuse=False)
+    problems = tuple(_problems(stream, checkpoint, options or {}))
+    return replace(judge(facts(stream, sinks, restart_s)), problems=problems)
+
+
+def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield what breaks a rule of the protocol, whatever the level; nothing is tried out."""
+    try:
+        checks.check_settings(stream, dict(options))
+    except BadSetting as error:
+        yield str(error)
+    try:
+        _check_sources(stream)
+    except BadSetting as error:
+        yield str(error)
+    try:
+        if checkpoint is not None:
+            checks.check_rule(qualify(checkpoint), stream.mode)
+    except BadSetting as error:
+        yield str(error)
+
+
+def _check_sources(stream: Stream) -> None:
+    """No source may have an option that is misspelt, whoever has made the frame."""
+    for seen in sources(stream.frame):
+        check_options(seen.name, seen.options, seen.part)
+
+
+def check_start(stream: Stream, settings: Settings) -> Checked:
+    """Ask everything that a start asks before it writes; raise with the first thing wrong."""
+    checks.check_stream(stream)
+    checks.check_settings(stream, settings.options)
+    _check_sources(stream)
+    checkpoint = qualify(settings.checkpoint)
+    checks.check_files(checkpoint, stream.mode)
+    sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))
+    checks.refuse_weak(judge(facts(stream, sinks)))
+    return Checked(checkpoint, sinks, checks.writer(stream, settings, checkpoint))

@@ -1,0 +1,124 @@
+"""Spark's own checkpoint, as far as the protocol reads it.
+
+It is never written from here; one kind of leaving is taken away, over which Spark would not start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+from beadline.errors import PlannedByAnother
+from beadline.files import FileSystem, join, open_files
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from beadline.sources.kafka.topics import SourceTopics
+
+# Of an epoch's number; with a second dot, Hadoop's checksum of such a file.
+_UNFINISHED = re.compile(r"\.{1,2}\d+\.(.+\.)?(tmp|crc)")
+
+
+class SparkProgress:
+    """Reads ``offsets/`` and ``commits/`` of one checkpoint."""
+
+    def __init__(
+        self,
+        checkpoint: str,
+        files: FileSystem | None = None,
+        topics: SourceTopics | None = None,
+    ) -> None:
+        """``checkpoint`` is a qualified URI; ``topics`` are those of the query's sources."""
+        self._checkpoint = checkpoint
+        self.topics = topics
+        self._files = files or open_files(checkpoint)
+
+    def last_committed(self) -> int:
+        """Return the last epoch that Spark will never give again; -1 for none."""
+        names = self._files.names(join(self._checkpoint, "commits"))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def offsets(self, epoch: int) -> str | None:
+        """Return the digest of Spark's offsets of an epoch, or None if it was never planned."""
+        data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        return None if data is None else hashlib.sha256(data).hexdigest()
+
+    def sources(self) -> dict[str, str]:
+        """Return which instance of each source is read now; see ``Progress``."""
+        return {} if self.topics is None else self.topics.now()
+
+    def offsets_planned(self, epoch: int, planned: str | None) -> str:
+        """Return the digest of Spark's offsets of an epoch that is running.
+
+        Spark checks that ``offsets/<epoch>`` is not there and then renames a file to it, so that a
+        driver which is paused between the two replaces, when it wakes, what a newer one has
+        planned. The rows of this epoch are those that *our* Spark has planned, so the file must
+        still say the same: otherwise a restart would go on from other positions. ``planned`` is
+        what our Spark has in memory; None if it does not tell.
+        """
+        data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        lines = [] if data is None else data.decode().splitlines()
+        if data is None or not _says(planned, lines):
+            what = "are gone" if data is None else "were replaced by another driver of this query"
+            raise PlannedByAnother(
+                f"the source positions of epoch {epoch} in {self._checkpoint} {what} after they "
+                "were planned. Nothing of the epoch is decided; it is planned again."
+            )
+        return hashlib.sha256(data).hexdigest()
+
+    def forget_unfinished(self) -> None:
+        """Remove the beginnings of a first epoch's offsets; only after our own claim.
+
+        Spark writes offsets under a hidden name and renames them. Since 4.1 it refuses to begin
+        where the folder of the offsets has no epoch and is not empty, so a death in just that
+        moment would stop the query for good. Whoever still writes there fails, and was fenced.
+        """
+        folder = join(self._checkpoint, "offsets")
+        names = self._files.names(folder)
+        if all(_UNFINISHED.fullmatch(name) for name in names):
+            for name in names:
+                self._files.delete(join(folder, name))
+
+    def sync(self, epoch: int) -> None:
+        """Make durable what the decision of an epoch rests on; Spark leaves it in the cache.
+
+        Otherwise a power cut could leave a decision of an epoch that Spark has never heard of. On
+        other file systems a closed file is as durable as it gets.
+        """
+        if not self._checkpoint.startswith("file:"):
+            return
+        paths = [f"offsets/{epoch}"]
+        if self._files.exists(join(self._checkpoint, "commits", str(epoch - 1))):
+            paths.append(f"commits/{epoch - 1}")
+        for source in self._files.names(join(self._checkpoint, "sources")):
+            entries = self._files.names(join(self._checkpoint, "sources", source))
+            numbered = [e for e in entries if e.removesuffix(".compact").isdigit()]
+            if numbered:
+                newest = max(numbered, key=lambda entry: int(entry.removesuffix(".compact")))
+                paths.append(f"sources/{source}/{newest}")
+        self._files.sync_files(self._checkpoint, paths)
+
+
+def planned_offsets(query: StreamingQuery | None, epoch: int) -> str | None:
+    """Return, as a text, the source positions that Spark has in memory; None if it does not tell.
+
+    They are not of Spark's public interface, so a Spark without them is believed.
+    """
+    if query is None:
+        return None
+    try:
+        context = query._jsq.streamingQuery().getLatestExecutionContext()
+        return str(context.endOffsets().toString()) if context.batchId() == epoch else None
+    except Py4JError:
+        return None
+
+
+def _says(planned: str | None, lines: list[str]) -> bool:
+    """Whether the lines of an offset log's file are the positions planned; "-" is none yet."""
+    if planned is None or lines[:1] != ["v1"]:
+        return True
+    return all(line == "-" or line in planned for line in lines[2:])

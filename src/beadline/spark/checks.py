@@ -1,0 +1,244 @@
+"""Everything that can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from beadline import dead_letter
+from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
+from beadline.files import keeps_rule, open_files
+from beadline.files.local import can_link
+from beadline.ids import QueryId
+from beadline.sink import BoundSink, Capabilities, Guarantee
+from beadline.spark.conf import is_set, told
+from beadline.stream import Output, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from beadline.guarantee import Report
+    from beadline.spark.settings import Settings
+
+logger = logging.getLogger("beadline")
+
+_NOTHING = "Nothing was written."
+LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
+
+# With it, a scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
+COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+
+# Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
+REFUSED_OPTIONS = {
+    "asyncprogresstrackingenabled": "Spark would commit offsets behind the epoch's back, and an "
+    "epoch that is not in the offset log cannot be given again",
+    "checkpointlocation": "the checkpoint is start()'s first argument",
+    "queryname": "the query's name is exactly_once()'s second argument",
+}
+
+
+def check_stream(stream: Stream) -> None:
+    """The stream must be one, and must go somewhere."""
+    if not isinstance(stream.frame, DataFrame) or not stream.frame.isStreaming:
+        what = "a batch DataFrame" if isinstance(stream.frame, DataFrame) else "not a DataFrame"
+        raise BadQuery(
+            f"query {stream.name!r} needs a streaming DataFrame (spark.readStream), and this is "
+            f"{what}. {_NOTHING}"
+        )
+    if not stream.outputs:
+        raise BadQuery(f"query {stream.name!r} has no sink: add one with .to(sink). {_NOTHING}")
+
+
+def check_settings(stream: Stream, options: dict[str, str]) -> None:
+    """No setting may break a rule of the protocol."""
+    for key, value in options.items():
+        why = REFUSED_OPTIONS.get(key.lower())
+        if why and not (key.lower().startswith("async") and str(value).lower() == "false"):
+            raise BadSetting(f"option {key!r} cannot be used: {why}. {_NOTHING}")
+    session = stream.frame.sparkSession
+    for key in LOSSY_SETTINGS:
+        if str(session.conf.get(key, "false")).lower() == "true":
+            raise BadSetting(
+                f"{key} is true: a source file that cannot be read would be passed over, and its "
+                f"rows lost without a word. Set it to false. {_NOTHING}"
+            )
+    adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
+    # Only where somebody set it: Spark's own default is switched off for the query in silence.
+    chosen = is_set(session, ADAPTIVE_STREAMING) and session.conf.get(ADAPTIVE_STREAMING) == "true"
+    if adaptive and chosen:
+        raise BadSetting(
+            f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
+            "parts when it is given again, so that a lost part could not be told from the others. "
+            f"Set it to false or leave it out. {_NOTHING}"
+        )
+
+
+def switched_off(session: SparkSession) -> list[str]:
+    """Return the settings that a query is started without, whatever the session has."""
+    keys = ["spark.sql.adaptive.enabled"]
+    if told(session, COLUMNAR_INPUT) == "true":
+        if is_set(session, COLUMNAR_INPUT):
+            logger.warning(
+                "%s is set to true: with PySpark 4.2.0 a Python UDF directly on columnar files "
+                "(parquet, ORC) then hangs for ever, and the query with it. Set it to false.",
+                COLUMNAR_INPUT,
+            )
+        else:
+            keys.append(COLUMNAR_INPUT)
+    return keys
+
+
+def check_files(checkpoint: str, mode: Guarantee) -> None:
+    """The checkpoint's file system must be able to keep the log's rule; a link is tried out."""
+    check_rule(checkpoint, mode)
+    try:
+        open_files(checkpoint)
+    except Py4JJavaError as error:
+        why = str(error.java_exception).splitlines()[0]
+        raise BadSetting(
+            f"checkpoint {checkpoint}: Spark has no file system for it: {why}. Give Spark the jars "
+            "of that file system (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws in "
+            f"the version of Spark's own Hadoop), or use a local disk or hdfs:. {_NOTHING}"
+        ) from None
+    if checkpoint.startswith("file:") and not can_link(checkpoint):
+        raise BadSetting(
+            f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
+            f"create-if-absent has one winner. Use another disk, or hdfs:. {_NOTHING}"
+        )
+
+
+def check_rule(checkpoint: str, mode: Guarantee) -> None:
+    """The same, by the name of the file system alone."""
+    if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
+        raise BadSetting(
+            f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
+            "one winner, so two drivers could both decide an epoch. Put the checkpoint on a local "
+            "disk or on hdfs: (sources and sinks may be anywhere); or use at_least_once(), if rows "
+            f"may show again after a crash. {_NOTHING}"
+        )
+
+
+def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
+    """Return the Arrow schema of the rows that one sink will be given."""
+    if output.refused_by:
+        return dead_letter.schema(output.sink.dead_letter_columns)
+    shape = frame.sparkSession.createDataFrame([], frame.schema)
+    try:
+        rows = output.rows(shape) if output.rows else shape
+    except Exception as error:
+        raise BadSink(
+            f"rows= of sink {output.name!r} failed on an empty frame of the query's schema "
+            f"{frame.schema.simpleString()}: {type(error).__name__}: {error}. {_NOTHING}"
+        ) from error
+    if not isinstance(rows, DataFrame) or rows.isStreaming:
+        raise BadSink(f"rows= of sink {output.name!r} must return a batch DataFrame. {_NOTHING}")
+    return to_arrow(rows)
+
+
+def to_arrow(rows: DataFrame) -> pa.Schema:
+    """Spark's own mapping, whose arguments differ between the versions of Spark 4."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    known = inspect.signature(to_arrow_schema).parameters
+    wanted: dict[str, Any] = {"timezone": "UTC"}
+    schema = to_arrow_schema(rows.schema, **{k: v for k, v in wanted.items() if k in known})
+    assert schema is not None
+    return schema
+
+
+def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSink]:
+    """Ask every sink whether it can take its rows, and what it can promise.
+
+    One that promises too little is refused, unless it is only asked for a report.
+    """
+    bound = []
+    letters = {output.refused_by: output.name for output in stream.outputs}
+    for output in stream.outputs:
+        try:
+            found = output.sink.check(arrow_schema(output, stream.frame), query)
+        except BeadlineError:
+            raise
+        except Exception as error:
+            raise BadSink(
+                f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. {_NOTHING}"
+            ) from error
+        needed = output.allow if output.allow is not None else stream.mode
+        if refuse and found.guarantee < min(needed, stream.mode):
+            hint = f" {found.raised_by}" if found.raised_by else ""
+            raise GuaranteeRefused(
+                f"query {query.name!r} is to be {stream.mode}, but sink {output.name!r} is "
+                f"{found.guarantee}: {found.sentence}{hint} Allow it by name with "
+                f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
+            )
+        _check_disk(stream, output, found)
+        sink = output.sink.named(output.name)
+        bound.append(BoundSink(output.name, sink, found, letters.get(output.name, "")))
+    return bound
+
+
+def refuse_weak(report: Report) -> None:
+    """Raise if a part keeps the query below its function's name, and nobody has allowed it."""
+    if not report.refusals:
+        return
+    reasons = " ".join(
+        f"{found.part} is {found.level}: {found.why}."
+        + (f" What would help: {found.cure}." if found.cure else "")
+        for found in report.refusals
+    )
+    raise GuaranteeRefused(
+        f"query {report.query!r} is to be {report.asked}, but {reasons} A source is accepted as it "
+        f'is with exactly_once(…, allow="{report.level}"), or at_least_once(…). {_NOTHING}'
+    )
+
+
+def writer(stream: Stream, settings: Settings, checkpoint: str) -> DataStreamWriter:
+    """Return Spark's writer, set up; what Spark would refuse is refused now."""
+    frame = stream.frame
+    try:
+        made = (
+            frame.writeStream.outputMode(settings.output_mode)
+            .queryName(stream.name)
+            .options(**settings.options)
+            .option("checkpointLocation", checkpoint)
+        )
+        if settings.available_now:
+            made = made.trigger(availableNow=True)
+        elif settings.every is not None:
+            made = made.trigger(processingTime=settings.every)
+        _check_plan(frame, settings.output_mode)
+    except (PySparkException, ValueError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BadSetting(
+            f"query {stream.name!r}: Spark refuses it: {reason}. {_NOTHING}"
+        ) from error
+    return made
+
+
+def _check_plan(frame: DataFrame, output_mode: str) -> None:
+    """Ask Spark whether the plan can run in this mode; it would itself ask after our claim."""
+    jvm = frame.sparkSession.sparkContext._jvm
+    assert jvm is not None
+    modes = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    plan = frame._jdf.queryExecution().analyzed()
+    checker.checkForStreaming(plan, modes.apply(output_mode))
+
+
+def _check_disk(stream: Stream, output: Output, found: Capabilities) -> None:
+    """On a cluster, each executor would write to a disk of its own, and the driver find nothing."""
+    master = stream.frame.sparkSession.sparkContext.master or ""
+    if found.shared_disk and not output.shared_disk and not master.startswith("local"):
+        raise BadSink(
+            f"sink {output.name!r} writes to the local path {found.target}, but Spark runs on "
+            f"{master}, where each executor has a disk of its own: rows would be lost. Use a "
+            "target on HDFS; or, if that path is one shared mount on every machine, say so with "
+            f".to(sink, shared_disk=True). {_NOTHING}"
+        )

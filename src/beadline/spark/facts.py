@@ -1,0 +1,134 @@
+"""Looking at a stream for ``guarantee.judge``: sources, expressions, settings and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from beadline.guarantee.judge import Facts, SinkSeen
+from beadline.guarantee.plan import ExpressionSeen, PlanSeen
+from beadline.guarantee.report import Kind
+from beadline.guarantee.settings import KEYS
+from beadline.guarantee.sources import SourceSeen
+from beadline.sink import BoundSink
+from beadline.spark.plan import is_stateful, nodes, plan_of, streaming_leaves
+from beadline.spark.python_code import calls_by_chance, can_be_read
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from beadline.stream import Stream
+
+_TEXT_LENGTH_MAX = 80
+
+
+def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = None) -> Facts:
+    """Return everything that a judgement needs to know; nothing is read or written by it."""
+    bound = {sink.name: sink for sink in sinks}
+    seen = [
+        SinkSeen(
+            output.name,
+            bound[output.name].capabilities,
+            output.allow,
+            None if output.rows is None else _rows_plan(output.name, output.rows, stream.frame),
+            bool(output.refused_by),
+        )
+        for output in stream.outputs
+    ]
+    more = {} if restart_s is None else {"restart_s": restart_s}
+    return Facts(
+        query=stream.name,
+        asked=stream.mode,
+        sources=tuple(sources(stream.frame)),
+        plan=PlanSeen("the query's plan", Kind.PLAN, tuple(expressions(stream.frame))),
+        sinks=tuple(seen),
+        stateful=is_stateful(stream.frame),
+        allow=stream.allow,
+        conf=_settings(stream.frame),
+        **more,
+    )
+
+
+def sources(frame: DataFrame) -> Iterator[SourceSeen]:
+    """Yield the streaming sources of a plan, in its order."""
+    for leaf in streaming_leaves(plan_of(frame)):
+        yield _SHAPES.get(leaf.getClass().getSimpleName(), _other)(leaf)
+
+
+def _new(leaf: Any) -> SourceSeen:
+    options = {name.lower(): value for name, value in dict(leaf.extraOptions()).items()}
+    where = next((options[name] for name in _WHERE if options.get(name)), "")
+    return SourceSeen(leaf.sourceName(), where, options)
+
+
+def _old(leaf: Any) -> SourceSeen:
+    source = leaf.dataSource()
+    options = {str(pair._1()).lower(): str(pair._2()) for pair in _each(source.options().toSeq())}
+    paths = options.get("path", "") or ", ".join(_each(source.paths()))
+    return SourceSeen(source.className().rpartition(".")[2], paths, options)
+
+
+def _other(leaf: Any) -> SourceSeen:
+    return SourceSeen(leaf.getClass().getSimpleName())
+
+
+_SHAPES: dict[str, Callable[[Any], SourceSeen]] = {
+    "StreamingRelationV2": _new,
+    "StreamingRelation": _old,
+}
+# What tells a person which source it is; never an option that may hold a secret.
+_WHERE = ("subscribe", "subscribepattern", "assign", "path", "host")
+
+
+def expressions(frame: DataFrame) -> Iterator[ExpressionSeen]:
+    """Yield what in a plan may answer differently when it is run again, and the clocks."""
+    for node in nodes(plan_of(frame)):
+        for expression in _each(node.expressions()):
+            yield from _parts(expression)
+
+
+def _parts(expression: Any) -> Iterator[ExpressionSeen]:
+    children = list(_each(expression.children()))
+    for child in children:
+        yield from _parts(child)
+    # Not deterministic because a child is not: the child has said so.
+    deterministic = expression.deterministic() or not all(c.deterministic() for c in children)
+    name = expression.getClass().getSimpleName()
+    text = expression.sql()
+    if len(text) > _TEXT_LENGTH_MAX:
+        text = text[:_TEXT_LENGTH_MAX] + "…"
+    chance: tuple[str, ...] = ()
+    unreadable = False
+    if name in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
+        function = _function(expression)
+        chance = calls_by_chance(function) if function is not None else ()
+        unreadable = not chance and (function is None or not can_be_read(function))
+    yield ExpressionSeen(name, text, deterministic, chance, unreadable)
+
+
+def _function(expression: Any) -> Callable[..., Any] | None:
+    """The Python function as it is sent to the workers; None if it cannot be had."""
+    from pyspark import cloudpickle
+
+    try:
+        command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
+    except Exception:  # noqa: BLE001 (whatever a user's object does when it is unpickled)
+        return None
+    found = command[0] if isinstance(command, tuple) else command
+    return found if callable(found) else None
+
+
+def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanSeen:
+    """The plan of a sink's ``rows=``, which was tried on an empty frame before."""
+    shape = frame.sparkSession.createDataFrame([], frame.schema)
+    return PlanSeen(f"rows= of sink {name}", Kind.ROWS, tuple(expressions(rows(shape))))
+
+
+def _settings(frame: DataFrame) -> dict[str, str]:
+    found = {key: frame.sparkSession.conf.get(key, None) for key in KEYS}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)

@@ -1,0 +1,444 @@
+"""A running query: Spark's own names on it, Beadline's errors in it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from beadline.decisions import DecisionLog, FileStore
+from beadline.decisions.store import LOG_FOLDER
+from beadline.errors import (
+    BadSetting,
+    BeadlineError,
+    CheckpointProblem,
+    EpochFailed,
+    Fenced,
+    LogProblem,
+    PlannedByAnother,
+    PrepareFailed,
+)
+from beadline.files import join, open_files
+from beadline.observe import Listener, ignore
+from beadline.protocol import identity
+from beadline.protocol.commit import Threads
+from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.publish import Publisher
+from beadline.protocol.recover import prepares
+from beadline.sink import Guarantee
+from beadline.sources.kafka.lost_records import with_advice
+from beadline.sources.kafka.positions import Positions
+from beadline.sources.kafka.topics import SourceTopics
+from beadline.spark import failures
+from beadline.spark.analyze import check_start
+from beadline.spark.batch_size import BatchSize
+from beadline.spark.checkpoint import SparkProgress
+from beadline.spark.engine import Engine
+from beadline.spark.patience import Patience
+from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
+from beadline.spark.settings import Settings
+from beadline.spark.sharing import whole_rows_first
+from beadline.spark.source_files import PlannedFiles
+from beadline.spark.spark_query import SparkQuery, is_conflict, start_settings
+from beadline.stream import Stream
+
+SWEEP_AGAIN_S = 15.0
+STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
+_NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
+
+
+class Query:
+    """One start of one stream."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        engine: Engine,
+        threads: Threads,
+        positions: Positions,
+        patience: Patience,
+    ) -> None:
+        """Nothing runs yet."""
+        self._coordinator = coordinator
+        self._engine = engine
+        self._threads = threads
+        self._positions = positions
+        self._patience = patience
+        self._error: BaseException | None = None
+        self._interrupted = False
+        self._stopping = False
+        self._settled = False
+        self._started: SparkQuery | None = None
+        self._context: SparkContext | None = None
+        self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
+        self._later.daemon = True
+
+    def __repr__(self) -> str:
+        """Which query it is, which start of it, and how it is."""
+        if self._started is None:
+            state = "not started"
+        elif self.isActive:
+            state = "running"
+        else:
+            failure = self.exception()
+            state = "ended" if failure is None else f"failed: {type(failure).__name__}"
+        return f"<Query {self.name!r}, generation {self.generation}, {state}>"
+
+    # -- what a user calls, under Spark's own names
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+        return self._coordinator.name
+
+    @property
+    def generation(self) -> int:
+        """Which start of the query this is."""
+        return self._coordinator.generation
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether Spark is still running it, or about to again."""
+        return not self._beneath.ended.is_set()
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        """Spark's progress of the last epoch."""
+        return self._spark.lastProgress
+
+    @property
+    def recentProgress(self) -> Any:  # noqa: N802
+        """Spark's progress of the last epochs."""
+        return self._spark.recentProgress
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Spark's status."""
+        return dict(self._spark.status)
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the query: Beadline's error where there is one."""
+        if self._error is None:
+            return None if self._stopping or self.isActive else self._spark_failure()
+        # A job that stop() cancelled is no failure; what the protocol had to say still is.
+        cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
+            self._error, BeadlineError
+        )
+        return None if self._interrupted and cancelled else self._error
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
+        with self._telling():
+            if not self._beneath.ended.wait(timeout):
+                return False
+            if self._beneath.failed is not None:
+                raise self._beneath.failed
+            if isinstance(self._error, Fenced):
+                raise self._error
+        self._settle()
+        self._close()
+        return True
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until everything that is there now shows in every sink; for tests."""
+        while True:
+            spark = self._spark
+            with self._telling():
+                try:
+                    spark.processAllAvailable()
+                    if isinstance(self._error, Fenced):
+                        raise self._error
+                except StreamingQueryException:
+                    if not self._started_again(spark):
+                        raise
+                    continue
+            return
+
+    def stop(self) -> None:
+        """End the query: an undecided epoch is aborted, a decided one is finished."""
+        try:
+            if self._error is None and not self.isActive:
+                self._error = self._spark_failure()  # not to be hidden by this stop
+            self._stopping = True
+            self._beneath.stop()
+            self._settle()
+        except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
+            self._gone(error)
+        finally:
+            self._close()
+
+    # -- how it runs
+
+    @property
+    def _beneath(self) -> SparkQuery:
+        assert self._started is not None, "the query has not started"
+        return self._started
+
+    @property
+    def _spark(self) -> StreamingQuery:
+        return self._beneath.query
+
+    def _started_again(self, spark: StreamingQuery) -> bool:
+        """Wait for what becomes of a Spark query that has failed."""
+        while self.isActive and self._spark is spark:
+            self._beneath.ended.wait(0.01)
+        return self.isActive
+
+    def _spark_failure(self) -> BaseException | None:
+        """What Spark itself failed over."""
+        try:
+            found = self._spark.exception()
+        except Exception as error:  # noqa: BLE001 (it is told whatever it is)
+            self._gone(error)
+            return self._error
+        return failures.explain(with_advice(found, self.name), self.name)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raise what ended the query in the words of whoever knows most of it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (raised on in any case)
+            if not isinstance(error, StreamingQueryException | BeadlineError):
+                self._gone(error)
+            failure = self.exception()
+            if failure is not None:
+                self._close()
+                raise failure from None
+        ended = self._settled or self._stopping or self._error is not None
+        if not ended and failures.is_stopped(self._context):
+            self._error = failures.stopped(self.name)
+            self._close()
+            raise self._error
+
+    def _gone(self, error: Exception) -> None:
+        """Note that Spark itself is gone; raise the error on if it is not."""
+        stopped = failures.is_stopped(self._context)
+        if not stopped and not failures.is_gone(error):
+            raise error
+        # What a job of Spark's failed over is no news then.
+        if self._error is None or isinstance(self._error, PrepareFailed):
+            told = failures.stopped(self.name) if stopped else failures.explain(error, self.name)
+            self._error = told
+
+    def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
+        """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
+        session = stream.frame.sparkSession
+        self._context = session.sparkContext
+        decision = self._coordinator.log.state.decision
+        recorded = decision.settings if decision and self._coordinator.lost else {}
+        self._engine.partitioning.pin(session, recorded)
+        self._started = SparkQuery(
+            writer.foreachBatch(self._epoch),
+            session,
+            start_settings(stream.frame, self._coordinator.checkpoint),
+            self._judge,
+            self._is_fenced,
+            self._engine.use,
+        )
+        self._started.start()
+        self._later.start()
+
+    def _judge(self, error: BaseException, again: bool) -> None:
+        """Raise what the end of Spark's query means; return if Spark is to be started again."""
+        ours = self._error
+        if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
+            raise error
+        fenced = self._fenced_instead(ours or error)
+        if isinstance(fenced, Fenced):
+            self._error = fenced
+            raise fenced
+        if not (again and (ours is not None or is_conflict(error))):
+            if ours is None and not isinstance(error, StreamingQueryException):
+                self._error = error  # of a restart: Spark's last query does not know it
+            raise error
+        try:
+            # Spark will read its checkpoint again, in which somebody else has written.
+            identity.check_progress(self._coordinator.log.state, self._engine.progress)
+        except BeadlineError as refused:
+            self._error = refused
+            raise
+        self._engine.planned.look()
+        self._coordinator.losers = True  # of an epoch that was prepared and not decided
+        self._error = None
+        self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+
+    def _is_fenced(self) -> bool:
+        """Whether a newer start has taken over while Spark had nothing to do.
+
+        In an epoch the protocol looks by itself, and has something to say about what it was doing.
+        """
+        if self._stopping or not self._coordinator.running.acquire(blocking=False):
+            return False
+        try:
+            found = self._fenced_instead(RuntimeError("idle"))
+        finally:
+            self._coordinator.running.release()
+        if isinstance(found, Fenced) and self._error is None:
+            self._error = found
+            return True
+        return False
+
+    def _fenced_instead(self, error: BaseException) -> BaseException:
+        """Whatever ended the query: where a newer start has taken over, that is the reason."""
+        if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
+            return error
+        try:
+            self._coordinator.log.check_newest()
+        except Fenced as fenced:
+            fenced.__cause__ = error
+            return fenced
+        except Exception:  # noqa: BLE001 (the log cannot be read: the first error says more)
+            return error
+        return error
+
+    def _epoch(self, frame: DataFrame, number: int) -> None:
+        """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
+        self._patience.began(number)
+        try:
+            self._coordinator.run_epoch(self._engine.batch(frame, number))
+            self._engine.partitioning.unpin(frame.sparkSession)
+        except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
+            self._interrupted = self._stopping
+            self._error = error = error if self._stopping else self._fenced_instead(error)
+            self._in_epoch(error, number)
+            # stop() has something to settle first, and so has a Spark that is started again.
+            if not (self._stopping or isinstance(error, PlannedByAnother)):
+                # Where losers are left, a sweep has failed: it would only fail again.
+                swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
+                if swept and self._holds_up:
+                    self._end_stragglers()
+                self._close()
+            # Spark matches this text against a regular expression that overflows its stack on a
+            # long one, so it is given the sentence alone; exception() has all of it.
+            raise EpochFailed(str(error)[:300]) from None
+        else:
+            self._beneath.carried_through()
+        finally:
+            self._patience.ended()
+
+    def _in_epoch(self, error: BaseException, number: int) -> None:
+        """Say of an error that a start raises too what it means in the midst of a run."""
+        if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
+            return
+        decision = self._coordinator.log.state.decision
+        if self._coordinator.mode != str(Guarantee.EXACTLY_ONCE):
+            means = f"The next start computes epoch {number} again"
+        elif decision is not None and decision.epoch >= number:
+            means = f"Epoch {number} is decided, and the next start finishes it"
+        else:
+            means = f"Nothing of epoch {number} is decided, and the next start computes it again"
+        means += "; epochs before it are committed"
+        error.args = (str(error).replace(f"{_NOTHING}..", f"{_NOTHING}.").replace(_NOTHING, means),)
+
+    def _sweep_again(self) -> None:
+        """A task of an older driver may have finished after its orphans were swept (rule 7)."""
+        if self._started is None or not self.isActive:
+            return
+        try:
+            self._coordinator.sweep_later()
+        except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
+            self._coordinator.tell("sweep failed", error=str(error))
+
+    def _settle(self) -> None:
+        """Leave nothing open outside. What cannot be settled now is swept by the next start."""
+        if self._settled or (self._error is not None and not self._interrupted):
+            return
+        if isinstance(self._error, LogProblem):
+            return  # an append that cannot be told may still land: the next start knows more
+        self._settled = True
+        self._end_stragglers(STRAGGLER_PAUSES_S if self._interrupted else ())
+
+    def _end_stragglers(self, pauses_s: Sequence[float] = STRAGGLER_PAUSES_S) -> None:
+        """A task that was cancelled may still be about to begin something: look again for it."""
+        try:
+            self._coordinator.close()
+            for pause_s in pauses_s if self._holds_up else ():
+                time.sleep(pause_s)
+                self._coordinator.close()
+        except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
+            self._coordinator.tell("sweep failed", error=str(error))
+
+    @property
+    def _holds_up(self) -> bool:
+        """Whether what a sink prepares keeps others waiting."""
+        sinks, mode = self._coordinator.sinks, self._coordinator.mode
+        return any(sink.capabilities.holds_up and prepares(sink, mode) for sink in sinks)
+
+    def _close(self) -> None:
+        self._later.cancel()
+        self._patience.close()
+        self._threads.close()
+        self._coordinator.log.close()
+        self._engine.close()
+        self._positions.close()  # last: it may wait, for a Kafka that does not answer
+
+
+def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
+    """Check, claim, finish, sweep; then start Spark (rule 15)."""
+    checked = check_start(stream, settings)
+    checkpoint = checked.checkpoint
+    log = _open_log(checkpoint, settings.keep)
+    threads = Threads()
+    engine = _engine(stream, checkpoint)
+    kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
+    positions = Positions(source_options(stream.frame), checkpoint)
+    patience = Patience()
+    listener = patience.listening(positions.listening(listener or ignore))
+    sinks = whole_rows_first(checked.sinks, engine.rows)
+    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
+    query = Query(coordinator, engine, threads, positions, patience)
+    threads.stopping = lambda: query._stopping
+    try:
+        patience.start(coordinator.tell)
+        coordinator.start(settings.drop)
+        log.check_newest()
+        engine.progress.forget_unfinished()
+        patience.ended()
+        positions.start(coordinator.tell, engine.progress.last_committed())
+        query._run(stream, checked.writer)
+    except BaseException:
+        query._stopping = True  # or a thread that waits for an outcome would wait for ever
+        query._close()
+        raise
+    return query
+
+
+def _engine(stream: Stream, checkpoint: str) -> Engine:
+    rows = {output.name: output.rows for output in stream.outputs if output.rows is not None}
+    conf = stream.frame.sparkSession.sparkContext.getConf()
+    speculation = conf.get("spark.speculation", "false") == "true"
+    frame = stream.frame
+    planned = PlannedFiles(checkpoint, source_folders(frame))
+    topics = SourceTopics(source_options(frame), checkpoint, frame.sparkSession._jvm)
+    progress = SparkProgress(checkpoint, topics=topics)
+    frames = [frame]
+    if rows:
+        shape = frame.sparkSession.createDataFrame([], frame.schema)
+        frames += [made(shape) for made in rows.values()]
+    batch_size = BatchSize(shared=any(runs_python(one) for one in frames))
+    stateful, narrow = is_stateful(frame), is_narrow(frame)
+    return Engine(progress, planned, rows, stateful, narrow, speculation, batch_size=batch_size)
+
+
+def _open_log(checkpoint: str, keep: int) -> DecisionLog:
+    """Make the log's folder: the first thing that is written."""
+    if keep < 1:
+        raise BadSetting(f"keep= is the number of records to retain, at least 1, not {keep}")
+    try:
+        store = FileStore(open_files(checkpoint), join(checkpoint, LOG_FOLDER))
+        store.make_folder()
+    except Exception as error:
+        raise CheckpointProblem(
+            f"checkpoint {checkpoint} cannot be written: {type(error).__name__}: {error}. Give a "
+            "folder that this user may write to. Nothing was written."
+        ) from error
+    return DecisionLog(store, keep)

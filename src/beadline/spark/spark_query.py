@@ -1,0 +1,205 @@
+"""Spark's own query beneath ours, and its next one where an older driver got in its way.
+
+Two drivers of one query may run at once for a moment. The log fences the older one, but Spark's own
+logs know no fence: whichever Spark comes second to a file of theirs fails ("Concurrent update to
+the log"), and that may be the newer driver's. An older driver can do so only a few times: after the
+next epoch that it plans it is called back, and fenced. So the newer one waits a moment, and starts
+Spark's query again, which reads those logs anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from beadline.spark.checks import switched_off
+from beadline.spark.conf import is_set
+from beadline.spark.plan import has_own_log
+
+# What Spark says where somebody else wrote to its checkpoint: while it ran, and at its first start.
+_CONFLICTS = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Concurrent update to the log",
+    "Multiple streaming queries are concurrently using",
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY",
+)
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_LOCAL_MANAGERS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",  # up to 4.0
+)
+LOOK_EVERY_S = 1.0
+_END_TIMEOUT_S = 30.0
+PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
+_starting = threading.Lock()
+
+Judge = Callable[[BaseException, bool], None]
+
+
+class SparkQuery:
+    """One query to its user, and one Spark query after the other beneath it."""
+
+    def __init__(
+        self,
+        writer: DataStreamWriter,
+        session: SparkSession,
+        conf: dict[str, str],
+        judge: Judge,
+        is_fenced: Callable[[], bool],
+        use: Callable[[StreamingQuery | None], None],
+    ) -> None:
+        """``judge`` raises, unless Spark is to be started again after an error.
+
+        It is told whether there is still a try left. ``conf`` is what Spark is told for this query
+        alone; ``is_fenced`` is asked now and then, and ends the query; ``use`` is told which Spark
+        query it is, None while that is not known.
+        """
+        self._writer = writer
+        self._session = session
+        self._conf = conf
+        self._judge = judge
+        self._is_fenced = is_fenced
+        self._use = use
+        self._changing = threading.Lock()
+        self._stopping = threading.Event()
+        self._tries = 0
+        self._query: StreamingQuery | None = None
+        self.ended = threading.Event()
+        self.failed: BaseException | None = None
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's newest."""
+        assert self._query is not None, "the query has not started"
+        return self._query
+
+    def start(self) -> None:
+        """Start Spark's query, and watch over it."""
+        while not self._started():
+            pass
+        InheritableThread(target=self._watch, name="beadline-spark", daemon=True).start()
+        threading.Thread(target=self._look, name="beadline-fence", daemon=True).start()
+
+    def carried_through(self) -> None:
+        """An epoch was carried through: whoever was in the way is out of it."""
+        self._tries = 0
+
+    def stop(self) -> None:
+        """End Spark's query, and start none again."""
+        self._stopping.set()
+        with self._changing:
+            self.query.stop()
+        self.ended.wait(_END_TIMEOUT_S)  # whoever looks next must see that it has ended
+
+    def _look(self) -> None:
+        """Where no rows come, Spark does not call back, and only this tells of a newer start."""
+        while not self.ended.wait(LOOK_EVERY_S):
+            if self._is_fenced():
+                self.stop()
+                return
+
+    def _watch(self) -> None:
+        try:
+            while self._conflicted() and not self._stopping.is_set():
+                with self._changing:
+                    if not self._stopping.is_set():
+                        self._started()
+        except BaseException as error:  # noqa: BLE001 (kept for whoever waits)
+            self.failed = error
+        finally:
+            self.ended.set()
+
+    def _conflicted(self) -> bool:
+        """Wait for Spark's query to end; whether it did over another driver's files."""
+        try:
+            self.query.awaitTermination()
+        except StreamingQueryException as error:
+            self._pause(error)
+            return True
+        return False
+
+    def _started(self) -> bool:
+        """Start Spark's query; False if somebody got in the way of that already."""
+        try:
+            self._use(None)  # or the first epoch of the next would be taken for one of the last
+            with with_settings(self._session, self._conf):
+                self._query = self._writer.start()
+            self._use(self._query)
+        except Exception as error:  # noqa: BLE001 (raised on, unless it is a conflict)
+            self._pause(error)
+            return False
+        return True
+
+    def _pause(self, error: Exception) -> None:
+        """Wait for the other driver's end, or raise what there is to raise."""
+        self._stopping.wait(PAUSES_S[self._tries] if is_conflict(error) and self._left else 0)
+        self._judge(error, self._left)
+        self._tries += 1
+
+    @property
+    def _left(self) -> bool:
+        return self._tries < len(PAUSES_S)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether Spark ended because another driver writes to the same checkpoint."""
+    text = str(error)
+    return any(sign in text for sign in _CONFLICTS)
+
+
+def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
+    """Return what Spark is told for a query of ours alone.
+
+    Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
+
+    On a local disk, Spark writes its own two logs through Hadoop's `FileSystem`: by default it
+    takes `FileContext`, which starts two processes (`readlink`, `chmod`) for each file. Both look
+    whether a name is free and then rename, so neither has one winner where two drivers plan the
+    same epoch in the same moment, and the quick one has two more often (8 of 300 such races,
+    against 1). `planned_offsets` finds that out; but not in the log of a file source, of which the
+    offsets name only the entry, so queries with one are left with what Spark does by itself.
+    """
+    session = frame.sparkSession
+    conf = dict.fromkeys(switched_off(session), "false")
+    local = checkpoint.startswith("file:") and not has_own_log(frame)
+    manager = _local_manager(session) if local and not is_set(session, FILE_MANAGER) else None
+    return conf if manager is None else {**conf, FILE_MANAGER: manager}
+
+
+def _local_manager(session: SparkSession) -> str | None:
+    """Return the class that is quicker on a local disk, where this Spark has it; else None."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    for name in _LOCAL_MANAGERS:
+        try:
+            jvm.java.lang.Class.forName(name)
+        except Py4JError:
+            continue
+        return name
+    return None
+
+
+@contextmanager
+def with_settings(session: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Start a query with settings of its own: Spark clones the session's at start."""
+    with _starting:
+        before = {key: session.conf.get(key, None) for key in conf}
+        try:
+            for key, value in conf.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, str(old))

@@ -1,0 +1,182 @@
+"""What runs in Spark's Python workers: Arrow batches in, one ack per part out."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from beadline.committable import Committable
+from beadline.points import reach
+from beadline.protocol.engine import Ticket
+from beadline.sink import Part, Sink
+from beadline.spark.acks import Ack
+from beadline.spark.checksum import ORDERED, SUMMED, Ordered
+from beadline.spark.refusals import Refusals, Refusing, keeping
+from beadline.spark.slots import SLOTS, Worker, parse
+from beadline.spark.worker_memory import keep_memory
+
+CHECKSUM = "__beadline_checksum"
+TICKET = "beadline.ticket"
+# Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
+# would keep garbage alive that happened to be caught in a freeze.
+SETTLING_TASKS = 3
+_tasks_seen = 0
+_worker = Worker()
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Counted:
+    """Counts rows, and makes their checksum, as batches pass by."""
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], checksum: str | None, tagged: bool = False
+    ) -> None:
+        """With ``SUMMED`` the last column is Spark's hash of the row; before it may be a tag.
+
+        Both are taken off.
+        """
+        self._batches = batches
+        self._kind = checksum
+        self._tagged = tagged
+        self.tag: int | None = None
+        self.rows = 0
+        self.row_bytes = 0
+        self._sum = 0
+        self._ordered = Ordered()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that have rows, without the columns that are not the sink's."""
+        extra = int(self._kind == SUMMED) + int(self._tagged)
+        for batch in self._batches:
+            if batch.num_rows == 0:
+                continue
+            if self._kind == SUMMED:
+                hashes = batch.column(batch.num_columns - 1)
+                # Wraps round at 64 bits, which is as good as any other sum.
+                self._sum += pc.sum(hashes).as_py() or 0
+            if self._tagged and self.rows == 0:
+                self.tag = batch.column(batch.num_columns - extra)[0].as_py()
+                assert self.tag is not None, "the first row of a part has no tag"
+            self.rows += batch.num_rows
+            self.row_bytes = max(self.row_bytes, batch.nbytes // batch.num_rows)
+            own = batch.select(list(range(batch.num_columns - extra))) if extra else batch
+            if self._kind == ORDERED:
+                self._ordered.update(own)
+            yield own
+
+    @property
+    def checksum(self) -> int | None:
+        """The content checksum, as a signed 64-bit number."""
+        if self._kind is None:
+            return None
+        if self._kind == ORDERED:
+            return self._ordered.value
+        return (self._sum + 2**63) % 2**64 - 2**63
+
+
+def _this_part() -> tuple[Part, TaskContext]:
+    """Which part the running task is to make: Spark carries the ticket as a local property."""
+    context = TaskContext.get()
+    assert context is not None
+    text = context.getLocalProperty(TICKET)
+    assert text is not None, "the job was run without its ticket"
+    ticket = Ticket.from_text(text)
+    part = ticket.part(context.partitionId(), context.taskAttemptId())
+    table = parse(context.getLocalProperty(SLOTS))
+    writer = f"{ticket.query.incarnation} {ticket.sink} {ticket.generation}"
+    # An epoch may be prepared twice; then the stage is another.
+    epoch = f"{ticket.epoch} {context.stageId()}"
+    number = context.attemptNumber()
+    return replace(
+        part, slot=_worker.take(writer, epoch, table, context.partitionId(), number)
+    ), context
+
+
+def prepare_task(
+    sink: Sink[Any], checksum: str | None, refusing: Refusing = None, tagged: bool = False
+) -> Task:
+    """Return the function that prepares one part and answers with its ack.
+
+    The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
+    rows that the sink refuses, if there is a dead letter sink. ``tagged`` says that the rows are
+    shared with other sinks (``sharing``).
+    """
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        part, context = _this_part()
+        part, refusals = keeping(part, refusing)
+        reach("prepare.part")
+        counted = Counted(batches, checksum, tagged)
+        committable = sink.prepare(iter(counted), part)
+        for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
+            raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
+        reach("prepare.acked")
+        yield _ack(part, context, counted, refusals, committable)
+
+    return task
+
+
+def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = False) -> Task:
+    """Return the function that publishes one part at once."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        part, context = _this_part()
+        part, refusals = keeping(part, refusing)
+        counted = Counted(batches, None, tagged)
+        sink.publish(iter(counted), part)
+        yield _ack(part, context, counted, refusals, None)
+
+    return task
+
+
+def _ack(
+    part: Part,
+    context: TaskContext,
+    counted: Counted,
+    refusals: Refusals,
+    committable: Committable | None,
+) -> pa.RecordBatch:
+    """Return what the driver is told of one part."""
+    return Ack(
+        partition=part.id.partition,
+        attempt=part.id.attempt,
+        retries=context.attemptNumber(),
+        rows=counted.rows - len(refusals),
+        row_bytes=counted.row_bytes,
+        checksum=counted.checksum,
+        slot=part.slot,
+        committable=None if committable is None else committable.to_json(),
+        worker=worker_name(),
+        refused=refusals.to_text(),
+        tag=counted.tag,
+    ).to_batch()
+
+
+def worker_name() -> str:
+    """This process's name. Asked by a function: the task is pickled with the values it names."""
+    return _worker.name
+
+
+def settle_worker() -> None:
+    """Make a reused worker ready for its next task sooner.
+
+    PySpark's daemon runs a full garbage collection after every task, some 40 ms with pyarrow and
+    pandas loaded, in which the next task waits. What is loaded by now lives as long as the worker,
+    so it need not be looked at again.
+    """
+    global _tasks_seen
+    if not _tasks_seen:
+        keep_memory()
+    if _tasks_seen < SETTLING_TASKS:
+        _tasks_seen += 1
+        gc.collect()
+        gc.freeze()
