@@ -3,7 +3,8 @@
 Rows become durable files at prepare (``sinks/shared/staging``) and are delivered at commit, in
 order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it
 goes on behind the last batch that was acknowledged. The one that was on its way may arrive
-twice. Every row has an id that never changes: a receiver that drops repeats by it makes this exactly-once.
+twice. Every row has an id that never changes: a receiver that drops repeats by it makes this
+exactly-once.
 """
 
 from __future__ import annotations
