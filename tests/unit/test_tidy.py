@@ -29,6 +29,7 @@ SINK_MAY_IMPORT = (
     "beadline.ids",
     "beadline.errors",
     "beadline.committable",
+    "beadline.names",
     "beadline.points",
     "beadline.files",
     "beadline.extras",
