@@ -8,6 +8,7 @@ query = exactly_once(orders, name="orders").to(FileSink("out")).start(checkpoint
 
 from __future__ import annotations
 
+from beadline.environment.session import session
 from beadline.errors import BeadlineError
 from beadline.sink import (
     Capabilities,
@@ -36,5 +37,6 @@ __all__ = [
     "Stream",
     "at_least_once",
     "exactly_once",
+    "session",
 ]
 __version__ = "0.1.0"
