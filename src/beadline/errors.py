@@ -125,7 +125,7 @@ class PrepareFailed(EpochFailed):
 
 
 class SourceGone(EpochFailed):
-    """An epoch is given again, and the source no longer has all of its rows."""
+    """An epoch is redelivered, and the source no longer has all of its rows."""
 
 
 class RowsRefused(EpochFailed):

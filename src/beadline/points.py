@@ -36,7 +36,7 @@ POINTS: dict[str, str] = {
     "append.written": "a record is durable under a temporary name",
     "append.linked": "a record has its final name; the folder is not yet synced",
     "epoch.begin": "Spark has planned the epoch and called back",
-    "epoch.again": "Spark gave a decided epoch again; it is finished, its state has not moved",
+    "epoch.again": "Spark redelivered a decided epoch; it is finished, its state has not moved",
     "prepare.before": "nothing of the epoch is written",
     "prepare.part": "in a Python worker, before the sink is given the part",
     "prepare.acked": "in a Python worker, the part is prepared, its ack not sent",

@@ -168,7 +168,7 @@ class Seen:
     """What a sink remembers of a query: the newest epoch that it holds.
 
     ``version_ms`` is that epoch's ``decided_at_ms``, from a sink that uses it as a version: no
-    later epoch gets an earlier one, even if the clock was set back in between.
+    later epoch gets an earlier one, even if the clock was turned back in between.
     """
 
     incarnation: str

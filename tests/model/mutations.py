@@ -121,7 +121,7 @@ class ReturnsBeforeItCommits(Coordinator):
 
 
 class LetsTheStateStand(Coordinator):
-    """Rule 16: a decided epoch that is given again still moves the state on."""
+    """Rule 16: a decided epoch that is redelivered still moves the state on."""
 
     def finish_again(self, decision: Decision, batch: Batch) -> None:
         self.finish(decision, batch, EpochProgress(batch.number, State.DECIDED))

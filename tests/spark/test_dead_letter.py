@@ -148,7 +148,7 @@ def test_at_least_once(
 def test_at_least_once_loses_nothing_between_the_two_sinks(
     spark: SparkSession, tmp_path: Path, out: SqliteSink
 ) -> None:
-    """The rows show, their dead letters are not yet prepared: the epoch is given again."""
+    """The rows show, their dead letters are not yet prepared: the epoch is redelivered."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps(row) for row in [*A, *B, *C]))
     frame = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
@@ -170,7 +170,7 @@ def test_without_a_dead_letter_sink_the_query_stops(
             spark, lambda frame: exactly_once(frame, "job").to(out), [B, A], tmp_path, schema=SCHEMA
         )
     assert taken(tmp_path) == [4]
-    # With one, the epoch is given again and goes on.
+    # With one, the epoch is redelivered and goes on.
     letters = MemorySink("later")
     MemorySink.clear("later")
     run_epochs(spark, job(out, letters), [C], tmp_path, schema=SCHEMA)

@@ -93,7 +93,7 @@ class LiveStory(Story):
             self._say(f"[cyan]recovery: {parts}[/]")
             return
         self._say(
-            f"[cyan]recovery: epoch {self._undecided} was not decided: its {parts}, given again[/]"
+            f"[cyan]recovery: epoch {self._undecided} was not decided: its {parts}, redelivered[/]"
         )
         self._undecided = None
 

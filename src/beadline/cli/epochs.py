@@ -26,7 +26,7 @@ _COLOURS = {"committed": "green", "decided": "yellow", "in doubt": "red"}
 _MEANING = {
     "decided": "certain; a driver is at it, or the next start finishes it",
     "in doubt": "planned, not decided; a driver is at it, or the next start aborts it and it is "
-    "given again",
+    "redelivered",
 }
 _COMMITTABLE_WIDTH_MAX = 400
 _CLAIMS_SHOWN = 3

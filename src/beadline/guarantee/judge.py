@@ -95,7 +95,7 @@ def _state(facts: Facts) -> Iterator[Finding]:
             "state",
             _EXACTLY,
             "Spark keeps a version of the state for each epoch in the checkpoint, and goes back to "
-            "the one before an epoch that is given again",
+            "the one before an epoch that is redelivered",
         )
 
 

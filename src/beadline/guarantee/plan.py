@@ -14,7 +14,7 @@ from beadline.guarantee.report import Finding, Kind
 from beadline.sink import Guarantee
 
 # By the class names of Spark's expressions. Where rows lie, not chance: the same as long as an
-# epoch falls into the same parts, which is checked when it is given again.
+# epoch falls into the same parts, which is checked when it is redelivered.
 POSITIONAL = frozenset(
     {
         "InputFileBlockLength",

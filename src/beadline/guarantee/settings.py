@@ -47,7 +47,7 @@ TRAPS = (
         "spark.sql.streaming.minBatchesToRetain",
         _below(2),
         Guarantee.AT_MOST_ONCE,
-        "the newest epoch can only be given again if the offsets and the state before it are kept",
+        "the newest epoch can only be redelivered if the offsets and the state before it are kept",
         "leave it at Spark's default of 100; 2 is the least",
     ),
     Trap(

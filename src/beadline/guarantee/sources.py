@@ -100,7 +100,7 @@ def _kafka(seen: SourceSeen) -> Iterator[Finding]:
             seen,
             AT_LEAST,
             "it reads uncommitted: records of transactions that are aborted later are taken as "
-            "good, and an epoch that is given again may have other rows",
+            "good, and an epoch that is redelivered may have other rows",
             'read with sources.kafka, or set kafka.isolation.level to "read_committed"',
         )
     if level is EXACTLY:
@@ -128,7 +128,7 @@ def _files(seen: SourceSeen) -> Iterator[Finding]:
         seen,
         EXACTLY,
         "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
-        "given again stops the query, and one that is changed in place after it was listed, or "
+        "redelivered stops the query, and one that is changed in place after it was listed, or "
         "that comes in with an old modification time, is not noticed",
         "move files in whole, by a rename, and leave them alone until their epoch is committed",
     )

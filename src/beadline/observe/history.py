@@ -7,7 +7,7 @@ Spark's own ``offsets/`` and ``commits/``. An epoch is
     decided     certain, but not known to show in every sink: a driver is at it, or the next start
                 finishes it
     in doubt    planned by Spark and not decided: what is prepared of it is aborted by the next
-                start, and the epoch is given again
+                start, and the epoch is redelivered
 
 It looks from outside, possibly while a driver writes: what retention frees in between is left out.
 """

@@ -211,7 +211,7 @@ class Coordinator:
         self.finish(decision, batch, progress)
 
     def finish_again(self, decision: Decision, batch: Batch) -> None:
-        """Spark gave a decided epoch again: finish it, and let its state move on (rule 16)."""
+        """Spark redelivered a decided epoch: finish it, and let its state move on (rule 16)."""
         identity.check_offsets(decision, batch.offsets())
         reach("epoch.again")
         progress = EpochProgress(batch.number, State.DECIDED)

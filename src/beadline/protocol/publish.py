@@ -57,7 +57,7 @@ class Publisher(Coordinator):
             self.log.check_newest()  # a newer start has swept it
             raise PartLost(
                 f"query {self.query.name!r}, epoch {batch.number}, sink {sink.name!r}: a part was "
-                "lost before it was published; the epoch is given again."
+                "lost before it was published; the epoch is redelivered."
             )
         return acks
 

@@ -80,7 +80,7 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
         self.abort_transaction(handle)
 
     def abandon(self, transaction: W) -> None:
-        """The task failed: let go of files and connections. What is outside is swept later."""
+        """The task failed: close files and connections. What is outside is swept later."""
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> C | None:
         """Begin, invoke per batch, pre-commit; a part without rows opens no transaction."""

@@ -1,4 +1,4 @@
-"""Sources: streaming DataFrames whose epochs can be given again with the same rows.
+"""Sources: streaming DataFrames whose epochs can be redelivered with the same rows.
 
 That is all that exactly-once asks of a source. These are Spark's own and thin on purpose; any other
 streaming DataFrame that keeps the promise will do as well.
@@ -37,7 +37,7 @@ def files(
 
     Guarantee: exactly-once, for files that are put there whole (by a rename) and are neither
     changed nor deleted before their epoch is committed: Spark's checkpoint names the files of each
-    epoch, so an epoch that is given again has the same rows; if one of its files is gone by then,
+    epoch, so an epoch that is redelivered has the same rows; if one of its files is gone by then,
     Beadline stops the query, where Spark would leave the file out. A file whose modification time
     is more than ``maxFileAge`` (7 days) behind the newest is not seen. ``max_files_per_epoch``
     bounds an epoch; without it the first one takes all that is there.
@@ -74,7 +74,7 @@ def rate(
     """Make rows out of nothing: ``timestamp`` and ``value``, which counts up from 0.
 
     Guarantee: exactly-once. A row is a function of its number and of the time at which the query
-    was born, which is in Spark's checkpoint; so an epoch that is given again has the same rows.
+    was born, which is in Spark's checkpoint; so an epoch that is redelivered has the same rows.
     It makes up for the time in which the query was down. For demos, tests and benchmarks.
     """
     if rows_per_second < 1:

@@ -39,7 +39,7 @@ COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 # Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
 REFUSED_OPTIONS = {
     "asyncprogresstrackingenabled": "Spark would commit offsets behind the epoch's back, and an "
-    "epoch that is not in the offset log cannot be given again",
+    "epoch that is not in the offset log cannot be redelivered",
     "checkpointlocation": "the checkpoint is start()'s first argument",
     "queryname": "the query's name is exactly_once()'s second argument",
 }
@@ -76,7 +76,7 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
     if adaptive and chosen:
         raise BadSetting(
             f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
-            "parts when it is given again, so that a lost part could not be told from the others. "
+            "parts when it is redelivered, so that a lost part could not be told from the others. "
             f"Set it to false or leave it out. {_NOTHING}"
         )
 

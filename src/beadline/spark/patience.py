@@ -1,4 +1,4 @@
-"""What takes long is spoken of: whoever watches a query sees that it waits, and what it is at.
+"""Emits `waiting` while something takes long, so that whoever watches knows what it is at.
 
 A broker that is down in the middle of an epoch, an outcome that nobody tells, a slow plan: all of
 them are waited for. One thread looks at the clock now and then; an epoch itself only notes when it

@@ -51,7 +51,7 @@ from beadline.spark.spark_query import SparkQuery, is_conflict, start_settings
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
-STRAGGLER_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
+LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
 _NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
@@ -315,7 +315,7 @@ class Query:
                 # Where losers are left, a sweep has failed: it would only fail again.
                 swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
                 if swept and self._holds_up:
-                    self._end_stragglers()
+                    self._end_late_tasks()
                 self._close()
             # Spark matches this text against a regular expression that overflows its stack on a
             # long one, so it is given the sentence alone; exception() has all of it.
@@ -355,9 +355,9 @@ class Query:
         if isinstance(self._error, LogProblem):
             return  # an append that cannot be told may still land: the next start knows more
         self._settled = True
-        self._end_stragglers(STRAGGLER_PAUSES_S if self._interrupted else ())
+        self._end_late_tasks(LATE_TASK_PAUSES_S if self._interrupted else ())
 
-    def _end_stragglers(self, pauses_s: Sequence[float] = STRAGGLER_PAUSES_S) -> None:
+    def _end_late_tasks(self, pauses_s: Sequence[float] = LATE_TASK_PAUSES_S) -> None:
         """A task that was cancelled may still be about to begin something: look again for it."""
         try:
             self._coordinator.close()

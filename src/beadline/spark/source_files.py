@@ -1,4 +1,4 @@
-"""The files of an epoch that is given again: all of them must still be there.
+"""The files of an epoch that is redelivered: all of them must still be there.
 
 Spark's checkpoint names them, but where one is gone Spark plans the epoch without it, and says
 nothing. So before anything is made of an epoch that an earlier start has planned, the source's own
@@ -47,7 +47,7 @@ class PlannedFiles:
             gone = [path for path in self._paths(epoch) if not open_files(path).exists(path)]
         except ValueError as error:
             logger.warning(
-                "epoch %s is given again, and whether its files are still there cannot be seen: %s",
+                "epoch %s is redelivered, and whether its files are still there cannot be seen: %s",
                 epoch, error,
             )  # fmt: skip
             return

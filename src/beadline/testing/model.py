@@ -204,7 +204,7 @@ class ModelSpark:
         return ModelBatch(self.world, self.epoch)
 
     def commit(self, batch: ModelBatch) -> None:
-        """Write the commit log: this epoch is never given again."""
+        """Write the commit log: this epoch is never redelivered."""
         world = self.world
         if batch.number in world.committed:
             raise SparkConflict(f"commits/{batch.number}")

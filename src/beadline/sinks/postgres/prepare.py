@@ -147,7 +147,7 @@ class Preparing:
 
     def _failed(self, error: BaseException) -> PrepareFailed:
         id_ = self.part.id
-        advice = "It will be given again."
+        advice = "It will be redelivered."
         if self.no_slot:
             advice = "Raise max_prepared_transactions, or let how= be 'auto' or 'staged'."
         elif is_misfit(error) and not self.careful:

@@ -57,12 +57,12 @@ def publish(
                 "checkpoint is older than what Redis holds: restore the newest one, or start over."
             ) from None
         except Denied as error:
-            raise PrepareFailed(f"{what} refuses: {error}. The epoch is given again.") from None
+            raise PrepareFailed(f"{what} refuses: {error}. The epoch is redelivered.") from None
         except NotNow as error:
             if not patience.again(verdict(error)):
                 raise PrepareFailed(
                     f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
-                    "given again."
+                    "redelivered."
                 ) from None
 
 

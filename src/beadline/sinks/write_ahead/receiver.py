@@ -43,7 +43,7 @@ class Delivery:
     """Rows that follow one another in one part of one epoch.
 
     ``part`` is the partition's number, ``first_row`` the number of the first row within the part,
-    from 0. ``mark`` is empty, but for ``at_least_once``: there an epoch that is given again may
+    from 0. ``mark`` is empty, but for ``at_least_once``: there an epoch that is redelivered may
     have its rows in another order, and other content must not go by the same id.
 
     >>> import pyarrow as pa

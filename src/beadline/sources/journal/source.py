@@ -142,7 +142,7 @@ class JournalReader(DataSourceStreamReader):
             yield _batch(records)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Forget what is done with; the epoch before the newest can still be given again."""
+        """Forget what is done with; the epoch before the newest can still be redelivered."""
         before, self._committed = self._committed, end["position"]
         self._open().forget(before - self._keep_bytes)
 

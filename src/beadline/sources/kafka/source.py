@@ -1,7 +1,7 @@
 """Kafka topics as a stream, through Spark's own connector.
 
 Thin on purpose: Spark keeps the positions in its checkpoint, which is what exactly-once rests on,
-and reads the same records again when an epoch is given again. What is added are the defaults that
+and reads the same records again when an epoch is redelivered. What is added are the defaults that
 one would set after the first incident, and an error for each option that would lose rows.
 """
 
@@ -41,7 +41,7 @@ DEFAULTS: Mapping[str, str] = {
 # Options by which rows are lost or read that never were; by their names in small letters.
 _REFUSED = {
     ("kafka.isolation.level", "read_uncommitted"): "records of transactions that are still open or "
-    "were aborted would be read, and an epoch given again could have other rows",
+    "were aborted would be read, and an epoch redelivered could have other rows",
     ("failondataloss", "false"): "records that Kafka has deleted before they were read would be "
     "passed over without a word. If they are gone and you accept it, start with a new checkpoint",
 }
