@@ -79,7 +79,7 @@ class NothingSink(Sink[Counted]):
         """Nothing is held."""
         return ()
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Nothing is remembered."""
         return None
 

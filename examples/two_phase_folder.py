@@ -123,7 +123,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
             if id_.belongs_to(query):
                 yield Prepared(id_, 0, self.transaction(id_))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest finished part under this name; another incarnation's first."""
         ids = [id_ for id_ in ids_in(Path(self.path)) if id_.query == query.name]
         newest = max(ids, key=lambda i: (i.incarnation != query.incarnation, i.epoch), default=None)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 C = TypeVar("C", bound=Committable)
-S = TypeVar("S", bound="_SinkBase[Any]")
 
 # What a dead letter sink is given of every refused row; a sink may ask for other columns.
 DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
@@ -202,10 +201,6 @@ class _SinkBase(ABC, Generic[C]):
     def default_name(self) -> str:
         """A name made from the target, so that reordering sinks changes nothing."""
 
-    def named(self: S, name: str) -> S:
-        """Return the sink as one query calls it; for those that must tell their own apart."""
-        return self
-
     @abstractmethod
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """On the driver, before anything is written: reachable? does the table fit the rows?
@@ -214,10 +209,13 @@ class _SinkBase(ABC, Generic[C]):
         behind.
         """
 
-    def open(self, query: QueryId) -> None:
-        """On the driver, after the claim: create what is kept beside the target; any time again."""
+    def open(self, query: QueryId, name: str) -> None:
+        """On the driver, after the claim: create what is kept beside the target; any time again.
 
-    def close(self, query: QueryId) -> Callable[[], None] | None:
+        ``name`` is what this query calls the sink, as in ``PartId.sink``.
+        """
+
+    def close(self, query: QueryId, name: str) -> Callable[[], None] | None:
         """On the driver, after a clean stop: let no writer of this query begin anything more.
 
         Look which writers there are, and return what ends them: it is called unless a newer start
@@ -247,8 +245,11 @@ class _SinkBase(ABC, Generic[C]):
         """
 
     @abstractmethod
-    def last_seen(self, query: QueryId) -> Seen | None:
-        """What the outside system itself remembers of ``query.name``, whatever incarnation."""
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        """What the outside system itself remembers of ``query.name``, whatever incarnation.
+
+        Of the sink of that ``name``, where it tells them apart: a query may have two here.
+        """
 
 
 def check_previous(epoch: EpochId, held: int | None) -> None:

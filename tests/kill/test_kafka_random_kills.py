@@ -48,7 +48,7 @@ def test_markers_are_read_though_their_leader_has_just_died(kafka_trio: KafkaClu
     sink = KafkaSink("orders", servers, control_topic=topic)
     leader.kill()
     try:
-        assert sink.last_seen(QueryId("orders", "a" * 32, "file:/checkpoint")) is None
+        assert sink.last_seen(QueryId("orders", "a" * 32, "file:/checkpoint"), "out") is None
     finally:
         leader.restart()
         kafka_trio.wait_ready()

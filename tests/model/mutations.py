@@ -29,7 +29,7 @@ class ClosesAllTheSame(Coordinator):
 
     def close(self) -> None:
         for sink in self.sinks:
-            if (end_writers := sink.sink.close(self.query)) is not None:
+            if (end_writers := sink.sink.close(self.query, "under-test")) is not None:
                 end_writers()
 
 

@@ -44,7 +44,7 @@ class Doubt:
             control_topic=control_topic,
         )
         cluster.create_topic(self.topic)
-        self.sink.open(self.query)
+        self.sink.open(self.query, SINK)
         self.producers: list[Producer] = []
         store = FileStore(LocalFiles(), f"file:{self.checkpoint}/beadline/log")
         store.make_folder()

@@ -21,7 +21,7 @@ def refused(sink: KafkaSink, rows: list[dict[str, str]]) -> list[str]:
     """Prepare one part and abort it; return why rows were refused."""
     reasons: list[str] = []
     part = Part(PART, refuse=partial(note, reasons))
-    sink.open(QueryId(PART.query, PART.incarnation, "file:/checkpoint"))
+    sink.open(QueryId(PART.query, PART.incarnation, "file:/checkpoint"), PART.sink)
     made = sink.prepare(iter([pa.RecordBatch.from_pylist(rows)]), part)
     assert made is not None
     sink.abort([Prepared(PART, 0, made)])

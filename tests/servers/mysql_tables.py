@@ -38,7 +38,7 @@ class Table:
     def opened(self, schema: pa.Schema) -> MySqlSink:
         sink = self.sink()
         sink.check(schema, self.query)
-        sink.open(self.query)
+        sink.open(self.query, "mine")
         return sink
 
     def run(self, statement: str) -> list[Any]:

@@ -65,7 +65,7 @@ class Orders:
     def start(self, rows: pa.Table) -> Any:
         """What a start does with the sink."""
         found = self.sink.check(rows.schema, QUERY)
-        self.sink.open(QUERY)
+        self.sink.open(QUERY, "orders")
         return found
 
     def prepare(self, rows: pa.Table, id_: PartId) -> Prepared[Any]:

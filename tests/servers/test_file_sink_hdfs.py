@@ -54,7 +54,7 @@ def test_crash_commit_late_and_lost(spark: SparkSession, sink: FileSink) -> None
         again = sink.commit(epoch(number), [ready])
         assert outcome(again) is Outcome.ALREADY_COMMITTED
     assert files.walk(sink.target) == left
-    assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, 1, "nonce-1")
+    assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 1, "nonce-1")
     assert list(sink.in_doubt(QUERY)) == []
     third = prepared(sink, frame_of(spark, 18, 27), part(2))
     files.delete(third.committable.folder)

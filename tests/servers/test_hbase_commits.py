@@ -92,7 +92,7 @@ def test_a_row_that_hbase_refuses_is_named(hbase_server: HBaseServer, tmp_path: 
     assert "epoch 3, sink 'under-test'" in message
     assert f"refuses the row of key '{key[:100]}…' in part 1: " in message
     assert len(message) < 2000
-    assert orders.sink.last_seen(QUERY) is None
+    assert orders.sink.last_seen(QUERY, "under-test") is None
     assert {"before", "00", "19"} <= set(orders.shows())
 
 
@@ -124,7 +124,7 @@ def test_the_ledger_knows_the_version_of_its_epoch(
     orders = Orders(hbase_server, tmp_path).opened()
     parts = orders.prepare(0, [("x", "1", "1")])
     orders.sink.commit(EpochId(QUERY, 0, "", NOW_MS + 77), parts)
-    seen = orders.sink.last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "under-test")
     assert seen is not None
     assert seen.version_ms == NOW_MS + 77
 

@@ -146,7 +146,7 @@ def test_a_driver_killed_while_it_writes(hbase_server: HBaseServer, tmp_path: Pa
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
     assert 0 < len(orders.shows()) < MANY, "the kill was not in the middle"
-    assert orders.sink.last_seen(QUERY) is None
+    assert orders.sink.last_seen(QUERY, "under-test") is None
     assert outcomes(orders, 0, parts) == {Outcome.COMMITTED}
     assert orders.shows() == {key: {"a": a, "b": b} for key, a, b in rows}
 
@@ -181,7 +181,9 @@ def test_a_zombie_between_its_look_and_its_write(
     thread.join(60)
     assert told
     assert orders.shows() == newest
-    assert orders.sink.last_seen(QUERY) == Seen(QUERY.incarnation, 1, decided(1).nonce)
+    assert orders.sink.last_seen(QUERY, "under-test") == Seen(
+        QUERY.incarnation, 1, decided(1).nonce
+    )
 
 
 def test_a_zombie_stops_at_its_next_look(

@@ -96,11 +96,11 @@ def test_a_table_that_is_missing_or_disabled(hbase_server: HBaseServer, tmp_path
 def test_no_server(tmp_path: Path) -> None:
     settings = {**GIVEN, "staging": tmp_path, "port": free_ports(1)[0], "timeout_s": 2}
     sink = HBaseSink("127.0.0.1", **settings)
-    for call in (lambda: sink.check(SCHEMA, QUERY), lambda: sink.open(QUERY)):
+    for call in (lambda: sink.check(SCHEMA, QUERY), lambda: sink.open(QUERY, "under-test")):
         with pytest.raises(BadSink, match=r"does not answer.*hbase thrift start"):
             call()
     with pytest.raises(BadSink, match="does not answer"):
-        sink.last_seen(QUERY)
+        sink.last_seen(QUERY, "under-test")
 
 
 def test_a_staging_folder_that_cannot_be(hbase_server: HBaseServer, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_ledger_that_is_disabled(
     assert f"enable '{ledger}'" in message
     assert "Nothing was written" in message
     with pytest.raises(BadSink, match=rf"the ledger table '{ledger}' cannot be read.*NotEnabled"):
-        orders.sink.last_seen(QUERY)
+        orders.sink.last_seen(QUERY, "under-test")
 
 
 def test_many_queries_that_start_at_once_make_one_ledger(
@@ -144,8 +144,8 @@ def test_many_queries_that_start_at_once_make_one_ledger(
         time.sleep(number * 0.05)
         query = replace(QUERY, name=f"{QUERY.name}-{number}")
         orders.sink.check(SCHEMA, query)
-        seen = orders.sink.last_seen(query)
-        orders.sink.open(query)
+        seen = orders.sink.last_seen(query, "under-test")
+        orders.sink.open(query, "under-test")
         return seen
 
     with ThreadPoolExecutor(12) as pool:

@@ -47,7 +47,7 @@ class Orders:
 
     def opened(self) -> Orders:
         self.sink.check(self.schema, QUERY)
-        self.sink.open(QUERY)
+        self.sink.open(QUERY, "under-test")
         return self
 
     def batch(self, rows: Rows) -> pa.RecordBatch:

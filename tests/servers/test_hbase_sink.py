@@ -134,7 +134,7 @@ def test_numbers_as_keys(hbase_server: HBaseServer, tmp_path: Path) -> None:
     orders = Orders(hbase_server, tmp_path, encoding="bytes")
     schema = pa.schema([("id", pa.int64()), ("n", pa.int32())])
     orders.sink.check(schema, QUERY)
-    orders.sink.open(QUERY)
+    orders.sink.open(QUERY, "under-test")
     rows = pa.RecordBatch.from_pylist([{"id": n, "n": -n} for n in (1, 2, 1)], schema=schema)
     part = Part(part_id(0))
     staged = orders.sink.prepare(iter([rows]), part)

@@ -41,7 +41,7 @@ def test_a_record_that_fails_after_it_was_queued_fails_the_part(
     if not natively:
         monkeypatch.setattr(native, "available", lambda: False)
     query = QueryId(job.name, "a" * 32, "file:/x")
-    job.sink.open(query)
+    job.sink.open(query, "out")
     part = Part(PartId(job.name, "a" * 32, "out", 1, 0, 0, 0))
     writer = pool().begin(job.sink, part)
 
@@ -53,7 +53,7 @@ def test_a_record_that_fails_after_it_was_queued_fails_the_part(
     with pytest.raises((OSError, KafkaException)):
         send_and_prepare()
     pool().discard(part)
-    job.sink.close(query)()
+    job.sink.close(query, "out")()
     pool().close()
 
 
@@ -103,7 +103,7 @@ def prepared_by(job: Job, generation: int) -> Prepared[KafkaPart]:
 
 def test_a_fence_that_comes_late_spares_whoever_took_the_name_over(job: Job) -> None:
     query = QueryId(job.name, "a" * 32, "file:/x")
-    job.sink.open(query)
+    job.sink.open(query, "out")
     parts = [prepared_by(job, generation) for generation in (1, 2)]
     job.sink.abort(parts[:1])  # the zombie's view of what is open
     client = connect(job.cluster.bootstrap_servers, {})
@@ -131,7 +131,7 @@ def test_the_control_topic_has_every_replica_though_a_broker_is_down(
     victim = kafka_trio.brokers[index]
     victim.kill()
     try:
-        sink.open(QueryId(name, "a" * 32, "file:/x"))
+        sink.open(QueryId(name, "a" * 32, "file:/x"), "out")
         admin = AdminClient({"bootstrap.servers": kafka_trio.bootstrap_servers})
         found = admin.list_topics(timeout=10).topics[sink.control_topic_of(name)]
     finally:
@@ -157,11 +157,11 @@ def test_another_control_topic_spares_what_is_decided(job: Job) -> None:
 
 def test_a_close_that_comes_late_spares_a_newer_start(job: Job) -> None:
     query = QueryId(job.name, "a" * 32, "file:/x")
-    job.sink.open(query)
+    job.sink.open(query, "out")
     ending = []
     for generation in (1, 2):
         prepared_by(job, generation)
-        ending.append(job.sink.close(query))
+        ending.append(job.sink.close(query, "out"))
     ending[0]()  # what the older start saw
     assert len(job.open()) == 1
     ending[1]()

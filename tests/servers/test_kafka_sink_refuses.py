@@ -86,23 +86,23 @@ def test_a_control_topic_that_forgets(kafka_cluster: KafkaCluster, topic: str) -
     kept = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
     kafka_cluster.create_topic("remembers", config=kept)
     with pytest.raises(BadSink, match=r"'forgets' has cleanup.policy=delete.*compact on it"):
-        KafkaSink(topic, bootstrap_servers=servers, control_topic="forgets").open(QUERY)
+        KafkaSink(topic, bootstrap_servers=servers, control_topic="forgets").open(QUERY, "out")
     with pytest.raises(BadSink, match=r"'hasty' has min.compaction.lag.ms=0.*nothing could be"):
-        KafkaSink(topic, bootstrap_servers=servers, control_topic="hasty").open(QUERY)
-    KafkaSink(topic, bootstrap_servers=servers, control_topic="remembers").open(QUERY)
+        KafkaSink(topic, bootstrap_servers=servers, control_topic="hasty").open(QUERY, "out")
+    KafkaSink(topic, bootstrap_servers=servers, control_topic="remembers").open(QUERY, "out")
 
 
 def test_names_that_kafka_takes_for_the_same(kafka_cluster: KafkaCluster, topic: str) -> None:
     """``a.b`` and ``a_b``: what is advised works, and so does the query that was there first."""
     sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
     dotted, underscored = (QueryId(name, "a" * 32, "file:/c") for name in ("a.b", "a_b"))
-    sink.open(dotted)
+    sink.open(dotted, "out")
     with pytest.raises(BadSink, match=r"'\.' and '_'.*control_topic='([\w-]+)'") as caught:
-        sink.open(underscored)
+        sink.open(underscored, "out")
     advised = re.search(r"control_topic='([\w-]+)'", str(caught.value))
     assert advised is not None
-    replace(sink, control_topic=advised[1]).open(underscored)
-    sink.open(dotted)
+    replace(sink, control_topic=advised[1]).open(underscored, "out")
+    sink.open(dotted, "out")
 
 
 def test_secret_values_are_taken_out_of_texts() -> None:

@@ -43,10 +43,10 @@ def test_each_knows_all(kafka_cluster: KafkaCluster, names: tuple[str, str]) -> 
     Writers are another matter: at its end each fences its own.
     """
     query = QueryId(f"two-{uuid.uuid4().hex[:8]}", "a" * 32, "file:/two")
-    sinks = [sink(kafka_cluster, name, f"{name}-markers").named(name) for name in names]
+    sinks = [sink(kafka_cluster, name, f"{name}-markers") for name in names]
     ids = []
     for number, one in enumerate(sinks):
-        one.open(query)
+        one.open(query, names[number])
         id_ = PartId(query.name, query.incarnation, names[number], 1, 0, 0, 0)
         rows = pa.RecordBatch.from_pydict({"value": ["v"]})
         assert one.prepare(iter([rows]), Part(id_, slot=0)) is not None
@@ -55,7 +55,7 @@ def test_each_knows_all(kafka_cluster: KafkaCluster, names: tuple[str, str]) -> 
         found = {part.id.sink: part for part in one.in_doubt(query)}
         assert set(found) == set(names)
         assert found[names[number]].id == ids[number]
-    sinks[0].close(query)()
+    sinks[0].close(query, names[0])()
     (left,) = sinks[0].in_doubt(query)
     assert left.id.sink == names[1]
     sinks[0].abort([left])  # of another sink: it is on the same cluster

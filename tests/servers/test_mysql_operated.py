@@ -106,5 +106,5 @@ def test_how_to_start_over(mariadb_server: MariaDbServer, how: str) -> None:
     for statement in ("DELETE FROM t", *forget.split("; ")):
         table.run(statement.replace("DELETE FROM ", f"DELETE FROM {table.database}."))
     table.query = replace(table.query, incarnation="e" * 32)
-    assert table.sink().last_seen(table.query) is None
+    assert table.sink().last_seen(table.query, "mine") is None
     assert table.write(ROWS) == {Outcome.COMMITTED}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -182,12 +183,12 @@ def test_a_sweep_waits_for_the_server(mortal_server: MariaDbServer) -> None:
     with away(mortal_server, 1):
         assert [found.id for found in sink.in_doubt(table.query)] == [part.id]
     with away(mortal_server, 1):
-        assert sink.last_seen(table.query) is None
+        assert sink.last_seen(table.query, "mine") is None
     with away(mortal_server, 1):
         sink.abort([part])
     assert table.stages() == []
     mortal_server.kill()
     impatient = table.sink(timeout_s=1)
-    for sweep in (impatient.in_doubt, impatient.last_seen):
+    for sweep in (impatient.in_doubt, partial(impatient.last_seen, name="mine")):
         with pytest.raises(CommitFailed, match="Nothing decided is touched"):
             sweep(table.query)

@@ -203,7 +203,7 @@ def test_rights_that_are_missing_are_found_before_the_first_row(
     if when == "open":
         sink.check(PAIR, table.query)
     with pytest.raises(BadSink, match="denied"):
-        sink.check(PAIR, table.query) if when == "check" else sink.open(table.query)
+        sink.check(PAIR, table.query) if when == "check" else sink.open(table.query, "mine")
     assert table.run(f"SHOW TABLES FROM {table.database}") == [("t",)], when
 
 

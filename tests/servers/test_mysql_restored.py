@@ -69,7 +69,7 @@ def test_a_commit_after_a_restore_writes_nothing(mariadb_server: MariaDbServer, 
         with pytest.raises(TargetRestored, match=r"acknowledged epoch 1.*holds epoch 0"):
             table.commit_after(sink, 3, 1, third)
     assert table.rows() == [(1,), (2,)]
-    seen = sink.last_seen(table.query)
+    seen = sink.last_seen(table.query, "mine")
     assert seen is not None
     assert seen.epoch == 0
     # Given up by name, the expectation is what the target has.
@@ -158,7 +158,7 @@ def test_orphans_of_other_names_are_found(mariadb_server: MariaDbServer, how: st
     table = Restored(mariadb_server, "id INT", how=how)
     part = table.prepare(table.opened(rows(1).schema), rows(1))
     assert part is not None
-    other = table.sink(how="staged").named("another")
+    other = table.sink(how="staged")
     assert [each.id for each in other.in_doubt(table.query)] == [part.id]
     other.abort(list(other.in_doubt(table.query)))
     assert list(other.in_doubt(table.query)) == []

@@ -148,8 +148,8 @@ def test_odd_names_everywhere(mariadb_server: MariaDbServer) -> None:
     for sink in (table.sink(), table.sink(order_by="a%b"), table.sink(mode="add")):
         moved = type(sink)(sink.dsn, name, sink.mode, sink.key, sink.order_by)
         moved.check(rows.schema, table.query)
-        moved.open(table.query)
-        epoch = table.epoch((moved.last_seen(table.query) or Seen("", -1)).epoch + 1).number
+        moved.open(table.query, "mine")
+        epoch = table.epoch((moved.last_seen(table.query, "mine") or Seen("", -1)).epoch + 1).number
         table.commit(moved, [table.prepare(moved, rows, epoch)], epoch)
     assert table.run(f"SELECT * FROM {table.database}.{quoted}") == [(1, 4)]
 
@@ -195,7 +195,7 @@ def test_another_query_of_the_name_is_told_apart(mariadb_server: MariaDbServer) 
     table.write(rows_of((1, 1, "a")))
     old, table.query = table.query, QueryId("orders", "f" * 32, "file:/other")
     sink = table.opened(rows_of((1, 1, "a")).schema)
-    assert sink.last_seen(table.query) == Seen(old.incarnation, 0, "nonce-0")
+    assert sink.last_seen(table.query, "mine") == Seen(old.incarnation, 0, "nonce-0")
     part = table.prepare(sink, rows_of((2, 2, "b")), 5)
     with pytest.raises(WrongCheckpoint, match="another query of that name"):
         table.commit(sink, [part], 5)
@@ -243,8 +243,7 @@ def test_only_staging_tables_are_ever_dropped(mariadb_server: MariaDbServer) -> 
     rows = rows_of((1, 1, "a"))
     sink = table.opened(rows.schema)
     part = table.prepare(sink, rows)
-    for name in ("another", "mine"):  # whose parts these are, the coordinator sorts out
-        assert [one.id for one in sink.named(name).in_doubt(table.query)] == [table.part_id()]
+    assert [one.id for one in sink.in_doubt(table.query)] == [table.part_id()]
     assert part is not None
     elsewhere = Prepared(part.id, 1, MySqlPart("staged", "t", 1))
     with pytest.raises(Exception, match="not a staging table"):

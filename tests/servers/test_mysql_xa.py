@@ -61,7 +61,7 @@ def test_rolled_back_by_somebody_is_proven_lost_and_replaced(table: Table) -> No
     table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
     result = sink.commit(table.epoch(), [kept, gone])
     assert result.outcomes == {kept.id: Outcome.COMMITTED, gone.id: Outcome.LOST}
-    assert sink.last_seen(table.query) is None, "an epoch that is not whole is not there"
+    assert sink.last_seen(table.query, "mine") is None, "an epoch that is not whole is not there"
     # The replay: the same epoch, decided again, with another part in its place.
     id_ = table.part_id(0, 1, attempt=1)
     committable = sink.prepare(iter(MORE.to_batches()), Part(id_))

@@ -240,7 +240,7 @@ def test_the_ways_may_change_from_epoch_to_epoch(server: PostgresServer) -> None
     for number, parts in enumerate(kept):
         assert orders.commit(number, parts) == {Outcome.ALREADY_COMMITTED}
     assert len(orders.rows()) == 40
-    seen = orders.sink.last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "orders")
     assert seen is not None
     assert seen.epoch == 3
     markers = orders.run(f'SELECT epoch FROM "{orders.schema}"._beadline_parts')

@@ -179,7 +179,7 @@ def test_how_to_start_over(postgres_server: PostgresServer) -> None:
         orders.run(statement)
     assert orders.leftovers() == []
     orders.run(words.partition("and run ")[2])
-    assert orders.sink.last_seen(QUERY) is None
+    assert orders.sink.last_seen(QUERY, "orders") is None
 
 
 def test_a_duplicate_row_names_table_epoch_and_part(postgres_server: PostgresServer) -> None:
@@ -212,7 +212,7 @@ def test_another_incarnation_is_told(postgres_server: PostgresServer, way: str) 
     orders.start(ROWS)
     orders.epoch(0, ROWS)
     born_again = QueryId(QUERY.name, "e" * 32, QUERY.checkpoint)
-    seen = orders.sink.last_seen(born_again)
+    seen = orders.sink.last_seen(born_again, "orders")
     assert seen is not None
     assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 0)
     part = orders.prepare(ROWS, part_id(0, query=born_again))

@@ -75,7 +75,7 @@ def test_a_commit_after_a_restore_writes_nothing(postgres_server: PostgresServer
         with pytest.raises(TargetRestored, match=r"acknowledged epoch 1.*holds epoch 0"):
             orders.commit_after(3, 1, later)
     assert orders.rows() == [(1, 10), (2, 20)]
-    seen = orders.sink.last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "orders")
     assert seen is not None
     assert seen.epoch == 0
     # Given up by name, the expectation is what the target has.
@@ -94,7 +94,7 @@ def test_a_target_that_is_empty_again(postgres_server: PostgresServer, way: str)
     with pytest.raises(TargetRestored, match="holds nothing of this query"):
         orders.commit_after(1, 0, parts)
     assert orders.rows() == []
-    assert orders.sink.last_seen(QUERY) is None
+    assert orders.sink.last_seen(QUERY, "orders") is None
 
 
 def test_a_restore_to_the_middle_of_an_epoch(postgres_server: PostgresServer) -> None:
@@ -106,7 +106,7 @@ def test_a_restore_to_the_middle_of_an_epoch(postgres_server: PostgresServer) ->
     place = quoted(orders.schema, MARKERS)
     orders.run(f"DELETE FROM {place} WHERE gid = '{parts[1].committable.name}'")
     orders.run(f"DELETE FROM {quoted(orders.schema, 'orders')} WHERE id = 3")
-    seen = orders.sink.last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "orders")
     assert seen is not None
     assert seen.epoch == 0, "epoch 1 is there in part"
     later = [orders.prepare(rows(4), part_id(2))]
@@ -120,10 +120,10 @@ def test_a_commit_that_is_asked_again_for_some_parts(postgres_server: PostgresSe
     orders = started(postgres_server, "prepared")
     parts = [orders.prepare(rows(n), part_id(0, n)) for n in range(3)]
     orders.commit_after(0, -1, parts[:1])  # as a driver that died in the middle
-    assert orders.sink.last_seen(QUERY) is not None
+    assert orders.sink.last_seen(QUERY, "orders") is not None
     orders.commit_after(0, -1, parts)
     orders.commit_after(0, -1, parts[2:])
-    seen = orders.sink.last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "orders")
     assert seen is not None
     assert seen.epoch == 0
     later = [orders.prepare(rows(4), part_id(1))]
@@ -134,7 +134,7 @@ def test_a_sink_by_another_name_has_what_was_written(postgres_server: PostgresSe
     """Its ledger row has the old name; the start knows that nothing is expected of the new one."""
     orders = started(postgres_server, "staged")
     orders.epoch(0, rows(1))
-    seen = orders.sink.named("other").last_seen(QUERY)
+    seen = orders.sink.last_seen(QUERY, "other")
     assert seen is not None
     assert seen.epoch == 0
 
@@ -210,7 +210,6 @@ def test_orphans_of_other_names_and_schemas_are_found(
 ) -> None:
     """Rule 27: a sink that was renamed, or taken out, has nobody else who would look."""
     gone, left = started(postgres_server, way), started(postgres_server, way)
-    left.sink = left.sink.named("another")
     part = gone.prepare(rows(1), part_id(0))
     found = [each for each in left.sink.in_doubt(QUERY) if each.id == part.id]
     assert [each.committable.name for each in found] == [part.committable.name]

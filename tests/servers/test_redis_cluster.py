@@ -56,7 +56,7 @@ def test_rows_of_every_node_count_once(
     assert hands.commit(0, parts) == {Outcome.ALREADY_COMMITTED}
     hands.write(1, spread(200))
     assert totals(redis, hands, 200) == [6] * 200
-    seen = hands.sink.last_seen(QUERY)
+    seen = hands.sink.last_seen(QUERY, "under-test")
     assert seen is not None
     assert seen.epoch == 1
 

@@ -23,11 +23,10 @@ ROWS: dict[str, Any] = {"key": ["n"] * 10, "value": [1] * 10}
 
 
 def opened(url: str, folder: Path, **settings: Any) -> Hands:
-    """A sink as a start has it: named, checked and opened."""
+    """A sink as a start has it: checked and opened."""
     hands = Hands(url, folder, **{"command": "INCRBY", **settings})
     hands.sink.check(SCHEMA, QUERY)
-    hands.sink = hands.sink.named(SINK_NAME)
-    hands.sink.open(QUERY)
+    hands.sink.open(QUERY, SINK_NAME)
     return hands
 
 
@@ -74,13 +73,13 @@ def test_a_replica_that_took_over_is_the_same_place(tmp_path: Path) -> None:
         found = {part.id for part in moved.sink.in_doubt(QUERY)}
         assert found == {part.id for part in (*decided, *orphan)}
         moved.sink.abort(orphan)
-        seen = moved.sink.last_seen(QUERY)
+        seen = moved.sink.last_seen(QUERY, SINK_NAME)
         assert seen is not None
         assert seen.epoch == 0
         assert moved.commit(1, decided) == {Outcome.COMMITTED}
         assert total(other, moved) == 20
         with pytest.raises(WrongCheckpoint, match="acknowledged epoch 1 and now holds epoch 0"):
-            hands.sink.last_seen(QUERY)
+            hands.sink.last_seen(QUERY, SINK_NAME)
         with pytest.raises(CommitFailed, match="acknowledged epoch 1 and now holds epoch 0"):
             hands.commit(2, hands.prepare(2, ROWS))
         server.kill()  # it may wait for a replica
@@ -94,13 +93,13 @@ def test_another_server_is_not_taken_for_the_one_that_was_opened(
     parts = hands.prepare(0, ROWS)
     wrong = elsewhere(hands, other_data(redis_server))
     with pytest.raises(WrongCheckpoint, match="opened for this query and now holds nothing"):
-        wrong.sink.last_seen(QUERY)
+        wrong.sink.last_seen(QUERY, SINK_NAME)
     for settings in ({}, {"staging": tmp_path / "second"}):
         with pytest.raises(CommitFailed, match="or it is another server"):
             elsewhere(wrong, wrong.sink.url, **settings).commit(0, parts)
     new = elsewhere(wrong, wrong.sink.url, staging=tmp_path / "second", on_loss="go on")
-    new.sink.open(QUERY)
-    assert new.sink.last_seen(QUERY) is None
+    new.sink.open(QUERY, SINK_NAME)
+    assert new.sink.last_seen(QUERY, SINK_NAME) is None
     assert new.commit(0, parts) == {Outcome.COMMITTED}
     assert not list(tmp_path.rglob("beadline~*")), "also where it was staged before"
     assert total(redis_server, hands) == 0
@@ -114,12 +113,12 @@ def test_a_server_that_forgot_before_the_first_epoch(tmp_path: Path) -> None:
         parts = hands.prepare(0, ROWS)
         server.empty()
         with pytest.raises(WrongCheckpoint, match="now holds nothing"):
-            hands.sink.last_seen(QUERY)
+            hands.sink.last_seen(QUERY, SINK_NAME)
         taken = elsewhere(hands, server.url, on_loss="go on")
         assert taken.sink.check(SCHEMA, QUERY).target == target, "the decision's target is there"
-        taken.sink.open(QUERY)
+        taken.sink.open(QUERY, SINK_NAME)
         assert taken.commit(0, parts) == {Outcome.COMMITTED}
-        seen = hands.sink.last_seen(QUERY)
+        seen = hands.sink.last_seen(QUERY, SINK_NAME)
         assert seen is not None, "from then on all is well again"
         assert seen.epoch == 0
 
@@ -130,9 +129,8 @@ def test_sinks_of_one_query_on_two_servers_do_not_share_their_notes(
     hands = opened(redis_server.url, tmp_path)
     hands.write(0, ROWS)
     second = elsewhere(hands, other_data(redis_server))
-    second.sink = second.sink.named("second")
-    second.sink.open(QUERY)
-    assert second.sink.last_seen(QUERY) is None
+    second.sink.open(QUERY, "second")
+    assert second.sink.last_seen(QUERY, "second") is None
     assert list(second.sink.in_doubt(QUERY)) == []
 
 
@@ -158,7 +156,7 @@ def test_another_driver_between_the_two_looks_is_no_loss(
     if what == "commit":
         assert hands.commit(1, parts) == {Outcome.ALREADY_COMMITTED}
     else:
-        seen = hands.sink.last_seen(QUERY)
+        seen = hands.sink.last_seen(QUERY, SINK_NAME)
         assert seen is not None
     assert told[1] == {Outcome.COMMITTED}
     assert total(redis_server, hands) == 20

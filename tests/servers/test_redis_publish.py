@@ -52,7 +52,9 @@ def test_a_new_checkpoint_begins_again(server: Any, tmp_path: Path) -> None:
     publish(hands, 0, "of the new one", SAME_NAME)
     with client_of(server) as redis:
         assert redis.get(hands.key("a")) == b"of the new one"
-    assert hands.sink.last_seen(QUERY) is None, "it says nothing about another incarnation"
+    assert hands.sink.last_seen(QUERY, "under-test") is None, (
+        "it says nothing about another incarnation"
+    )
 
 
 def test_what_was_decided_later_is_newer_too(server: Any, tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_what_was_decided_later_is_newer_too(server: Any, tmp_path: Path) -> Non
 def test_an_older_checkpoint_can_be_noticed_at_the_start(redis_server: Any, tmp_path: Path) -> None:
     hands = Hands(redis_server.url, tmp_path)
     publish(hands, 3, "x")
-    seen = hands.sink.last_seen(QUERY)
+    seen = hands.sink.last_seen(QUERY, "under-test")
     assert seen is not None
     assert (seen.epoch, seen.nonce) == (3, "")
     hands.write(3, {"key": ["a"], "value": ["the same epoch, decided after a change of mode"]})

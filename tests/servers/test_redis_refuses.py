@@ -93,7 +93,7 @@ def test_a_wrong_password_is_not_repeated(redis_server: RedisServer, tmp_path: P
     parts = hands.prepare(0, {"key": ["a"], "value": ["1"]})
     for call in (
         lambda: hands.sink.check(SCHEMA, QUERY),
-        lambda: hands.sink.last_seen(QUERY),
+        lambda: hands.sink.last_seen(QUERY, "under-test"),
         lambda: hands.sink.commit(epoch_id(0), parts),
     ):
         with pytest.raises((BadSink, CommitFailed), match="password") as refused:

@@ -89,7 +89,7 @@ def test_orphans_of_another_name_and_prefix_are_found(
 ) -> None:
     gone, left = (Hands(redis_server.url, tmp_path) for _ in range(2))
     (part,) = gone.prepare(0, {"key": ["a"], "value": ["b"]})
-    other = left.sink.named("another")
+    other = left.sink
     assert [each.id for each in other.in_doubt(QUERY)] == [part.id]
     other.abort(list(other.in_doubt(QUERY)))
     assert list(gone.sink.in_doubt(QUERY)) == []

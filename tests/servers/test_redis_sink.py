@@ -257,16 +257,14 @@ def test_two_sinks_of_one_query_on_the_same_keys(
 ) -> None:
     """Their ledgers are told apart by name; whose staged parts are whose, by the coordinator."""
     hands = Hands(redis_server.url, tmp_path, command="INCRBY", into="total")
-    sinks = [hands.sink.named(name) for name in ("first", "second")]
     parts = []
-    for sink in sinks:
-        id_ = replace(part_id(0), sink=sink._name)
-        made = sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
+    for name in ("first", "second"):
+        id_ = replace(part_id(0), sink=name)
+        made = hands.sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
         assert made is not None
         parts.append(Prepared(id_, 2, made))
-    for sink in sinks:
-        assert {one.id for one in sink.in_doubt(QUERY)} == {part.id for part in parts}
+    assert {one.id for one in hands.sink.in_doubt(QUERY)} == {part.id for part in parts}
     for _ in range(2):
-        for sink, part in zip(sinks, parts, strict=True):
-            sink.commit(epoch_id(0), [part])
+        for part in parts:
+            hands.sink.commit(epoch_id(0), [part])
     assert redis.get(hands.key("total")) == b"6"

@@ -77,7 +77,7 @@ class ExpiringSink(Sink[Held]):
             if id_ is not None and id_.belongs_to(query):
                 yield Prepared(id_, 0, Held(name))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The broker forgets."""
         return None
 

@@ -86,7 +86,7 @@ def test_each_format_comes_back(spark: SparkSession, out: Path, format_: str) ->
     assert all(path.name.endswith(f".{format_}") for path in files_in(out))
     assert all(path.name.startswith("orders-00000000") for path in files_in(out))
     assert list(sink.in_doubt(QUERY)) == []
-    assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, 1, "nonce-1")
+    assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 1, "nonce-1")
 
 
 def test_partitioned_folders(spark: SparkSession, out: Path) -> None:
@@ -147,7 +147,9 @@ def test_a_crash_at_every_point_of_a_commit(spark: SparkSession, out: Path) -> N
 
         with pytest.raises(Crash), hooked(die):
             sink.commit(epoch(number), [ready])
-        assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, number - 1, f"nonce-{number - 1}")
+        assert sink.last_seen(QUERY, "out") == Seen(
+            QUERY.incarnation, number - 1, f"nonce-{number - 1}"
+        )
         again = outcome(sink.commit(epoch(number), [ready]))
         all_were_renamed = number == len(passed)
         assert again is (Outcome.ALREADY_COMMITTED if all_were_renamed else Outcome.COMMITTED)
@@ -186,7 +188,7 @@ def test_a_late_commit_changes_nothing(spark: SparkSession, out: Path) -> None:
         result = sink.commit(epoch(number), [ready[number]])
         assert outcome(result) is Outcome.ALREADY_COMMITTED
     assert files_in(out.parent) == before
-    assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, 2, "nonce-2")
+    assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 2, "nonce-2")
 
 
 def test_a_zombie_that_sleeps_before_its_mark(spark: SparkSession, out: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_zombie_that_sleeps_before_its_mark(spark: SparkSession, out: Path) ->
 
     with hooked(sleep):
         sink.commit(epoch(0), [first])
-    assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, 2, "nonce-2")
+    assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 2, "nonce-2")
     assert ids(spark, out) == Counter(range(30))
     frame = frame_of(spark, 30, 40)
     sink.commit(epoch(3), [prepared(sink, frame, part(3, generation=2))])
@@ -239,7 +241,7 @@ def test_what_is_proven_lost(spark: SparkSession, out: Path) -> None:
     for _ in range(2):
         assert outcome(sink.commit(epoch(0), [ready])) is Outcome.LOST
         assert files_in(out) == []
-        assert sink.last_seen(QUERY) is None
+        assert sink.last_seen(QUERY, "out") is None
         shutil.rmtree(pending, ignore_errors=True)
     again = prepared(sink, frame_of(spark, 0, 10), part(0))
     assert outcome(sink.commit(epoch(0), [again])) is Outcome.COMMITTED

@@ -97,7 +97,7 @@ def test_a_failed_job_leaves_no_task_output_to_double(spark: SparkSession, out: 
 def test_another_query_of_the_same_name_is_refused(spark: SparkSession, out: Path) -> None:
     sink = FileSink(str(out))
     sink.commit(epoch(0), [prepared(sink, frame_of(spark, 0, 5), part(0))])
-    assert sink.last_seen(OTHER) == Seen(QUERY.incarnation, 0, "nonce-0")
+    assert sink.last_seen(OTHER, "out") == Seen(QUERY.incarnation, 0, "nonce-0")
     foreign = prepared(sink, frame_of(spark, 5, 9), part(0, query=OTHER))
     with pytest.raises(WrongCheckpoint, match="another query of this name"):
         sink.commit(epoch(0, OTHER), [foreign])
@@ -109,13 +109,13 @@ def test_starting_over_with_a_deleted_target(spark: SparkSession, out: Path) -> 
     sink = FileSink(str(out))
     sink.commit(epoch(7), [prepared(sink, frame_of(spark, 0, 5), part(7))])
     shutil.rmtree(out)
-    assert sink.last_seen(OTHER) is None
+    assert sink.last_seen(OTHER, "out") is None
     ready = prepared(sink, frame_of(spark, 5, 9), part(0, query=OTHER))
     with pytest.raises(Crash), hooked(die):
         sink.commit(epoch(0, OTHER), [ready])
-    assert sink.last_seen(OTHER) is None
+    assert sink.last_seen(OTHER, "out") is None
     assert outcome(sink.commit(epoch(0, OTHER), [ready])) is Outcome.COMMITTED
-    assert sink.last_seen(OTHER) == Seen(OTHER.incarnation, 0, "nonce-0")
+    assert sink.last_seen(OTHER, "out") == Seen(OTHER.incarnation, 0, "nonce-0")
     assert ids(spark, out) == Counter(range(5, 9))
 
 
@@ -140,7 +140,7 @@ def test_a_staging_folder_of_ones_own(spark: SparkSession, out: Path, tmp_path: 
     assert list(beside.in_doubt(QUERY)) == []
     assert [one.id for one in sink.in_doubt(QUERY)] == [ready.id]
     sink.commit(epoch(0), [ready])
-    assert beside.last_seen(QUERY) is None
+    assert beside.last_seen(QUERY, "out") is None
     files_in(out)[0].unlink()
     left = files_in(out)
     moved = FileSink(str(out))

@@ -40,7 +40,7 @@ def test_a_commit_to_a_folder_that_is_gone(spark: SparkSession, tmp_path: Path) 
     sink = FileSink(str(out))
     sink.commit(epoch(0), [prepared_part(sink, frame_of(spark, 0, 10), part(0))])
     away = out.rename(tmp_path / "away")
-    assert sink.last_seen(QUERY) is None
+    assert sink.last_seen(QUERY, "out") is None
     second = prepared_part(sink, frame_of(spark, 10, 20), part(1))
     expecting = replace(epoch(1), previous=0)
     for _ in range(2):

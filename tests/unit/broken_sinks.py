@@ -187,7 +187,7 @@ class CheckLeavesSomething(SqliteSink):
 
 
 class RemembersNothing(MemorySink):
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         return None
 
 
@@ -245,7 +245,7 @@ class TwoSteps(MemorySink):
     """Rows first, then the ledger: between them is room for a crash."""
 
     def commit(self, epoch: EpochId, parts: Sequence[Held]) -> CommitResult:
-        seen = self.last_seen(epoch.query)
+        seen = self.last_seen(epoch.query, SINK_NAME)
         if seen is None or seen.epoch < epoch.number:
             time.sleep(0.01)
             put(self, parts)
@@ -420,7 +420,7 @@ class LooksTooLate(SqliteSink):
     """Notices that the target was restored when the rows are written."""
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        seen = self.last_seen(epoch.query)
+        seen = self.last_seen(epoch.query, SINK_NAME)
         result = super().commit(replace(epoch, previous=-1), parts)
         if seen is None or seen.epoch < epoch.number:
             check_previous(epoch, seen.epoch if seen else None)

@@ -87,7 +87,7 @@ def test_nothing_to_print() -> None:
     assert sink.prepare(iter([empty]), Part(id_)) is None
     assert sink.prepare(iter([]), Part(id_)) is None
     assert list(sink.in_doubt(QUERY)) == []
-    assert sink.last_seen(QUERY) is None
+    assert sink.last_seen(QUERY, "console") is None
     sink.abort([])
 
 

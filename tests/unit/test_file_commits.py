@@ -54,7 +54,7 @@ def test_there_is_no_mark_before_every_file_is_finished_durably(
     disk = Disk()
 
     def look(point: str) -> None:
-        seen.append((point, sink.last_seen(QUERY) is not None, finished(sink)))
+        seen.append((point, sink.last_seen(QUERY, ID.sink) is not None, finished(sink)))
         if point == "files.renamed":
             target = str(Path(sink.path))
             assert [problem for problem in disk.problems() if target in problem] == []
@@ -66,7 +66,7 @@ def test_there_is_no_mark_before_every_file_is_finished_durably(
     renaming = [("files.renaming", False, 1), ("files.renaming", False, 2)]
     assert seen == [*renaming, ("files.renamed", False, 3)]
     assert disk.problems() == []
-    found = sink.last_seen(QUERY)
+    found = sink.last_seen(QUERY, ID.sink)
     assert found is not None
     assert found.epoch == 0
 
@@ -117,7 +117,7 @@ def test_a_part_that_is_not_whole_is_lost_and_left_where_it_is(
     assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.LOST}
     assert finished(sink) == 0
     assert sum(path.is_file() for path in pending(part).rglob("*")) == len(NAMES) - gone
-    assert sink.last_seen(QUERY) is None
+    assert sink.last_seen(QUERY, ID.sink) is None
 
 
 def test_a_part_that_was_cut_short_is_lost(sink: FileSink, part: Prepared[PendingFiles]) -> None:

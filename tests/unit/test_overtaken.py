@@ -33,7 +33,7 @@ ABORTED: list[tuple[str, str]] = []
 class Watched(ModelSink):
     """Notes whose writers are ended; somebody else may do something while it looks for them."""
 
-    def close(self, query: QueryId) -> Callable[[], None]:
+    def close(self, query: QueryId, name: str) -> Callable[[], None]:
         for act in DURING_CLOSE:
             act()
         return lambda: ENDED.append(self.server.target)

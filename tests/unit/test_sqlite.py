@@ -139,7 +139,7 @@ def test_the_ledger_says_what_is_there(path: Path) -> None:
     (row,) = select(path, "SELECT * FROM _beadline_ledger")
     nonce, decided_at_ms = epoch_id(6).nonce, epoch_id(6).decided_at_ms
     assert row == ("suite", "t", "under-test", "a" * 32, 6, nonce, 3, decided_at_ms)
-    assert SqliteSink(path, "other").last_seen(QUERY) is None
+    assert SqliteSink(path, "other").last_seen(QUERY, "under-test") is None
 
 
 def test_another_incarnation_is_refused_and_seen_first(path: Path) -> None:
@@ -149,10 +149,10 @@ def test_another_incarnation_is_refused_and_seen_first(path: Path) -> None:
     with pytest.raises(WrongCheckpoint, match="another query of that name"):
         sink.commit(epoch_id(9, SAME_NAME), [theirs])
     assert len(select(path)) == 1
-    seen = sink.last_seen(SAME_NAME)
+    seen = sink.last_seen(SAME_NAME, "under-test")
     assert seen is not None
     assert seen.incarnation == QUERY.incarnation
-    assert sink.last_seen(OTHER) is None
+    assert sink.last_seen(OTHER, "under-test") is None
 
 
 @pytest.mark.parametrize("harm", ["delete", "damage"])
@@ -208,7 +208,7 @@ def test_a_row_that_the_table_refuses_takes_the_epoch_back(path: Path) -> None:
     with pytest.raises(CommitFailed, match=r"epoch 0, part 1: .*UNIQUE.* t\.id"):
         write(sink, 0, *parts)
     assert select(path) == []
-    assert sink.last_seen(QUERY) is None
+    assert sink.last_seen(QUERY, "under-test") is None
     assert len(list(sink.in_doubt(QUERY))) == 2
 
 

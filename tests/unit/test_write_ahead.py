@@ -185,7 +185,7 @@ def test_a_refusal_names_the_rows_and_the_next_start_goes_on_there(tmp_path: Pat
         commit(sink, 4, parts)
     assert "ZeroDivisionError: in my function" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert sink.last_seen(QUERY) == Seen(QUERY.incarnation, 4, epoch_id(4).nonce)
+    assert sink.last_seen(QUERY, "under-test") == Seen(QUERY.incarnation, 4, epoch_id(4).nonce)
     assert commit(sink, 4, parts) == FINE
     assert numbers(tmp_path / "received") == [1, 2, 3, 4, 5]
 
@@ -239,12 +239,12 @@ def test_half_an_epoch_of_another_incarnation_is_remembered(tmp_path: Path) -> N
     sink = scripted(tmp_path, "ok", Refused("no"))
     with pytest.raises(CommitFailed):
         commit(sink, 0, prepare(sink, 0, rows(1, 2, 3)))
-    seen = sink.last_seen(SAME_NAME)
+    seen = sink.last_seen(SAME_NAME, "under-test")
     assert seen == Seen(QUERY.incarnation, 0, epoch_id(0).nonce)
     theirs = prepare(sink, 0, rows(4), query=SAME_NAME)
     with pytest.raises(WrongCheckpoint):
         sink.commit(epoch_id(0, SAME_NAME), theirs)
-    assert sink.last_seen(OTHER) is None
+    assert sink.last_seen(OTHER, "under-test") is None
     assert commit(sink, 0, []) == set()
 
 

@@ -216,7 +216,7 @@ def test_damaged_files_stop_it_and_are_named(tmp_path: Path) -> None:
     (ledger,) = (tmp_path / "wal").rglob("*.ledger")
     ledger.write_bytes(ledger.read_bytes().replace(b'"epoch":0', b'"epoch":9'))
     with pytest.raises(CorruptRecord, match=r"\.ledger cannot be used"):
-        sink.last_seen(QUERY)
+        sink.last_seen(QUERY, "under-test")
     with pytest.raises(CorruptRecord, match=r"\.ledger cannot be used"):
         commit(sink, 0, parts)
     assert numbers(tmp_path / "received") == ALL

@@ -23,7 +23,7 @@ def files_in(folder: Path) -> set[str]:
 def test_what_a_crash_left_half_written_goes_at_a_start_an_hour_later(tmp_path: Path) -> None:
     """A younger one may be a living driver's; and what is not ours stays."""
     sink = sink_in(tmp_path)
-    sink.open(QUERY)
+    sink.open(QUERY, "under-test")
     assert not (tmp_path / "wal").exists()
     commit(sink, 0, prepare(sink, 0, rows(1)))
     state = tmp_path / "wal" / "shop" / "state"
@@ -32,7 +32,7 @@ def test_what_a_crash_left_half_written_goes_at_a_start_an_hour_later(tmp_path: 
         (state / name).write_text("half")
         os.utime(state / name, (time.time() - age_s,) * 2)
     before = files_in(tmp_path)
-    sink.open(QUERY)
+    sink.open(QUERY, "under-test")
     assert before - files_in(tmp_path) == {str(state / ".beadline-tmp-old")}
 
 

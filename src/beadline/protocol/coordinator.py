@@ -328,7 +328,7 @@ class Coordinator:
         if pending is not None and pending not in self.finished:
             return  # decided and not finished: what is open of it must stay so
         for sink in self.sinks:
-            if (end_writers := sink.sink.close(self.query)) is not None:
+            if (end_writers := sink.sink.close(self.query, sink.name)) is not None:
                 self.log.check_newest()  # or they may be a newer start's
                 end_writers()
 

@@ -129,7 +129,7 @@ def check_seen(
     committed = progress.last_committed()
     newest = max(settled_epoch(state), committed, published(state, committed))
     for sink in sinks:
-        seen = sink.sink.last_seen(query)
+        seen = sink.sink.last_seen(query, sink.name)
         if seen is None:
             continue
         where = f"sink {sink.name!r} ({sink.capabilities.target})"

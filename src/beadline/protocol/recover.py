@@ -69,7 +69,7 @@ def open_sinks(query: QueryId, mode: str, sinks: Collection[BoundSink]) -> None:
         if not prepares(sink, mode):
             continue
         try:
-            sink.sink.open(query)
+            sink.sink.open(query, sink.name)
         except BeadlineError:
             raise
         except Exception as error:

@@ -239,7 +239,7 @@ def _check_sink(
         _accept(drop, sink, hole, found, f"it was taken out of the query after epoch {known.until}")
         missing.append(hole)
     if sink.capabilities.remembers and holds >= 0:
-        seen = sink.sink.last_seen(query)
+        seen = sink.sink.last_seen(query, sink.name)
         has = seen.epoch if seen is not None else -1
         if has < holds:
             _accept(drop, sink, (has + 1, holds), found, _restored(holds, has))

@@ -93,7 +93,7 @@ class ConsoleSink(Sink[ConsolePart]):
         """Nothing is kept."""
         return ()
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """A terminal remembers nothing."""
         return None
 

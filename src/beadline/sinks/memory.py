@@ -135,7 +135,7 @@ class MemorySink(Sink[MemoryPart]):
 
     # Asked at start: does the target know this name from another life? That is how a deleted or
     # copied checkpoint is noticed before it doubles every row.
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest epoch of any query of this name; another incarnation's first."""
         with _lock:
             table = _tables.get(self.name, _Table())

@@ -179,8 +179,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        sink = output.sink.named(output.name)
-        bound.append(BoundSink(output.name, sink, found, letters.get(output.name, "")))
+        bound.append(BoundSink(output.name, output.sink, found, letters.get(output.name, "")))
     return bound
 
 

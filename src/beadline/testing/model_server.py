@@ -241,12 +241,12 @@ class ModelSink(Sink[ModelCommittable]):
         reach(IN_DOUBT)
         return found
 
-    def close(self, query: QueryId) -> Callable[[], None]:
+    def close(self, query: QueryId, name: str) -> Callable[[], None]:
         """Look which parts are open, as Kafka's writers are; to end them aborts those."""
         found = list(self.in_doubt(query))
         return partial(self.abort, found)
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the server remembers of the name."""
         seen = self.server.seen.get(query.name)
         reach(SEEN)

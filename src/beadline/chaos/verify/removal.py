@@ -24,7 +24,7 @@ _TIMEOUT_MAX_S = 10.0
 def abort(name: str, sink: Any, query: QueryId) -> None:
     """Throw away what a query has prepared, decided or not: its target is going too."""
     with suppress(Exception):
-        hasty = _hasty(sink).named(name)
+        hasty = _hasty(sink)
         parts = list(hasty.in_doubt(query))
         if parts:
             hasty.abort(parts)

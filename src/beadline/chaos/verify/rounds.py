@@ -131,8 +131,7 @@ class Round:
             return {}
         query = state.claim.query
         return {
-            name: {part.id for part in sink.named(name).in_doubt(query)}
-            for name, sink in self.readers.items()
+            name: {part.id for part in sink.in_doubt(query)} for name, sink in self.readers.items()
         }
 
     def judge(self, references: Mapping[str, Reference], alike: bool) -> list[Violation]:

@@ -241,7 +241,7 @@ class FileSink(FrameSink[PendingFiles]):
                 folder = join(self.pending, str(id_))
                 yield Prepared(id_, 0, PendingFiles(self.target, folder, tuple(found)))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest finished epoch of any query of this name; another incarnation's first."""
         files = open_files(self.target)
         if not files.exists(self.target):

@@ -165,7 +165,7 @@ class HBaseSink(Sink[StagedPart]):
             f"{self._staging.pattern(query)}",
         )
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Make the ledger table, in the namespace of the table, if it is missing."""
         ledger = Ledger(self.table)
         try:
@@ -216,7 +216,7 @@ class HBaseSink(Sink[StagedPart]):
         beside = folders_in(f"file:{self.staging}", "hbase-")
         return self._staging.in_doubt(query, beside)
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         ledger = Ledger(self.table)
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -65,7 +65,6 @@ class KafkaSink(Sink[KafkaPart]):
     transaction_timeout_s: float = 900.0
     control_topic: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    _name: str = field(default="", repr=False)
 
     committable: ClassVar[type[Committable]] = KafkaPart
     dead_letter_columns: ClassVar[tuple[str, ...]] = ("value",)
@@ -74,10 +73,6 @@ class KafkaSink(Sink[KafkaPart]):
     def default_name(self) -> str:
         """The topic's name."""
         return name_from("kafka", self.topic if self.topic is not None else "kafka")
-
-    def named(self, name: str) -> KafkaSink:
-        """Transactions carry the sink's name: a query may have several sinks on one cluster."""
-        return replace(self, _name=name)
 
     def control_topic_of(self, query: str) -> str:
         """Return where the markers of a query go."""
@@ -104,7 +99,7 @@ class KafkaSink(Sink[KafkaPart]):
             "write again",
         )
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Create the control topic."""
         create_topic(self, query.name)
 
@@ -182,8 +177,7 @@ class KafkaSink(Sink[KafkaPart]):
             outcomes.update({part.id: Outcome.UNKNOWN for part in ended})
             return CommitResult(outcomes, f"topics cannot be asked for: {type(error).__name__}")
         if wrong:
-            name = self._name or self.default_name
-            raise rows_gone(epoch, name, ended, wrong, self.topic)
+            raise rows_gone(epoch, ended[0].id.sink, ended, wrong, self.topic)
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 
     def _burn(self, transaction: Transaction) -> bool:
@@ -214,7 +208,7 @@ class KafkaSink(Sink[KafkaPart]):
             except (KafkaException, TimeoutError):  # no broker to ask: no answer yet
                 fates |= dict.fromkeys(some)
             except NoMarker as error:
-                raise never_known(epoch, self._name or self.default_name, error) from None
+                raise never_known(epoch, parts[0].id.sink, error) from None
         meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
         return {part.id: meaning[fates[part.id]] for part in parts}
 
@@ -284,15 +278,15 @@ class KafkaSink(Sink[KafkaPart]):
                 ids.append(name)
         return list(client.describe(ids).values())
 
-    def close(self, query: QueryId) -> Callable[[], None]:
+    def close(self, query: QueryId, name: str) -> Callable[[], None]:
         """Fence every writer of this sink, so that a task that dies slowly opens nothing more.
 
         As they are now: a newer start raises their producers' epochs, and is left alone.
         """
-        writers = [one.transaction for one in self._described(query, sink=self._name)]
+        writers = [one.transaction for one in self._described(query, sink=name)]
         return partial(self._fence, writers)
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the newest visible marker of any query of this name says."""
         topic = self.control_topic_of(query.name)
         markers = Reader(self.bootstrap_servers, self.options).newest(topic, query.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args
 
@@ -72,7 +72,6 @@ class MySqlSink(Sink[MySqlPart]):
     deleted: str | None = None
     how: How = "auto"
     timeout_s: float = 60.0
-    _name: str = ""
 
     committable: ClassVar[type[Committable]] = MySqlPart
 
@@ -107,10 +106,6 @@ class MySqlSink(Sink[MySqlPart]):
     def default_name(self) -> str:
         """The database and the table."""
         return name_from(self._server.address.database, self.table)
-
-    def named(self, name: str) -> MySqlSink:
-        """Parts carry the sink's name: a query may have several sinks in one database."""
-        return replace(self, _name=name)
 
     @property
     def _server(self) -> Server:
@@ -158,7 +153,7 @@ class MySqlSink(Sink[MySqlPart]):
         database = self._server.address.database
         return f"{first}empty the table and run {forget} in database {database!r}"
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Make the ledger."""
         statements = [MAKE, MAKE_MARKS] if self.how == "xa" else [MAKE]
 
@@ -270,10 +265,10 @@ class MySqlSink(Sink[MySqlPart]):
 
         return self._patiently(look)
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         return self._patiently(
-            lambda connection: Ledger(connection, query, self.table, self._name).last_seen()
+            lambda connection: Ledger(connection, query, self.table, name).last_seen()
         )
 
     def _patiently(self, act: Callable[[Connection], T]) -> T:

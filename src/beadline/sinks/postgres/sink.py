@@ -9,7 +9,7 @@ both with the ``ledger``; ``discard`` for what is left over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from beadline.committable import Committable
@@ -73,7 +73,6 @@ class PostgresSink(Sink[PostgresPart]):
     deleted: str | None = None
     how: How = "auto"
     timeout_s: float = 30.0
-    _name: str = field(default="", repr=False)
 
     committable: ClassVar[type[Committable]] = PostgresPart
 
@@ -103,10 +102,6 @@ class PostgresSink(Sink[PostgresPart]):
         words = (self.table,) if self.schema is None else (self.schema, self.table)
         return name_from("postgres", *words)
 
-    def named(self, name: str) -> PostgresSink:
-        """Parts carry the sink's name: a query may have several sinks in one database."""
-        return replace(self, _name=name)
-
     @property
     def where(self) -> str:
         """The table, for people."""
@@ -117,7 +112,7 @@ class PostgresSink(Sink[PostgresPart]):
         """Is the server there, does the table fit the rows, and which way do they go?"""
         return check(self, schema, query)
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Create the ledger."""
 
         def make(run: Run) -> None:
@@ -207,14 +202,14 @@ class PostgresSink(Sink[PostgresPart]):
         """
         return self._ask(lambda run: list(in_doubt(run, query)))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return the newest whole epoch of this sink in the table; another incarnation's first."""
 
         def look(run: Run) -> Seen | None:
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
-            return ledger.last_seen(query, self._name)
+            return ledger.last_seen(query, name)
 
         return self._ask(look)
 

@@ -35,13 +35,5 @@ def note(folder: str, query: QueryId, sink: str, epoch: int) -> None:
         files.write(join(folder, _name(query, sink)), b"%d" % epoch)
 
 
-def sinks(folder: str, query: QueryId) -> list[str]:
-    """Return the sinks of this query of which something is noted."""
-    begin = _name(query, "").removesuffix(_END)
-    names = open_files(folder).names(folder)
-    found = (name for name in names if name.startswith(begin) and name.endswith(_END))
-    return [name[len(begin) : -len(_END)] for name in found]
-
-
 def _name(query: QueryId, sink: str) -> str:
     return _SEPARATOR.join((query.name, query.incarnation, sink)) + _END

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from beadline.committable import Committable
@@ -75,7 +75,6 @@ class RedisSink(Sink[StagedPart]):
     durable: bool = False
     on_loss: Literal["stop", "go on"] = "stop"
     timeout_s: float = 30.0
-    _name: str = ""
 
     committable: ClassVar[type[Committable]] = StagedPart
 
@@ -103,10 +102,6 @@ class RedisSink(Sink[StagedPart]):
         """Redis, what the keys have in common, and the command."""
         words = ("redis", (self.prefix + self.into).strip(":"), self.command.lower())
         return name_from(*filter(None, words))
-
-    def named(self, name: str) -> RedisSink:
-        """The ledger and staged parts carry the sink's name: a query may have several here."""
-        return replace(self, _name=name)
 
     @property
     def _layout(self) -> Layout:
@@ -191,12 +186,12 @@ class RedisSink(Sink[StagedPart]):
     def _connect(self) -> AbstractContextManager[Client]:
         return connect(self.url, self.cluster, self.timeout_s)
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Mark the server, and note that it was: another in its place is noticed from then on."""
         head = ledger.head_key(self.prefix, query.name)
-        mark = (head, self._name + ledger.OPENED, query.incarnation)
+        mark = (head, name + ledger.OPENED, query.incarnation)
         self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
-        notes.note(self._staging.folder, query, self._name, notes.OPENED)
+        notes.note(self._staging.folder, query, name, notes.OPENED)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""
@@ -244,12 +239,12 @@ class RedisSink(Sink[StagedPart]):
         """Return what is staged, half-written files too, whatever sink and prefix it was for."""
         return self._staging.in_doubt(query, folders_in(f"file:{self.staging}", "redis"))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
         key = ledger.head_key(self.prefix, query.name)
         folder = self._staging.folder
         # The notes before the ledger: between the two looks another driver may move both on.
-        sinks = [self._name] if self._name else notes.sinks(folder, query)
+        sinks = [name]
         noted = {sink: notes.noted((folder,), query, sink) for sink in sinks}
         texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(key)), "asked")
         try:

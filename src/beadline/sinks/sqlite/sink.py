@@ -251,7 +251,7 @@ class SqliteSink(Sink[StagedPart]):
         staging = self._staging
         return staging.in_doubt(query, folders_in(staging.folder.rpartition("/")[0]))
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         if not Path(self.path).exists():
             return None

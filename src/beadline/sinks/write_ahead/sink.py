@@ -147,7 +147,7 @@ class WriteAheadSink(Sink[StagedPart]):
             f"{local_path(self._state)}/{query.name}~* and {self._staging.pattern(query)}",
         )
 
-    def open(self, query: QueryId) -> None:
+    def open(self, query: QueryId, name: str) -> None:
         """Throw away what crashes left half-written beside the ledger."""
         tidy(self._state)
 
@@ -213,7 +213,7 @@ class WriteAheadSink(Sink[StagedPart]):
         beside = folders_in(os.fspath(self.folder), below="parts")
         return self._staging.in_doubt(query, beside)
 
-    def last_seen(self, query: QueryId) -> Seen | None:
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return the newest epoch of which the receiver may have rows."""
         return last_seen(self._state, query)
 

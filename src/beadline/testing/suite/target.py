@@ -41,9 +41,9 @@ class Target:
         """Make the target and let the sink check it, as a start does."""
         self.harness = harness
         self.schema = harness.schema if schema is None else schema
-        self.sink = harness.fresh(self.schema).named(SINK_NAME)
+        self.sink = harness.fresh(self.schema)
         self.capabilities = self.sink.check(self.schema, QUERY)
-        self.sink.open(QUERY)
+        self.sink.open(QUERY, SINK_NAME)
 
     def copy(self) -> Target:
         """The same target in other hands: the sink as an executor or the next process gets it."""

@@ -12,6 +12,7 @@ from beadline.testing.suite.target import (
     OTHER,
     QUERY,
     SAME_NAME,
+    SINK_NAME,
     Target,
     does_not_apply,
     epoch_id,
@@ -38,7 +39,7 @@ def test_check_can_be_repeated_and_leaves_nothing(harness: SinkHarness) -> None:
     assert target.capabilities.target, "where do the rows go?"
     assert target.capabilities.sentence.endswith("."), "the guarantee is a sentence for people"
     check_name("sink", target.sink.default_name)
-    assert target.sink.last_seen(QUERY) is None
+    assert target.sink.last_seen(QUERY, SINK_NAME) is None
     target.assert_shows()
     target.assert_clean()
 
@@ -48,7 +49,7 @@ def test_prepared_is_invisible(harness: SinkHarness) -> None:
     target = Target(harness)
     target.prepare_epoch(0, target.rows(1, 2, 3), target.rows(4))
     target.assert_shows()
-    assert target.sink.last_seen(QUERY) is None
+    assert target.sink.last_seen(QUERY, SINK_NAME) is None
     target.sweep()
 
 
@@ -89,13 +90,15 @@ def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     target = Target(harness)
     target.commit(0, target.prepare_epoch(0, target.rows(1)))
     target.commit(3, target.prepare_epoch(3, target.rows(2)))
-    seen = target.copy().sink.last_seen(QUERY)
+    seen = target.copy().sink.last_seen(QUERY, SINK_NAME)
     assert seen in (
         Seen(QUERY.incarnation, 3, epoch_id(3).nonce),
         Seen(QUERY.incarnation, 3),
     )
-    assert target.sink.last_seen(SAME_NAME) == seen, "asked by name, whatever the incarnation"
-    assert target.sink.last_seen(OTHER) is None
+    assert target.sink.last_seen(SAME_NAME, SINK_NAME) == seen, (
+        "asked by name, whatever the incarnation"
+    )
+    assert target.sink.last_seen(OTHER, SINK_NAME) is None
 
 
 @exactly_once
@@ -111,7 +114,7 @@ def test_two_queries_share_a_target(harness: SinkHarness) -> None:
     ours = target.prepare_epoch(0, target.rows(2))
     assert target.commit(0, ours) == {Outcome.COMMITTED}
     target.assert_shows(*target.rows(1), *target.rows(2))
-    seen = target.sink.last_seen(QUERY)
+    seen = target.sink.last_seen(QUERY, SINK_NAME)
     assert seen is not None
     assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 0)
     return None
