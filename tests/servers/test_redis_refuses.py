@@ -13,7 +13,7 @@ import pytest
 from beadline.errors import BadSink, CommitFailed
 from beadline.sink import Guarantee
 from beadline.sinks import RedisSink
-from beadline.sinks.shared.patience import NO_ANSWER_S
+from beadline.sinks.shared.retry import NO_ANSWER_S
 from beadline.testing.servers import RedisServer, redis, redis_cluster
 from beadline.testing.suite.target import QUERY, epoch_id
 from tests.servers.test_redis_sink import Hands

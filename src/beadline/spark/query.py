@@ -42,12 +42,12 @@ from beadline.spark.analyze import check_start
 from beadline.spark.batch_size import BatchSize
 from beadline.spark.checkpoint import SparkProgress
 from beadline.spark.engine import Engine
-from beadline.spark.patience import Patience
 from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
 from beadline.spark.settings import Settings
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.spark_query import SparkQuery, is_conflict, start_settings
+from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
@@ -64,14 +64,14 @@ class Query:
         engine: Engine,
         threads: Threads,
         positions: Positions,
-        patience: Patience,
+        waits: WaitReporter,
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
         self._engine = engine
         self._threads = threads
         self._positions = positions
-        self._patience = patience
+        self._waits = waits
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
@@ -302,7 +302,7 @@ class Query:
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
         """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
-        self._patience.began(number)
+        self._waits.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
             self._engine.partitioning.unpin(frame.sparkSession)
@@ -323,7 +323,7 @@ class Query:
         else:
             self._beneath.carried_through()
         finally:
-            self._patience.ended()
+            self._waits.ended()
 
     def _in_epoch(self, error: BaseException, number: int) -> None:
         """Say of an error that a start raises too what it means in the midst of a run."""
@@ -375,7 +375,7 @@ class Query:
 
     def _close(self) -> None:
         self._later.cancel()
-        self._patience.close()
+        self._waits.close()
         self._threads.close()
         self._coordinator.log.close()
         self._engine.close()
@@ -391,18 +391,18 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     engine = _engine(stream, checkpoint)
     kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
-    patience = Patience()
-    listener = patience.listening(positions.listening(listener or ignore))
+    waits = WaitReporter()
+    listener = waits.listening(positions.listening(listener or ignore))
     sinks = whole_rows_first(checked.sinks, engine.rows)
     coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
-    query = Query(coordinator, engine, threads, positions, patience)
+    query = Query(coordinator, engine, threads, positions, waits)
     threads.stopping = lambda: query._stopping
     try:
-        patience.start(coordinator.tell)
+        waits.start(coordinator.tell)
         coordinator.start(settings.drop)
         log.check_newest()
         engine.progress.forget_unfinished()
-        patience.ended()
+        waits.ended()
         positions.start(coordinator.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)
     except BaseException:

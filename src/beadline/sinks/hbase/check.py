@@ -9,7 +9,7 @@ from beadline.errors import BadSink
 from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, asked
 from beadline.sinks.hbase.columns import NOTHING, Cells
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.shared.patience import starting
+from beadline.sinks.shared.retry import starting
 
 
 def check_server(address: Address, table: str, cells: Cells, where: str) -> str:

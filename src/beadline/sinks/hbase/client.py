@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 from beadline.extras import require
-from beadline.sinks.shared.patience import Verdict, retried
+from beadline.sinks.shared.retry import Verdict, retry
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ def asked(address: Address, act: Callable[[Client], T], limits: Mapping[Verdict,
         with connected(address) as client:
             return act(client)
 
-    return retried(once, verdict, limits)
+    return retry(once, verdict, limits)
 
 
 @cache

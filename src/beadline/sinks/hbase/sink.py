@@ -30,7 +30,7 @@ from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import limits_of, without_refused
 from beadline.sinks.hbase.settings import noted
 from beadline.sinks.shared.ledger import LEDGER
-from beadline.sinks.shared.patience import running
+from beadline.sinks.shared.retry import running
 from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:

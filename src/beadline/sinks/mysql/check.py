@@ -17,7 +17,7 @@ from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, v
 from beadline.sinks.mysql.server import Facts, Server
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
-from beadline.sinks.shared.patience import retried, starting
+from beadline.sinks.shared.retry import retry, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def check_server(server: Server, schema: pa.Schema, wish: Wish, xa: bool, where:
             return facts
 
     try:
-        return retried(once, verdict, starting(server.timeout_s))
+        return retry(once, verdict, starting(server.timeout_s))
     except library_errors() as error:
         code = code_of(error)
         hint = _HINTS.get(code, "")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from beadline.sinks.mysql.address import Address
-from beadline.sinks.shared.patience import Verdict, retried, running
+from beadline.sinks.shared.retry import Verdict, retry, running
 
 T = TypeVar("T")
 
@@ -83,4 +83,4 @@ def patiently(act: Callable[[], T], timeout_s: float) -> T:
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.
     """
-    return retried(act, verdict, running(timeout_s))
+    return retry(act, verdict, running(timeout_s))

@@ -23,7 +23,7 @@ from beadline.sinks.mysql.plan import Plan, Wish
 from beadline.sinks.mysql.problems import code_of, library_errors, said, verdict
 from beadline.sinks.mysql.server import Server
 from beadline.sinks.mysql.xa import MARK, end, mark_of
-from beadline.sinks.shared.patience import Patience, Verdict, running
+from beadline.sinks.shared.retry import Retries, Verdict, running
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class XaWriter:
         self._rows = self._bytes = 0
         self._restartable = True
         self._failure: BaseException | None = None
-        self._patience = Patience(running(server.timeout_s))
+        self._retries = Retries(running(server.timeout_s))
 
     def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
         """Leave a prepared transaction; ``None`` and nothing if there are no rows.
@@ -86,7 +86,7 @@ class XaWriter:
         if not self._restartable:
             return False
         duplicate = code_of(error) == _DUPLICATE_XID
-        return self._patience.again(Verdict.BUSY if duplicate else verdict(error))
+        return self._retries.again(Verdict.BUSY if duplicate else verdict(error))
 
     def _write(self, connection: Connection, chunks: Iterator[pa.RecordBatch]) -> MySqlPart | None:
         self._left = [*self._taken, *self._left]
@@ -99,7 +99,7 @@ class XaWriter:
         for chunk in chunks:
             self._left.append(chunk)
             self._load_all(connection, loader)
-            self._patience.progressed()
+            self._retries.progressed()
         if not self._rows:
             return None
         connection.run(f"XA END {self._xid.sql}")

@@ -18,7 +18,7 @@ from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
 from beadline.sinks.postgres.way import why_not_prepared, why_staged
 from beadline.sinks.shared.ledger import LEDGER
-from beadline.sinks.shared.patience import retried, starting
+from beadline.sinks.shared.retry import retry, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities
             return _capabilities(run, sink, table, query)
 
     try:
-        return retried(once, verdict, starting(sink.timeout_s))
+        return retry(once, verdict, starting(sink.timeout_s))
     except Exception as error:
         if not is_database_error(error):
             raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from beadline.errors import BadSink
 from beadline.extras import require
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
-from beadline.sinks.shared.patience import retried, running
+from beadline.sinks.shared.retry import retry, running
 
 if TYPE_CHECKING:
     import psycopg
@@ -111,7 +111,7 @@ def ask(dsn: str, timeout_s: float, where: str, act: Callable[[Run], T]) -> T:
             return act(run)
 
     try:
-        return retried(once, verdict, running(timeout_s))
+        return retry(once, verdict, running(timeout_s))
     except Exception as error:
         if not is_database_error(error):
             raise

@@ -40,7 +40,7 @@ from beadline.sinks.postgres.rows import KEPT_BYTES_MAX, Rows
 from beadline.sinks.postgres.settle import duplicate_in_part
 from beadline.sinks.postgres.table import read_table
 from beadline.sinks.postgres.way import why_staged
-from beadline.sinks.shared.patience import Patience, running
+from beadline.sinks.shared.retry import Retries, running
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ class Preparing:
         self._batches = chained(first, rows)
         self._begun: PostgresPart | None = None
         self._got = -1
-        self._patience = Patience(running(sink.timeout_s))
+        self._retries = Retries(running(sink.timeout_s))
 
     def run(self) -> PostgresPart | None:
         """Try again after every answer that may be another one later."""
@@ -97,8 +97,8 @@ class Preparing:
         got = 0 if self.rows is None else self.rows.batches
         if got > self._got:
             self._got = got
-            self._patience.progressed()
-        return self._patience.again(verdict(error))
+            self._retries.progressed()
+        return self._retries.again(verdict(error))
 
     def _try(self) -> PostgresPart | None:
         sink, id_ = self.sink, self.part.id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from beadline.sinks.shared.patience import Verdict
+from beadline.sinks.shared.retry import Verdict
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")

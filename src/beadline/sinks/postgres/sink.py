@@ -34,7 +34,7 @@ from beadline.sinks.postgres.problems import (
 )
 from beadline.sinks.postgres.table import read_table
 from beadline.sinks.shared.ledger import LEDGER
-from beadline.sinks.shared.patience import Patience, Verdict, running
+from beadline.sinks.shared.retry import Retries, Verdict, running
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,7 +131,7 @@ class PostgresSink(Sink[PostgresPart]):
         """Commit the prepared transactions, then all that is staged in one."""
         if not parts:
             return CommitResult({})
-        patience = Patience(running(self.timeout_s))
+        retries = Retries(running(self.timeout_s))
         while True:
             try:
                 with connected(self.dsn, self.timeout_s, again=True) as run:
@@ -141,7 +141,7 @@ class PostgresSink(Sink[PostgresPart]):
                     raise
                 judged = verdict(error)
                 # What is not understood is not asked without end, as the coordinator would.
-                if judged is Verdict.UNCLEAR and patience.again(judged):
+                if judged is Verdict.UNCLEAR and retries.again(judged):
                     continue
                 words = f"{self.where}: {said(error, self.dsn)}"
                 passes = sql_state(error) != OUT_OF_MEMORY

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from beadline.extras import require
 from beadline.sinks.redis.address import redacted
 from beadline.sinks.redis.script import Script
-from beadline.sinks.shared.patience import Verdict
+from beadline.sinks.shared.retry import Verdict
 
 COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # on the way to one node at a time
 # The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what

@@ -15,7 +15,7 @@ from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
 from beadline.sinks.redis.rows import Rows, rows_of
 from beadline.sinks.redis.script import Script, script_for
-from beadline.sinks.shared.patience import Patience, running
+from beadline.sinks.shared.retry import Retries, running
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ def publish(
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
     rows = rows_of(batch, layout, part.partition)
     what = f"query {part.query!r}, epoch {part.epoch}, part {part.partition}: {where}"
-    patience = Patience(running(timeout_s))
+    retries = Retries(running(timeout_s))
     while True:
         try:
             with connect() as client:
@@ -59,7 +59,7 @@ def publish(
         except Denied as error:
             raise PrepareFailed(f"{what} refuses: {error}. The epoch is redelivered.") from None
         except NotNow as error:
-            if not patience.again(verdict(error)):
+            if not retries.again(verdict(error)):
                 raise PrepareFailed(
                     f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
                     "redelivered."

@@ -31,7 +31,7 @@ from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
 from beadline.sinks.redis.settings import with_settings
-from beadline.sinks.shared.patience import retried, running, starting
+from beadline.sinks.shared.retry import retry, running, starting
 from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class RedisSink(Sink[StagedPart]):
         # Whoever opens or reads has found it there at the start.
         limits = (starting if what == "checked" else running)(self.timeout_s)
         try:
-            return retried(once, verdict, limits)
+            return retry(once, verdict, limits)
         except Denied as error:
             raise BadSink(
                 f"{self._where} refuses to be {what}: {error}. Check user, password and what the "

@@ -14,8 +14,8 @@ from typing import Any
 
 from beadline.observe import Event, Listener
 
-SPEAK_AFTER_S = 10.0
-SPEAK_EVERY_S = 10.0
+REPORT_AFTER_S = 10.0
+REPORT_EVERY_S = 10.0
 
 Tell = Callable[..., Any]
 # What follows an event of the protocol, in the words of whoever reads along.
@@ -27,7 +27,7 @@ _DOING = {
 }
 
 
-class Patience:
+class WaitReporter:
     """Tells, every few seconds, what an epoch has been doing for so long."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Patience:
     def start(self, tell: Tell) -> None:
         """Begin to look at the clock; ``tell`` is the coordinator's."""
         self._thread = threading.Thread(
-            target=self._run, args=(tell,), name="beadline-patience", daemon=True
+            target=self._run, args=(tell,), name="beadline-wait-reporter", daemon=True
         )
         self._thread.start()
 
@@ -69,10 +69,10 @@ class Patience:
         self._closed.set()
 
     def _run(self, tell: Tell) -> None:
-        while not self._closed.wait(SPEAK_EVERY_S):
+        while not self._closed.wait(REPORT_EVERY_S):
             since_s = self._since_s
             if since_s is None:
                 continue
             seconds = time.monotonic() - since_s
-            if seconds >= SPEAK_AFTER_S:
+            if seconds >= REPORT_AFTER_S:
                 tell("waiting", self._epoch, doing=self._doing, seconds=round(seconds))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import exactly_once
 from beadline.cli._watch import _as_lines
 from beadline.observe import Event
-from beadline.spark import patience
+from beadline.spark import wait_reporter
 from tests.spark.jobs import read, rows_sink, run, write_input
 
 SLOW_S = 1.5
@@ -19,8 +19,8 @@ SLOW_S = 1.5
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SPEAK_AFTER_S", 0.5)
-    monkeypatch.setattr(patience, "SPEAK_EVERY_S", 0.2)
+    monkeypatch.setattr(wait_reporter, "REPORT_AFTER_S", 0.5)
+    monkeypatch.setattr(wait_reporter, "REPORT_EVERY_S", 0.2)
 
 
 def slowly(frame: DataFrame) -> DataFrame:
@@ -44,7 +44,7 @@ def test_a_slow_epoch_is_spoken_of(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_follows_is_named() -> None:
     told: list[tuple[str, int | None, str]] = []
-    one = patience.Patience()
+    one = wait_reporter.WaitReporter()
     listener = one.listening(lambda event: None)
     one.start(lambda kind, epoch, doing, seconds: told.append((kind, epoch, doing)))
     for epoch, kind in ((None, "claimed"), (7, "decided")):

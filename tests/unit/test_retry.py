@@ -10,11 +10,11 @@ import pytest
 
 from beadline.sinks.mysql import problems as mysql
 from beadline.sinks.postgres import problems as postgres
-from beadline.sinks.shared.patience import (
+from beadline.sinks.shared.retry import (
     NO_ANSWER_S,
-    Patience,
+    Retries,
     Verdict,
-    retried,
+    retry,
     running,
     starting,
 )
@@ -39,14 +39,14 @@ def failing(times: int) -> tuple[Callable[[], str], list[int]]:
 @pytest.mark.parametrize("verdict", [Verdict.BUSY, Verdict.AWAY, Verdict.UNCLEAR])
 def test_what_passes_is_tried_again(verdict: Verdict) -> None:
     act, calls = failing(3)
-    assert retried(act, lambda _: verdict, running(5.0)) == "done"
+    assert retry(act, lambda _: verdict, running(5.0)) == "done"
     assert len(calls) == 4
 
 
 def test_what_is_final_is_told_at_once() -> None:
     act, calls = failing(3)
     with pytest.raises(Problem, match="try 1"):
-        retried(act, lambda _: Verdict.FINAL, running(60.0))
+        retry(act, lambda _: Verdict.FINAL, running(60.0))
     assert len(calls) == 1
 
 
@@ -54,7 +54,7 @@ def test_there_is_an_end_to_it() -> None:
     act, calls = failing(1_000)
     begun_s = time.monotonic()
     with pytest.raises(Problem):
-        retried(act, lambda _: Verdict.UNCLEAR, running(0.3))
+        retry(act, lambda _: Verdict.UNCLEAR, running(0.3))
     assert 0.3 <= time.monotonic() - begun_s < 10
     assert len(calls) > 1
 
@@ -68,13 +68,13 @@ def test_a_start_soon_says_that_nobody_answers_and_waits_for_who_is_starting_up(
 
 
 def test_the_time_runs_from_the_first_failure_and_anew_after_progress() -> None:
-    patience = Patience(running(0.2))
+    retries = Retries(running(0.2))
     time.sleep(0.3)
-    assert patience.again(Verdict.BUSY), "nothing has failed before"
+    assert retries.again(Verdict.BUSY), "nothing has failed before"
     time.sleep(0.3)
-    assert not patience.again(Verdict.BUSY)
-    patience.progressed()
-    assert patience.again(Verdict.BUSY)
+    assert not retries.again(Verdict.BUSY)
+    retries.progressed()
+    assert retries.again(Verdict.BUSY)
 
 
 AT = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '

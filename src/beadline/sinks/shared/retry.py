@@ -42,7 +42,7 @@ def starting(timeout_s: float) -> dict[Verdict, float]:
     return {Verdict.BUSY: timeout_s, Verdict.AWAY: soon_s, Verdict.UNCLEAR: soon_s}
 
 
-class Patience:
+class Retries:
     """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
 
     def __init__(self, limits: Mapping[Verdict, float]) -> None:
@@ -68,15 +68,15 @@ class Patience:
         return True
 
 
-def retried(act: Callable[[], T], judge: Judge, limits: Mapping[Verdict, float]) -> T:
+def retry(act: Callable[[], T], judge: Judge, limits: Mapping[Verdict, float]) -> T:
     """Return what ``act`` returns, or raise its last error.
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.
     """
-    patience = Patience(limits)
+    retries = Retries(limits)
     while True:
         try:
             return act()
         except Exception as error:
-            if not patience.again(judge(error)):
+            if not retries.again(judge(error)):
                 raise
