@@ -15,9 +15,7 @@ from dataclasses import replace
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks.shared.ledger import holds
-from beadline.sinks.shared.staging import StagedPart, Staging
+from beadline.sink import CommitResult, Outcome, Prepared, StagedPart, Staging, holds
 from beadline.sinks.write_ahead.lanes import Lane
 from beadline.sinks.write_ahead.ledger import Lock, StateFiles
 from beadline.sinks.write_ahead.progress import ANY_CUT, Progress, content_of

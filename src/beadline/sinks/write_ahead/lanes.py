@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from beadline.sinks.shared.staging import StagedPart, Staging
+from beadline.sink import StagedPart, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa

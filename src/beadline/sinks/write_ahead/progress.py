@@ -20,8 +20,7 @@ from beadline.files import open_files
 from beadline.files.local import local_path
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import Prepared, Seen
-from beadline.sinks.shared.staging import StagedPart
+from beadline.sink import Prepared, Seen, StagedPart
 from beadline.sinks.write_ahead.ledger import PROGRESS, StateFiles
 from beadline.sinks.write_ahead.records import VERSION, Record, corrupt, read_lines, to_line
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import PrepareFailed
-from beadline.sink import Part
-from beadline.sinks.shared.readable import without_unreadable
-from beadline.sinks.shared.refused import refuse
+from beadline.sink import Part, refuse, without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,8 +24,19 @@ from beadline.files.base import split_uri
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in, tidy
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    StagedPart,
+    Staging,
+    folders_in,
+)
+from beadline.sink.staged import tidy
 from beadline.sinks.write_ahead.epoch import Run
 from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
 from beadline.sinks.write_ahead.readable import Accepts, without_refused
