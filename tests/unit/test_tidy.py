@@ -78,7 +78,7 @@ def text_files() -> Iterator[Path]:
                 hidden = path.name.startswith(".") and path.name != ".ci"
                 if not hidden and path.name not in NOT_OURS:
                     yield from walk(path)
-            elif path.suffix in TEXT:
+            elif path.suffix in TEXT and path.name != ".git":  # a file in a worktree
                 yield path
 
     yield from walk(ROOT)
