@@ -239,11 +239,12 @@ class _SinkBase(ABC, Generic[C]):
         """Throw undecided parts away. Idempotent; never called for a part that was decided."""
 
     @abstractmethod
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[C]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[C]]:
         """Every part of this query and incarnation that is prepared and not visible.
 
-        Whatever sink name is in its id: names that are gone from the query still have orphans, and
-        the coordinator sorts out whose they are. Skip strangers' ids.
+        ``name`` is what the query calls the sink now; return the parts of other names too: those
+        that are gone from the query still have orphans, and the coordinator sorts out whose they
+        are. A part that a crash left half-written is one of them. Skip strangers' ids.
         """
 
     @abstractmethod

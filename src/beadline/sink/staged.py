@@ -308,7 +308,7 @@ class StagedSink(Sink[StagedPart]):
         """Delete what was staged."""
         self.staging_area.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too."""
         return self.staging_area.in_doubt(query, self.staging_folders)
 

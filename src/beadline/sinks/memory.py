@@ -138,7 +138,7 @@ class MemorySink(Sink[MemoryPart]):
 
     # Everything that prepare left outside under this query's name and incarnation, found without
     # any memory of your own: list it in the outside system, PartId.parse each name, skip the rest.
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MemoryPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MemoryPart]]:
         """Nothing was left outside the committables."""
         return ()
 
