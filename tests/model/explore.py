@@ -19,7 +19,7 @@ from types import TracebackType
 from beadline.errors import Fenced
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
-from beadline.testing.model import (
+from tests.model.model import (
     Crash,
     ModelWorld,
     Setting,

@@ -21,7 +21,7 @@ from beadline.protocol.decide import stored
 from beadline.protocol.engine import Acks, Batch
 from beadline.protocol.epoch import EpochProgress, State
 from beadline.sink import BoundSink
-from beadline.testing.model import ModelSink
+from tests.model.model import ModelSink
 
 
 class ClosesAllTheSame(Coordinator):

@@ -10,9 +10,9 @@ from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.engine import Batch
 from beadline.protocol.publish import Publisher
-from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive, start_only
-from beadline.testing.model_server import PARTS
 from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
+from tests.model.model import Crash, ModelWorld, Setting, Violation, drive, start_only
+from tests.model.server import PARTS
 
 
 def expire_one(world: ModelWorld) -> bool:

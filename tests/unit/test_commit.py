@@ -18,8 +18,8 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol import commit as committing
 from beadline.protocol.commit import InOrder, Threads, commit_sink
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
-from beadline.testing.model import record_batch
-from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
+from tests.model.model import record_batch
+from tests.model.server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
 
 QUERY = QueryId("orders", "0" * 32, "memory:/c")
 EPOCH = EpochId(QUERY, 0, "nonce", 1)

@@ -11,8 +11,8 @@ import pytest
 
 from beadline.protocol import coordinator as coordinating
 from beadline.sink import Part
-from beadline.testing.model import ModelBatch, ModelWorld, Setting, drive, make_coordinator
-from beadline.testing.model_server import PARTS, ModelCommittable, ModelSink
+from tests.model.model import ModelBatch, ModelWorld, Setting, drive, make_coordinator
+from tests.model.server import PARTS, ModelCommittable, ModelSink
 
 TOLD: list[Part] = []
 

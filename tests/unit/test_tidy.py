@@ -42,7 +42,8 @@ SPARK_SESSION_IN = (
     "jobs/",
     "testing/",
     "cli/",
-    "chaos/",
+    "demo/",
+    "verify/",
     "sources/",
 )
 IO_MODULES = {
@@ -78,7 +79,7 @@ def text_files() -> Iterator[Path]:
                 hidden = path.name.startswith(".") and path.name != ".ci"
                 if not hidden and path.name not in NOT_OURS:
                     yield from walk(path)
-            elif path.suffix in TEXT:
+            elif path.suffix in TEXT and path.name != ".git":  # a file, in a work tree of git
                 yield path
 
     yield from walk(ROOT)

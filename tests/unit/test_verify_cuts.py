@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from beadline.chaos.verify.compare import Kind, Reference, Row, Rows, Shown, moment
-from beadline.chaos.verify.cuts import Known, cut_of, epochs_by_cut, known
+from beadline.verify.compare import Kind, Reference, Row, Rows, Shown, moment
+from beadline.verify.cuts import Known, cut_of, epochs_by_cut, known
 
 
 def note(checkpoint: Path, epoch: int, files: int, watermark: int = 0, at: int = 0) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.verify.report import Report
-from beadline.chaos.verify.rounds import Round
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.task import CHECKPOINT, Found, Task
-from beadline.chaos.verify.wish import Wish
 from beadline.decisions import FileStore
 from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import UsageError
 from beadline.files.local import LocalFiles
 from beadline.ids import PartId
 from beadline.sink import Guarantee
+from beadline.verify.report import Report
+from beadline.verify.rounds import Round
+from beadline.verify.run import Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.task import CHECKPOINT, Found, Task
+from beadline.verify.wish import Wish
 from tests.kill.broken.sinks import OwnSink, Staged
 from tests.unit.logs import QUERY, opened
 

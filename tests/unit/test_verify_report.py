@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from beadline.chaos.verify.compare import Kind, Violation
-from beadline.chaos.verify.faults import Fault
-from beadline.chaos.verify.html import page
-from beadline.chaos.verify.report import INCONCLUSIVE, FaultResult, Report, views
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.wish import Wish
 from beadline.points import EVERY_POINT
+from beadline.verify.compare import Kind, Violation
+from beadline.verify.faults import Fault
+from beadline.verify.html import page
+from beadline.verify.report import INCONCLUSIVE, FaultResult, Report, views
+from beadline.verify.source_range import Limits
+from beadline.verify.wish import Wish
 
 LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
 

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beadline.chaos.verify import scratch
-from beadline.chaos.verify.compare import Kind, Reference, Shown
-from beadline.chaos.verify.cuts import Known
-from beadline.chaos.verify.scratch import Place, store_of
-from beadline.chaos.verify.scratch_databases import elsewhere
-from beadline.chaos.verify.watch import Watch
 from beadline.errors import UsageError
 from beadline.points import POINTS
 from beadline.sinks import FileSink, MemorySink, SqliteSink
+from beadline.verify import scratch
+from beadline.verify.compare import Kind, Reference, Shown
+from beadline.verify.cuts import Known
+from beadline.verify.scratch import Place, store_of
+from beadline.verify.scratch_databases import elsewhere
+from beadline.verify.watch import Watch
 from tests.kill.broken.sinks import OwnSink
 
 

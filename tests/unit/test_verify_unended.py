@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.child import Child
-from beadline.chaos.readable import readable
-from beadline.chaos.verify.faults import Fault
-from beadline.chaos.verify.report import FaultResult
-from beadline.chaos.verify.rounds import Round
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.strike import _ended
-from beadline.chaos.verify.task import Found, Task
-from beadline.chaos.verify.watch import settled
-from beadline.chaos.verify.wish import Wish
 from beadline.sink import Guarantee
+from beadline.verify.child import Child
+from beadline.verify.faults import Fault
+from beadline.verify.inject import _ended
+from beadline.verify.report import FaultResult
+from beadline.verify.rounds import Round
+from beadline.verify.run import Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.task import Found, Task
+from beadline.verify.terminal import without_control_codes
+from beadline.verify.watch import settled
+from beadline.verify.wish import Wish
 from tests.unit.test_verify_report import LOST
 
 BAR = "[Stage 3:=====>          (5 + 2) / 8]"
@@ -85,7 +85,7 @@ def test_what_comes_late_is_not_lost() -> None:
 
 def test_complaints_are_readable(tmp_path: Path) -> None:
     text = f"{BAR}\r{BAR}{BAR}\r                    \r\x1b[1;31mno disk\x1b[0m\x07\n  at line 1\n"
-    assert readable(text) == "no disk\n  at line 1"
+    assert without_control_codes(text) == "no disk\n  at line 1"
     log = tmp_path / "child.log"
     child = Child("ast", ["--help"], log, tmp_path)
     child.wait(60)

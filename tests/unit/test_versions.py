@@ -12,8 +12,8 @@ import pytest
 from beadline.protocol import coordinator, publish
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
-from beadline.testing.model import ModelWorld, drive
-from beadline.testing.model_world import NAME
+from tests.model.model import ModelWorld, drive
+from tests.model.world import NAME
 
 EXACTLY, AT_LEAST = Coordinator, Publisher
 

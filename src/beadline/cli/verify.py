@@ -19,17 +19,16 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from beadline.chaos import class_archive
-from beadline.chaos.verify import faults
-from beadline.chaos.verify.report import Report, views
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.wish import Wish
 from beadline.cli._jobs import ConfOption, settings_of
 from beadline.cli.output import ForPeople, JsonOption, Output, output
 from beadline.environment.java import require_java
 from beadline.errors import UsageError
 from beadline.jobs.loading import open_job
+from beadline.verify import class_archive, faults
+from beadline.verify.report import Report, views
+from beadline.verify.run import Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.wish import Wish
 
 _TIMEOUT_HELP = (
     "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
@@ -138,7 +137,7 @@ def _write(made: Report, report: Path | None, html: Path | None) -> None:
         text = json_module.dumps(made.as_dict(), indent=2, default=str)
         report.write_text(text + "\n", "utf-8")
     if html is not None:
-        from beadline.chaos.verify.html import page
+        from beadline.verify.html import page
 
         html.write_text(page(made), "utf-8")
 
