@@ -16,7 +16,8 @@ import pytest
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol import commit as committing
-from beadline.protocol.commit import InOrder, Threads, commit_sink
+from beadline.protocol.commit import commit_sink
+from beadline.protocol.threads import InOrder, Threads
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
 from beadline.testing.model import record_batch
 from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink

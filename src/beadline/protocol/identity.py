@@ -10,11 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from beadline.decisions import Decision, LogState
+from beadline.decisions import Decision, DecisionLog, LogState
 from beadline.errors import WrongCheckpoint
 from beadline.files import same_folder
 from beadline.ids import QueryId
-from beadline.protocol.engine import Progress
+from beadline.protocol.batch import Progress
 from beadline.sink import BoundSink, Guarantee
 
 EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
@@ -116,6 +116,17 @@ def check_offsets(decision: Decision, digest: str | None) -> None:
         "checkpoint was rewound or replaced, and rows would be lost or written twice. Restore "
         f"folder and log from one backup. {NOTHING}"
     )
+
+
+def check_next(name: str, log: DecisionLog, epoch: int) -> None:
+    """Epochs are dense: a gap means that somebody else moved the checkpoint."""
+    settled = settled_epoch(log.state)
+    if epoch != settled + 1:
+        log.check_newest()
+        raise WrongCheckpoint(
+            f"Spark gave epoch {epoch}, but the decision log is at {settled}: the checkpoint "
+            f"of query {name!r} was changed while it ran. Nothing was written."
+        )
 
 
 def check_seen(

@@ -19,7 +19,7 @@ from pyspark.util import PythonEvalType
 
 from beadline import dead_letter
 from beadline.dead_letter import Refused
-from beadline.protocol.engine import Acks, Ticket
+from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink, FrameSink, Sink
 from beadline.spark.acks import ACK_TYPE, Ack, collect
 from beadline.spark.arrow_rdd import ArrowTask, arrow_task, executed_plan, plan_of_epoch
@@ -139,17 +139,19 @@ class SparkBatch:
             release(self._frame)
             self._frame, self._shared = before, None
 
-    def prepare(
+    def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
-        acks = self._prepare(sink, ticket, refused)
+        acks = self._prepare_once(sink, ticket, refused)
         if self._shared is None or refused is not None or acks.tags is not None:
             return acks
         # What it was given is not proven to be what the others will be. What it made is a loser.
-        return replace(self._prepare(sink, ticket, refused), extra_attempts=True)
+        return replace(self._prepare_once(sink, ticket, refused), extra_attempts=True)
 
-    def _prepare(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
+    def _prepare_once(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+    ) -> Acks:
         if isinstance(sink.sink, FrameSink):
             return self._prepare_frame(sink, ticket, refused)
         refusing = refusing_of(sink, refused)
@@ -198,7 +200,7 @@ class SparkBatch:
             self._engine.checksums[name] = column
         return column
 
-    def publish(
+    def run_publish(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""

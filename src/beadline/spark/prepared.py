@@ -9,7 +9,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from beadline.dead_letter import Refused
-from beadline.protocol.engine import Acks, Ticket
+from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink, Part, Prepared, Sink
 from beadline.spark.acks import Ack
 from beadline.spark.refusals import Refusals, RefusedAgain, Refusing, parse

@@ -29,11 +29,9 @@ from beadline.errors import (
 from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
 from beadline.protocol import identity
-from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.publish import Publisher
-from beadline.protocol.recover import prepares
-from beadline.sink import Guarantee
+from beadline.protocol.run import Run
+from beadline.protocol.threads import Threads
 from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
 from beadline.sources.kafka.topics import SourceTopics
@@ -68,6 +66,7 @@ class Query:
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
+        self._protocol = coordinator.run
         self._engine = engine
         self._threads = threads
         self._positions = positions
@@ -97,12 +96,12 @@ class Query:
     @property
     def name(self) -> str:
         """The query's name."""
-        return self._coordinator.name
+        return self._protocol.name
 
     @property
     def generation(self) -> int:
         """Which start of the query this is."""
-        return self._coordinator.generation
+        return self._protocol.generation
 
     @property
     def isActive(self) -> bool:  # noqa: N802
@@ -233,13 +232,13 @@ class Query:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
         session = stream.frame.sparkSession
         self._context = session.sparkContext
-        decision = self._coordinator.log.state.decision
-        recorded = decision.settings if decision and self._coordinator.lost else {}
+        recovered = self._coordinator.recovered
+        recorded = recovered.decision.settings if recovered and recovered.lost else {}
         self._engine.partitioning.pin(session, recorded)
         self._started = SparkQuery(
             writer.foreachBatch(self._epoch),
             session,
-            start_settings(stream.frame, self._coordinator.checkpoint),
+            start_settings(stream.frame, self._protocol.checkpoint),
             self._judge,
             self._is_fenced,
             self._engine.use,
@@ -262,26 +261,26 @@ class Query:
             raise error
         try:
             # Spark will read its checkpoint again, in which somebody else has written.
-            identity.check_progress(self._coordinator.log.state, self._engine.progress)
+            identity.check_progress(self._protocol.log.state, self._engine.progress)
         except BeadlineError as refused:
             self._error = refused
             raise
         self._engine.planned.look()
-        self._coordinator.losers = True  # of an epoch that was prepared and not decided
+        self._coordinator.sweeper.expect()  # parts of an epoch that was prepared and not decided
         self._error = None
-        self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+        self._protocol.tell("spark restarted", reason=str(ours or error)[:300])
 
     def _is_fenced(self) -> bool:
         """Whether a newer start has taken over while Spark had nothing to do.
 
         In an epoch the protocol looks by itself, and has something to say about what it was doing.
         """
-        if self._stopping or not self._coordinator.running.acquire(blocking=False):
+        if self._stopping or not self._protocol.in_epoch.acquire(blocking=False):
             return False
         try:
             found = self._fenced_instead(RuntimeError("idle"))
         finally:
-            self._coordinator.running.release()
+            self._protocol.in_epoch.release()
         if isinstance(found, Fenced) and self._error is None:
             self._error = found
             return True
@@ -292,7 +291,7 @@ class Query:
         if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
             return error
         try:
-            self._coordinator.log.check_newest()
+            self._protocol.log.check_newest()
         except Fenced as fenced:
             fenced.__cause__ = error
             return fenced
@@ -312,8 +311,8 @@ class Query:
             self._in_epoch(error, number)
             # stop() has something to settle first, and so has a Spark that is started again.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
-                # Where losers are left, a sweep has failed: it would only fail again.
-                swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
+                # Where something is left, a sweep has failed: it would only fail again.
+                swept = isinstance(error, PrepareFailed) and not self._coordinator.sweeper.due
                 if swept and self._holds_up:
                     self._end_late_tasks()
                 self._close()
@@ -329,8 +328,8 @@ class Query:
         """Say of an error that a start raises too what it means in the midst of a run."""
         if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
             return
-        decision = self._coordinator.log.state.decision
-        if self._coordinator.mode != str(Guarantee.EXACTLY_ONCE):
+        decision = self._protocol.log.state.decision
+        if not self._protocol.decides:
             means = f"The next start computes epoch {number} again"
         elif decision is not None and decision.epoch >= number:
             means = f"Epoch {number} is decided, and the next start finishes it"
@@ -344,9 +343,9 @@ class Query:
         if self._started is None or not self.isActive:
             return
         try:
-            self._coordinator.sweep_later()
+            self._coordinator.sweeper.later()
         except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
-            self._coordinator.tell("sweep failed", error=str(error))
+            self._protocol.tell("sweep failed", error=str(error))
 
     def _settle(self) -> None:
         """Leave nothing open outside. What cannot be settled now is swept by the next start."""
@@ -365,19 +364,19 @@ class Query:
                 time.sleep(pause_s)
                 self._coordinator.close()
         except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
-            self._coordinator.tell("sweep failed", error=str(error))
+            self._protocol.tell("sweep failed", error=str(error))
 
     @property
     def _holds_up(self) -> bool:
         """Whether what a sink prepares keeps others waiting."""
-        sinks, mode = self._coordinator.sinks, self._coordinator.mode
-        return any(sink.capabilities.holds_up and prepares(sink, mode) for sink in sinks)
+        sinks = self._protocol.sinks
+        return any(sink.capabilities.holds_up and self._protocol.prepares(sink) for sink in sinks)
 
     def _close(self) -> None:
         self._later.cancel()
         self._waits.close()
         self._threads.close()
-        self._coordinator.log.close()
+        self._protocol.log.close()
         self._engine.close()
         self._positions.close()  # last: it may wait, for a Kafka that does not answer
 
@@ -389,21 +388,23 @@ def start(stream: Stream, settings: Settings, listener: Listener | None) -> Quer
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
     engine = _engine(stream, checkpoint)
-    kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
     waits = WaitReporter()
     listener = waits.listening(positions.listening(listener or ignore))
     sinks = whole_rows_first(checked.sinks, engine.rows)
-    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
+    run = Run(
+        *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
+    )
+    coordinator = Coordinator(run)
     query = Query(coordinator, engine, threads, positions, waits)
     threads.stopping = lambda: query._stopping
     try:
-        waits.start(coordinator.tell)
+        waits.start(run.tell)
         coordinator.start(settings.drop)
         log.check_newest()
         engine.progress.forget_unfinished()
         waits.ended()
-        positions.start(coordinator.tell, engine.progress.last_committed())
+        positions.start(run.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)
     except BaseException:
         query._stopping = True  # or a thread that waits for an outcome would wait for ever

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from beadline.committable import Committable
 from beadline.points import reach
-from beadline.protocol.engine import Ticket
+from beadline.protocol.batch import Ticket
 from beadline.sink import Part, Sink
 from beadline.spark.acks import Ack
 from beadline.spark.checksum import ORDERED, SUMMED, Ordered

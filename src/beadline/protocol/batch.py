@@ -1,4 +1,4 @@
-"""What the protocol needs of the engine that runs it: Spark, or a model of it in tests."""
+"""What the protocol needs of whatever runs it: Spark, or a model of it in tests."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class Batch(Protocol):
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
         """Compute the rows once for so many sinks; with several, their acks have tags."""
 
-    def prepare(
+    def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part."""
 
-    def publish(
+    def run_publish(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
@@ -110,7 +110,7 @@ class Progress(Protocol):
     """What the engine's own checkpoint says."""
 
     def last_committed(self) -> int:
-        """Return the last epoch the engine will never give again; -1 for none."""
+        """Return the last epoch that the engine never redelivers; -1 for none."""
 
     def offsets(self, epoch: int) -> str | None:
         """Return the digest of an epoch's source positions, or None if it was never planned."""
