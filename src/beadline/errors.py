@@ -35,6 +35,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+NOTHING_WRITTEN = "Nothing was written."  # how an error ends that is raised before anything is
+
 
 class BeadlineError(Exception):
     """The root of every error that Beadline raises on purpose."""
@@ -46,6 +48,15 @@ class UsageError(BeadlineError):
     """The call cannot be right. Nothing was written."""
 
     exit_code: ClassVar[int] = 2
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without saying that nothing was written.
+
+        That is true at a start. A sink may raise the same error in the midst of a run, and the
+        protocol says what it means for the epoch then.
+        """
+        return str(self).replace(NOTHING_WRITTEN, "").strip().removesuffix(".")
 
 
 class BadQuery(UsageError):

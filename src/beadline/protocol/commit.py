@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from beadline.decisions import Decision
-from beadline.errors import BeadlineError, CommitFailed, TargetRestored
+from beadline.errors import BeadlineError, CommitFailed, TargetRestored, UsageError
 from beadline.ids import EpochId
 from beadline.points import reach
 from beadline.protocol.epoch import Lost
@@ -57,6 +57,8 @@ def commit_sink(
                 f"sink {sink.name!r} ({sink.capabilities.target}), {error}; or give its missing "
                 f'rows up with start(..., drop=["{sink.name}"]), once.'
             ) from error
+        except UsageError as error:
+            raise _failed(sink, epoch, error.reason) from error
         except BeadlineError:
             raise
         except Exception as error:

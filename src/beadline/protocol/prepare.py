@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from beadline.dead_letter import Refused, checksum
-from beadline.errors import BeadlineError, PrepareFailed, RowsRefused
+from beadline.errors import BeadlineError, PrepareFailed, RowsRefused, UsageError
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
 from beadline.protocol import identity
@@ -69,7 +69,9 @@ def _collect(
 def _check_sources(run: Run, epoch: int) -> dict[str, str]:
     """What was read must still be what the offsets were counted in; asked after reading."""
     now = run.progress.sources()
-    meaning = f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
+    decision = run.log.state.decision
+    replayed = decision is not None and decision.epoch == epoch
+    meaning = identity.decided(epoch) if replayed else identity.undecided(epoch)
     identity.check_sources(run.name, run.log.state, now, meaning)
     return {**identity.known_sources(run.log.state), **now}
 
@@ -136,11 +138,13 @@ def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Refused on an executor, it comes as one of Spark's errors; on the driver, as itself.
-        if isinstance(error, BeadlineError) and not isinstance(error, RowsRefused):
+        # Raised on an executor, these come as one of Spark's errors; on the driver, as themselves.
+        ours = isinstance(error, BeadlineError)
+        if ours and not isinstance(error, RowsRefused | UsageError):
             raise
+        reason = error.reason if isinstance(error, UsageError) else batch.reason(error)
         raise PrepareFailed(
             f"query {run.name!r}, epoch {batch.number}, sink {sink.name!r} "
-            f"({sink.capabilities.target}): preparing failed: {batch.reason(error)}. Nothing of "
+            f"({sink.capabilities.target}): preparing failed: {reason}. Nothing of "
             "the epoch is decided; it is redelivered by the next start."
         ) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from beadline.errors import BeadlineError, CommitFailed
+from beadline.errors import BeadlineError, CommitFailed, UsageError
 from beadline.protocol import identity
 from beadline.protocol.run import Run
 from beadline.sink import BoundSink, Prepared
@@ -97,18 +97,22 @@ class Sweeper:
                 orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
                 if orphans:
                     sink.sink.abort(orphans)
+            except UsageError as error:
+                raise self._failed(sink, error.reason) from error
             except BeadlineError:
                 raise
             except Exception as error:
-                raise CommitFailed(
-                    f"query {run.name!r}, sink {sink.name!r}: sweeping orphans failed: "
-                    f"{type(error).__name__}: {error}. Nothing decided is touched by this; start "
-                    "again when the system behind the sink answers."
-                ) from error
+                raise self._failed(sink, f"{type(error).__name__}: {error}") from error
             return len(orphans)
 
         if count := sum(run.helpers.run_all([partial(one, sink) for sink in run.sinks])):
             run.tell("swept", orphans=count)
+
+    def _failed(self, sink: BoundSink, why: str) -> CommitFailed:
+        return CommitFailed(
+            f"query {self.run.name!r}, sink {sink.name!r}: sweeping orphans failed: {why}. Nothing "
+            "decided is touched by this; start again when the system behind the sink answers."
+        )
 
     def _decided(self) -> Test:
         """Return whether the newest decision names a part in doubt."""

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from beadline.decisions import Decision, LogState, SinkHistory
-from beadline.errors import BadSetting, CheckpointProblem
+from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
-from beadline.protocol.identity import NOTHING, given_up
+from beadline.protocol.identity import given_up
 from beadline.sink import BoundSink
 
 Span = tuple[int, int]
@@ -42,7 +42,7 @@ class Drop:
             if at and not (epoch.isascii() and epoch.isdigit()):
                 raise BadSetting(
                     f"drop={word!r}: behind the @ stands the number of a decided epoch, as in "
-                    f'drop=["{name}@17"]. {NOTHING}'
+                    f'drop=["{name}@17"]. {NOTHING_WRITTEN}'
                 )
             if at:
                 epochs.add((name, int(epoch)))
@@ -56,13 +56,13 @@ class Drop:
             if name not in known:
                 raise BadSetting(
                     f"drop={name!r}: neither this query nor its decision log knows a sink of that "
-                    f"name. Known: {', '.join(sorted(known)) or 'none'}. {NOTHING}"
+                    f"name. Known: {', '.join(sorted(known)) or 'none'}. {NOTHING_WRITTEN}"
                 )
         for name, epoch in sorted(self.epochs):
             if epoch > settled:
                 raise BadSetting(
                     f'drop="{name}@{epoch}": the newest decided epoch is {settled}, and only what '
-                    f"was decided can be given up. {NOTHING}"
+                    f"was decided can be given up. {NOTHING_WRITTEN}"
                 )
 
 
@@ -190,7 +190,7 @@ def _check_gone(
             raise CheckpointProblem(
                 f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
                 "rows would never show there. Start once more with that sink, or give its rows up "
-                f'with start(..., drop=["{name}"]). {NOTHING}'
+                f'with start(..., drop=["{name}"]). {NOTHING_WRITTEN}'
             )
         found.dropped.add(name)
         found.give_up(name, (pending.epoch, pending.epoch))
@@ -269,7 +269,7 @@ def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found)
             f"{pending.kinds[name]}, and the sink of that name is now of another kind "
             f"({sink.kind}), which cannot finish it. Start "
             "once with the sink as it was, which finishes the epoch, and change it then; or give "
-            f"its rows of this epoch up with start(..., {one}). {NOTHING}"
+            f"its rows of this epoch up with start(..., {one}). {NOTHING_WRITTEN}"
         )
 
 
@@ -282,7 +282,7 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> 
         f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
         f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
-        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING}'
+        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING_WRITTEN}'
     )
 
 

@@ -50,7 +50,6 @@ from beadline.stream import Stream
 
 SWEEP_AGAIN_S = 15.0
 LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
-_NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
 class Query:
@@ -308,7 +307,6 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)
-            self._in_epoch(error, number)
             # stop() has something to settle first, and so has a Spark that is started again.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
                 # Where something is left, a sweep has failed: it would only fail again.
@@ -323,20 +321,6 @@ class Query:
             self._beneath.carried_through()
         finally:
             self._waits.ended()
-
-    def _in_epoch(self, error: BaseException, number: int) -> None:
-        """Say of an error that a start raises too what it means in the midst of a run."""
-        if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
-            return
-        decision = self._protocol.log.state.decision
-        if not self._protocol.decides:
-            means = f"The next start computes epoch {number} again"
-        elif decision is not None and decision.epoch >= number:
-            means = f"Epoch {number} is decided, and the next start finishes it"
-        else:
-            means = f"Nothing of epoch {number} is decided, and the next start computes it again"
-        means += "; epochs before it are committed"
-        error.args = (str(error).replace(f"{_NOTHING}..", f"{_NOTHING}.").replace(_NOTHING, means),)
 
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
