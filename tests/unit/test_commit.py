@@ -143,7 +143,7 @@ class Changed(Slow):
 def test_what_a_check_at_start_says_is_told_for_the_epoch() -> None:
     """The same check runs in a commit, where it is not true that nothing was written."""
     _, bound, parts = prepared(Changed)
-    with pytest.raises(CommitFailed, match="another column. The epoch is decided") as raised:
+    with pytest.raises(CommitFailed, match=r"another column\. The epoch is decided") as raised:
         commit_sink(bound, EPOCH, parts, InOrder())
     assert "Nothing was written" not in str(raised.value)
 
