@@ -25,8 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import PartId, QueryId
-from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen
-from beadline.sinks import TwoPhaseCommitSink
+from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +116,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
         """Close the file of a task that failed; its folder is found by in_doubt."""
         transaction.file.close()
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[FolderTransaction]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[FolderTransaction]]:
         """What Flink would read from its state, asked of the file system."""
         for id_ in ids_in(Path(self.path) / ".pending"):
             if id_.belongs_to(query):

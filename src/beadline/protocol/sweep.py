@@ -90,9 +90,8 @@ class Sweeper:
 
         def one(sink: BoundSink) -> int:
             try:
-                found = [
-                    p for p in sink.sink.in_doubt(run.query) if wanted(p) and not is_decided(p)
-                ]
+                doubted = sink.sink.in_doubt(run.query, sink.name)
+                found = [p for p in doubted if wanted(p) and not is_decided(p)]
                 # Its own, and those of names that are gone from the query (rule 27).
                 orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
                 if orphans:

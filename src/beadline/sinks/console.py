@@ -89,7 +89,7 @@ class ConsoleSink(Sink[ConsolePart]):
     def abort(self, parts: Sequence[Prepared[ConsolePart]]) -> None:
         """Nothing was printed."""
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[ConsolePart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[ConsolePart]]:
         """Nothing is kept."""
         return ()
 

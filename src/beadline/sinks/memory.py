@@ -21,8 +21,17 @@ from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks.shared.readable import without_unreadable
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    without_unreadable,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +138,7 @@ class MemorySink(Sink[MemoryPart]):
 
     # Everything that prepare left outside under this query's name and incarnation, found without
     # any memory of your own: list it in the outside system, PartId.parse each name, skip the rest.
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MemoryPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MemoryPart]]:
         """Nothing was left outside the committables."""
         return ()
 
