@@ -38,6 +38,14 @@ from typing import ClassVar
 NOTHING_WRITTEN = "Nothing was written."  # how an error ends that is raised before anything is
 
 
+def without_meaning(text: str) -> str:
+    """Return what an error says, but for what it means where it is raised at a start.
+
+    A sink may raise the same error in the midst of a run: then the protocol says what it means.
+    """
+    return text.replace(NOTHING_WRITTEN, "").strip().removesuffix(".")
+
+
 class BeadlineError(Exception):
     """The root of every error that Beadline raises on purpose."""
 
@@ -48,15 +56,6 @@ class UsageError(BeadlineError):
     """The call cannot be right. Nothing was written."""
 
     exit_code: ClassVar[int] = 2
-
-    @property
-    def reason(self) -> str:
-        """What is wrong, without saying that nothing was written.
-
-        That is true at a start. A sink may raise the same error in the midst of a run, and the
-        protocol says what it means for the epoch then.
-        """
-        return str(self).replace(NOTHING_WRITTEN, "").strip().removesuffix(".")
 
 
 class BadQuery(UsageError):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from beadline.decisions import Decision
-from beadline.errors import BeadlineError, CommitFailed, TargetRestored, UsageError
+from beadline.errors import BeadlineError, CommitFailed, TargetRestored, UsageError, without_meaning
 from beadline.ids import EpochId
 from beadline.points import reach
 from beadline.protocol.epoch import Lost
@@ -58,7 +58,7 @@ def commit_sink(
                 f'rows up with start(..., drop=["{sink.name}"]), once.'
             ) from error
         except UsageError as error:
-            raise _failed(sink, epoch, error.reason) from error
+            raise _failed(sink, epoch, without_meaning(str(error))) from error
         except BeadlineError:
             raise
         except Exception as error:

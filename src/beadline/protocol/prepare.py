@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from beadline.dead_letter import Refused, checksum
-from beadline.errors import BeadlineError, PrepareFailed, RowsRefused, UsageError
+from beadline.errors import BeadlineError, PrepareFailed, RowsRefused, UsageError, without_meaning
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
 from beadline.protocol import identity
@@ -142,7 +142,7 @@ def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
         ours = isinstance(error, BeadlineError)
         if ours and not isinstance(error, RowsRefused | UsageError):
             raise
-        reason = error.reason if isinstance(error, UsageError) else batch.reason(error)
+        reason = without_meaning(str(error) if ours else batch.reason(error))
         raise PrepareFailed(
             f"query {run.name!r}, epoch {batch.number}, sink {sink.name!r} "
             f"({sink.capabilities.target}): preparing failed: {reason}. Nothing of "

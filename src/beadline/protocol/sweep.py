@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from beadline.errors import BeadlineError, CommitFailed, UsageError
+from beadline.errors import BeadlineError, CommitFailed, UsageError, without_meaning
 from beadline.protocol import identity
 from beadline.protocol.run import Run
 from beadline.sink import BoundSink, Prepared
@@ -97,7 +97,7 @@ class Sweeper:
                 if orphans:
                     sink.sink.abort(orphans)
             except UsageError as error:
-                raise self._failed(sink, error.reason) from error
+                raise self._failed(sink, without_meaning(str(error))) from error
             except BeadlineError:
                 raise
             except Exception as error:
