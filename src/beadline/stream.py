@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StartSettings:
+    """What ``start`` was called with."""
+
+    checkpoint: str
+    every: str | None
+    available_now: bool
+    output_mode: str
+    drop: tuple[str, ...]
+    keep: int
+    options: dict[str, str] = field(repr=False)  # may hold a secret
+
+
+@dataclass(frozen=True)
 class Output:
     """One sink of a stream: its name, its share of the rows, and what it may promise."""
 
@@ -119,12 +132,11 @@ class Stream:
         is how many records of the log are retained. ``listener`` is told every step of every epoch.
         """
         from beadline.spark.query import start
-        from beadline.spark.settings import Settings
 
         drop = (drop,) if isinstance(drop, str) else drop
         if every is not None and available_now:
             raise BadSetting("start() takes every= or available_now=True, not both")
-        settings = Settings(
+        settings = StartSettings(
             checkpoint, every, available_now, output_mode, tuple(drop), keep, dict(options or {})
         )
         return start(self, settings, listener)

@@ -17,7 +17,7 @@ from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.spark.conf import is_set, told
-from beadline.stream import Output, Stream
+from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from beadline.guarantee import Report
-    from beadline.spark.settings import Settings
 
 logger = logging.getLogger("beadline")
 
@@ -198,7 +197,7 @@ def refuse_weak(report: Report) -> None:
     )
 
 
-def writer(stream: Stream, settings: Settings, checkpoint: str) -> DataStreamWriter:
+def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStreamWriter:
     """Return Spark's writer, set up; what Spark would refuse is refused now."""
     frame = stream.frame
     try:

@@ -41,12 +41,11 @@ from beadline.spark.batch_size import BatchSize
 from beadline.spark.checkpoint import SparkProgress
 from beadline.spark.engine import Engine
 from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
-from beadline.spark.settings import Settings
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
-from beadline.spark.spark_query import SparkQuery, is_conflict, start_settings
+from beadline.spark.spark_query import SparkQuery, start_settings
 from beadline.spark.wait_reporter import WaitReporter
-from beadline.stream import Stream
+from beadline.stream import StartSettings, Stream
 
 SWEEP_AGAIN_S = 15.0
 LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
@@ -254,7 +253,7 @@ class Query:
         if isinstance(fenced, Fenced):
             self._error = fenced
             raise fenced
-        if not (again and (ours is not None or is_conflict(error))):
+        if not (again and (ours is not None or failures.is_conflict(error))):
             if ours is None and not isinstance(error, StreamingQueryException):
                 self._error = error  # of a restart: Spark's last query does not know it
             raise error
@@ -365,7 +364,7 @@ class Query:
         self._positions.close()  # last: it may wait, for a Kafka that does not answer
 
 
-def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
+def start(stream: Stream, settings: StartSettings, listener: Listener | None) -> Query:
     """Check, claim, finish, sweep; then start Spark (rule 15)."""
     checked = check_start(stream, settings)
     checkpoint = checked.checkpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,18 @@ from beadline.spark.acks import Ack
 from beadline.spark.checksum import ORDERED, SUMMED, Ordered
 from beadline.spark.refusals import Refusals, Refusing, keeping
 from beadline.spark.slots import SLOTS, Worker, parse
-from beadline.spark.worker_memory import keep_memory
 
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
 # would keep garbage alive that happened to be caught in a freeze.
 SETTLING_TASKS = 3
+# The names of mallopt(3).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_KEPT_BYTES = 64 << 20
+_GROWN_BY_BYTES = 4 << 20
+_SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
+_LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more than this
 _tasks_seen = 0
 _worker = Worker()
 
@@ -180,3 +186,29 @@ def settle_worker() -> None:
         _tasks_seen += 1
         gc.collect()
         gc.freeze()
+
+
+def keep_memory() -> bool:
+    """Let this worker keep the memory of one batch for the next; whether the C library was told.
+
+    glibc gives the memory of a batch back to the system when it is free, and every page of the next
+    batch then is a fault and is filled with zeros before it is filled with rows: with small rows, a
+    twelfth of a worker's CPU. So more of it is kept, at the end of each of glibc's heaps. Whoever
+    has set it in the environment is left alone.
+    """
+    if any(name in os.environ for name in _SET_BY_USER):
+        return False
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    try:
+        import ctypes
+
+        mallopt = ctypes.CDLL(None).mallopt
+    except (ImportError, OSError, AttributeError):  # another C library, or a bare Python
+        return False
+    told = (
+        (_MMAP_THRESHOLD, _LARGE_BYTES),
+        (_TRIM_THRESHOLD, _KEPT_BYTES),
+        (_TOP_PAD, _GROWN_BY_BYTES),
+    )
+    return all(mallopt(name, value) == 1 for name, value in told)
