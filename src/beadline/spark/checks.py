@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from beadline import dead_letter
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
-from beadline.files import keeps_rule, open_files
+from beadline.files import has_atomic_create, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
@@ -116,7 +116,7 @@ def check_files(checkpoint: str, mode: Guarantee) -> None:
 
 def check_rule(checkpoint: str, mode: Guarantee) -> None:
     """The same, by the name of the file system alone."""
-    if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
+    if mode is Guarantee.EXACTLY_ONCE and not has_atomic_create(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Put the checkpoint on a local "
