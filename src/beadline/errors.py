@@ -123,7 +123,7 @@ class CorruptRecord(LogProblem):
 
 
 class DecisionUnknown(LogProblem):
-    """An append failed in a way that leaves open whether it landed; the next start settles it."""
+    """An append failed in a way that leaves open whether it landed; the next start finds out."""
 
 
 class EpochFailed(BeadlineError):
@@ -131,7 +131,7 @@ class EpochFailed(BeadlineError):
 
 
 class PrepareFailed(EpochFailed):
-    """Preparing failed. Nothing of the epoch was decided, and Spark will give it again."""
+    """Preparing failed. Nothing of the epoch was decided, and Spark redelivers it."""
 
 
 class SourceGone(EpochFailed):
@@ -139,7 +139,7 @@ class SourceGone(EpochFailed):
 
 
 class RowsRefused(EpochFailed):
-    """A sink cannot take some rows, and the query has no dead letter sink for them."""
+    """A sink cannot take some rows, and the query has no dead-letter sink for them."""
 
 
 class CommitFailed(EpochFailed):

@@ -46,7 +46,7 @@ class Output:
     rows: Rows | None = None
     allow: Guarantee | None = None
     shared_disk: bool = False
-    refused_by: str = ""  # for a dead letter sink: the sink whose refused rows it takes
+    refused_by: str = ""  # for a dead-letter sink: the sink whose refused rows it takes
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Stream:
             what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
             raise BadQuery(f"dead_letter= wants another sink of beadline.sinks, not {what}")
         # Named by the sink that it serves, so that two may share one target in any order.
-        letters = name_from(name, "dead-letter")
-        return stream._with(Output(letters, dead_letter, None, weaker, shared_disk, name))
+        dead_letter_name = name_from(name, "dead-letter")
+        return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))
 
     def _with(self, output: Output) -> Stream:
         if any(other.name == output.name for other in self.outputs):

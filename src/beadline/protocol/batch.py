@@ -50,11 +50,12 @@ class Acks:
     """What came back from preparing, or publishing, one sink: one result per partition.
 
     ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
-    that some task may have run more than once, so that losers may lie about. ``refused`` are the
-    rows that the sink did not take, by partition and then in its own order. ``published`` counts
-    the rows that are visible already. ``tags`` are those of the shared rows that the sink was
-    given, by partition: a random number, drawn anew whenever a partition is computed. Sinks whose
-    tags differ were given rows that may differ. None where the rows are not shared.
+    that some task may have run more than once, so that attempts that lost may have left parts.
+    ``refused`` are the rows that the sink did not take, by partition and then in its own order.
+    ``published`` counts the rows that are visible already. ``tags`` are those of the shared rows
+    that the sink was given, by partition: a random number, drawn anew whenever a partition is
+    computed. Sinks whose tags differ were given rows that may differ. None where the rows are not
+    shared.
     """
 
     prepared: tuple[Prepared[Any], ...]

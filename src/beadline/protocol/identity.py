@@ -75,7 +75,7 @@ def given_up(state: LogState, decision: Decision) -> frozenset[str]:
     return frozenset(state.claim.dropped)
 
 
-def settled_epoch(state: LogState) -> int:
+def newest_certain(state: LogState) -> int:
     """Return the newest epoch that the log knows to be certain; -1 for none."""
     decided = state.decision.epoch if state.decision else -1
     return max(decided, state.claim.base if state.claim else -1)
@@ -86,19 +86,19 @@ def check_progress(state: LogState, progress: Progress) -> None:
     if state.claim is None:
         return
     committed = progress.last_committed()
-    settled = settled_epoch(state)
+    certain = newest_certain(state)
     decision = state.decision
     decided = decision.epoch if decision else -1
-    if committed < settled - (1 if settled == decided else 0):
+    if committed < certain - (1 if certain == decided else 0):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
-            f"to {settled}: the checkpoint was rewound or partly deleted, and going on would write "
+            f"to {certain}: the checkpoint was rewound or partly deleted, and going on would write "
             f"rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
         )
-    if committed > max(settled, published(state, committed)):
+    if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
-            f"{settled}: the log was rewound, or another program ran on this checkpoint. Restore "
+            f"{certain}: the log was rewound, or another program ran on this checkpoint. Restore "
             f"folder and log from one backup. {NOTHING_WRITTEN}"
         )
     if decision is not None and decision.epoch >= committed:
@@ -129,11 +129,11 @@ def decided(epoch: int) -> str:
 
 def check_next(name: str, log: DecisionLog, epoch: int) -> None:
     """Epochs are dense: a gap means that somebody else moved the checkpoint."""
-    settled = settled_epoch(log.state)
-    if epoch != settled + 1:
+    certain = newest_certain(log.state)
+    if epoch != certain + 1:
         log.check_newest()
         raise WrongCheckpoint(
-            f"Spark gave epoch {epoch}, but the decision log is at {settled}: the checkpoint "
+            f"Spark gave epoch {epoch}, but the decision log is at {certain}: the checkpoint "
             f"of query {name!r} was changed while it ran. {undecided(epoch)}"
         )
 
@@ -147,7 +147,7 @@ def check_seen(
     """
     version_ms = 0
     committed = progress.last_committed()
-    newest = max(settled_epoch(state), committed, published(state, committed))
+    newest = max(newest_certain(state), committed, published(state, committed))
     for sink in sinks:
         seen = sink.sink.last_seen(query, sink.name)
         if seen is None:

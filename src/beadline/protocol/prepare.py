@@ -92,12 +92,12 @@ def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
 
 
 def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
-    """Return, by the name of each dead letter sink, the sink whose refused rows it takes."""
+    """Return, by the name of each dead-letter sink, the sink whose refused rows it takes."""
     return {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
 
 
 def readers(sinks: Sequence[BoundSink]) -> int:
-    """How many sinks read the epoch's own rows; a dead letter sink does not."""
+    """How many sinks read the epoch's own rows; a dead-letter sink does not."""
     owners = owners_of(sinks)
     return sum(sink.name not in owners for sink in sinks)
 
@@ -105,7 +105,7 @@ def readers(sinks: Sequence[BoundSink]) -> int:
 def prepare_sink(
     batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
 ) -> Acks:
-    """Prepare one sink: from the epoch's rows or, for a dead letter sink, from those refused.
+    """Prepare one sink: from the epoch's rows or, for a dead-letter sink, from those refused.
 
     A checksum of those is always kept: the owner refuses the same rows again when it is replayed,
     or the target has changed, and they could show in both sinks or in none.

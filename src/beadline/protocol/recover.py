@@ -53,8 +53,8 @@ def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
             sources = run.progress.sources()
             identity.check_sources(run.name, state, sources)
             pending = identity.unfinished(state, run.progress)
-            settled = max(identity.settled_epoch(state), before)
-            found = check_targets(run.query, state, pending, settled, run.sinks, drop)
+            certain = max(identity.newest_certain(state), before)
+            found = check_targets(run.query, state, pending, certain, run.sinks, drop)
         except CheckpointProblem:
             if run.log.moved() or run.progress.last_committed() != before:
                 continue

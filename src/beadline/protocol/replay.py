@@ -51,8 +51,8 @@ def _replace_lost(
 ) -> dict[str, tuple[StoredPart, ...]]:
     """Prepare the epoch again and return its parts, the lost ones replaced; nothing else is left.
 
-    Which rows are dead letters is known only by the sink that refuses them: where dead letters are
-    lost, it is prepared again as well, and all of its parts are spare.
+    Which rows are refused is known only by the sink that refuses them: where dead-letter records
+    are lost, it is prepared again as well, and all of its parts are spare.
     """
     decision, lost = epoch.decided, epoch.lost
     sinks = [s for s in run.sinks if s.name in lost or s.dead_letter in lost]
@@ -88,17 +88,17 @@ def _replace_lost(
 def _check_refused(
     where: str, sink: BoundSink, decision: Decision, refused: Sequence[Refused]
 ) -> None:
-    """The sink must refuse the rows that it refused before: they are decided as dead letters."""
+    """The sink must refuse the rows that it refused before: those are dead-letter records."""
     decided = decision.sinks.get(sink.dead_letter, ())
     rows = sum(part.rows for part in decided)
     if rows == len(refused) and all(part.checksum == checksum(refused) for part in decided):
         return
     raise NotDeterministic(
         f"{where}, sink {sink.name!r}: parts are lost, and when the epoch was computed again the "
-        f"sink refused {len(refused)} rows, which are not the {rows} that were decided as dead "
-        "letters. Publishing now could lose or double rows, so nothing was published. The target "
-        "has changed (a topic or a constraint that was not there before?), or the plan is not "
-        "deterministic. Change it back and start again; nothing is dropped."
+        f"sink refused {len(refused)} rows, which are not the {rows} that were decided as "
+        "dead-letter records. Publishing now could lose or double rows, so nothing was published. "
+        "The target has changed (a topic or a constraint that was not there before?), or the plan "
+        "is not deterministic. Change it back and start again; nothing is dropped."
     )
 
 

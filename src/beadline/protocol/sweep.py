@@ -49,7 +49,7 @@ class Sweeper:
             self._swept_at_s = time.monotonic()
 
     def after_epoch(self) -> None:
-        """At once, for readers are held up by losers; again before the next epoch, for the slow."""
+        """At once, for open parts hold readers up; again before the next epoch, for late tasks."""
         if self.due:
             self._quietly()
             self.due = True

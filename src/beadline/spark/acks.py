@@ -71,7 +71,7 @@ def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:
 
 
 def refusing_of(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
-    """Where the rows go that the sink refuses; a dead letter sink has nowhere to send any."""
+    """Where the rows go that the sink refuses; a dead-letter sink has nowhere to send any."""
     if refused is not None:
         return RefusedAgain
     return Refusals if sink.dead_letter else None

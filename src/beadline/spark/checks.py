@@ -159,7 +159,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
     One that promises too little is refused, unless it is only asked for a report.
     """
     bound = []
-    letters = {output.refused_by: output.name for output in stream.outputs}
+    dead_letters = {output.refused_by: output.name for output in stream.outputs}
     for output in stream.outputs:
         try:
             found = output.sink.check(arrow_schema(output, stream.frame), query)
@@ -178,7 +178,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found, letters.get(output.name, "")))
+        bound.append(BoundSink(output.name, output.sink, found, dead_letters.get(output.name, "")))
     return bound
 
 

@@ -284,7 +284,7 @@ class SparkBatch:
         refused: Sequence[Refused] | None,
         metrics: Observation | None = None,
     ) -> DataFrame:
-        """Return what the sink is given: its share of the epoch's rows, or dead letters.
+        """Return what the sink is given: its share of the epoch's rows, or dead-letter records.
 
         Shared rows have a tag in their last column. Where that would be seen, by rows= or Spark's
         own writer, ``metrics`` has them.
@@ -293,9 +293,9 @@ class SparkBatch:
         rows = self._engine.rows.get(sink.name)
         if refused is not None:
             wanted = sink.sink.dead_letter_columns
-            letters = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
+            records = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
             # One part, so that they stay in their order.
-            frame = self._frame.sparkSession.createDataFrame(letters).coalesce(1)
+            frame = self._frame.sparkSession.createDataFrame(records).coalesce(1)
         elif self._shared and (rows or metrics):
             frame = self._shared.without_tags(metrics)
         else:

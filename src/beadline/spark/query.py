@@ -72,7 +72,7 @@ class Query:
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
-        self._settled = False
+        self._cleaned_up = False
         self._started: SparkQuery | None = None
         self._context: SparkContext | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
@@ -140,7 +140,7 @@ class Query:
                 raise self._beneath.failed
             if isinstance(self._error, Fenced):
                 raise self._error
-        self._settle()
+        self._clean_up()
         self._close()
         return True
 
@@ -166,7 +166,7 @@ class Query:
                 self._error = self._spark_failure()  # not to be hidden by this stop
             self._stopping = True
             self._beneath.stop()
-            self._settle()
+            self._clean_up()
         except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
             self._gone(error)
         finally:
@@ -210,7 +210,7 @@ class Query:
             if failure is not None:
                 self._close()
                 raise failure from None
-        ended = self._settled or self._stopping or self._error is not None
+        ended = self._cleaned_up or self._stopping or self._error is not None
         if not ended and failures.is_stopped(self._context):
             self._error = failures.stopped(self.name)
             self._close()
@@ -306,7 +306,7 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)
-            # stop() has something to settle first, and so has a Spark that is started again.
+            # stop() has something to clean up first, and so has a Spark that is started again.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
                 # Where something is left, a sweep has failed: it would only fail again.
                 swept = isinstance(error, PrepareFailed) and not self._coordinator.sweeper.due
@@ -330,13 +330,13 @@ class Query:
         except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
             self._protocol.tell("sweep failed", error=str(error))
 
-    def _settle(self) -> None:
-        """Leave nothing open outside. What cannot be settled now is swept by the next start."""
-        if self._settled or (self._error is not None and not self._interrupted):
+    def _clean_up(self) -> None:
+        """Leave nothing open outside. What cannot be ended now is swept by the next start."""
+        if self._cleaned_up or (self._error is not None and not self._interrupted):
             return
         if isinstance(self._error, LogProblem):
             return  # an append that cannot be told may still land: the next start knows more
-        self._settled = True
+        self._cleaned_up = True
         self._end_late_tasks(LATE_TASK_PAUSES_S if self._interrupted else ())
 
     def _end_late_tasks(self, pauses_s: Sequence[float] = LATE_TASK_PAUSES_S) -> None:

@@ -25,7 +25,7 @@ CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
 # would keep garbage alive that happened to be caught in a freeze.
-SETTLING_TASKS = 3
+WARM_UP_TASKS = 3
 # The names of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _KEPT_BYTES = 64 << 20
@@ -110,13 +110,13 @@ def prepare_task(
 ) -> Task:
     """Return the function that prepares one part and answers with its ack.
 
-    The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
-    rows that the sink refuses, if there is a dead letter sink. ``tagged`` says that the rows are
+    The same function serves every epoch, so that Spark is given it once. ``refusing`` takes the
+    rows that the sink refuses, if there is a dead-letter sink. ``tagged`` says that the rows are
     shared with other sinks (``sharing``).
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        warm_up_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         reach("prepare.part")
@@ -134,7 +134,7 @@ def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = Fals
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        warm_up_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         counted = Counted(batches, None, tagged)
@@ -172,7 +172,7 @@ def worker_name() -> str:
     return _worker.name
 
 
-def settle_worker() -> None:
+def warm_up_worker() -> None:
     """Make a reused worker ready for its next task sooner.
 
     PySpark's daemon runs a full garbage collection after every task, some 40 ms with pyarrow and
@@ -182,7 +182,7 @@ def settle_worker() -> None:
     global _tasks_seen
     if not _tasks_seen:
         keep_memory()
-    if _tasks_seen < SETTLING_TASKS:
+    if _tasks_seen < WARM_UP_TASKS:
         _tasks_seen += 1
         gc.collect()
         gc.freeze()
