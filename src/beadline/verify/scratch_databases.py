@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from beadline.errors import UsageError
+from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
 from beadline.sinks.postgres.names import quoted
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.verify.scratch import Place, Store
 
 if TYPE_CHECKING:

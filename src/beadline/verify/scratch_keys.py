@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from beadline.sinks.shared.ledger import LEDGER
+from beadline.sink import LEDGER
 from beadline.verify.scratch import Place, Store
 from beadline.verify.scratch_databases import elsewhere
 
