@@ -10,13 +10,12 @@ from typing import TypeVar
 
 from beadline.ids import PartId
 from beadline.verify import faults
-from beadline.verify.compare import Reference, Violation
-from beadline.verify.cuts import Cut
+from beadline.verify.compare import EpochEnd, Reference, Violation
 from beadline.verify.faults import Fault
 from beadline.verify.inject import drain, inject
-from beadline.verify.removal import plain
 from beadline.verify.report import FaultResult
 from beadline.verify.rounds import Round, left_behind
+from beadline.verify.scratch import plain
 from beadline.verify.watch import Watch, settled
 
 # A fault and the start that drains the range must both fit into the time that is left.
@@ -41,7 +40,7 @@ class Chain:
 
     made: Round
     references: Mapping[str, Reference]
-    undisturbed: Mapping[Cut, int]
+    undisturbed: Mapping[EpochEnd, int]
     epochs: int
     seed: int
     tell: Callable[[int, str], None]
@@ -131,11 +130,11 @@ class Chain:
 
     def _position(self) -> int:
         """The newest decided epoch, as the undisturbed run counts, if it has such a one."""
-        decided = self.made.known(self.undisturbed).decided
+        decided = self.made.progress(self.undisturbed).decided
         return self.made.decided() if decided is None else decided
 
     def _judge(self) -> list[Violation]:
-        alike = self.made.known(self.undisturbed).alike
+        alike = self.made.progress(self.undisturbed).alike
         if not all(each.comparable(alike) for each in self.references.values()) and self.done:
             last = self.done[-1]
             last.note = f"{last.note}; {_NOT_ALIKE}" if last.note else _NOT_ALIKE

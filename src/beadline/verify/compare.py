@@ -6,7 +6,10 @@ a disturbed one, whatever dies: when epoch ``d`` is decided, every epoch before 
 
     state before d   ⊆   what is shown   ⊆   state after d
 
-Which epochs of the undisturbed run these are is told by ``cuts``.
+Which epochs of the undisturbed run these are is told by where they end, in Spark's offsets: epochs
+of the same number need not hold the same rows. Spark's file source notes the files of an epoch in a
+log of its own before Spark notes the epoch; a driver that dies, or is stopped, between the two
+leaves files behind that the next start gives together with those after them.
 
 A table whose rows change (totals, upserts) cannot lie between two states; if its epochs are atomic,
 it must be one of them.
@@ -16,9 +19,9 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = tuple[Hashable, ...]
 Rows = Counter[Row]
@@ -284,3 +287,40 @@ def _difference(reference: Reference, epoch: int, shown: Rows) -> str:
     missing, extra = wanted - shown, shown - wanted
     there = f"{_some(extra)} shows" if extra else "nothing is too much"
     return f"{there}; {_some(missing)} is not there" if missing else there
+
+
+# The watermark with which an epoch ran, and the end of each of its sources, in Spark's words.
+EpochEnd = tuple[int | str, ...]
+
+
+class Progress(NamedTuple):
+    """How far a run is, in epochs of the undisturbed one; None where none ended like that.
+
+    All of ``settled`` shows, because another epoch was begun after it; nothing shows behind
+    ``decided``. ``alike`` says that it came so far by epochs like those of the undisturbed run.
+    """
+
+    settled: int | None
+    decided: int | None
+    alike: bool = True
+
+
+def epochs_by_end(ends: Mapping[int, EpochEnd | None]) -> dict[EpochEnd, int]:
+    """Return which epoch of the undisturbed run ended where, unless several did."""
+    times = Counter(ends.values())
+    return {end: epoch for epoch, end in ends.items() if end is not None and times[end] == 1}
+
+
+def progress(
+    undisturbed: Mapping[EpochEnd, int], end_of: Callable[[int], EpochEnd | None], decided: int
+) -> Progress:
+    """Return how far a run is that has decided this epoch; ``end_of`` says where its epochs end."""
+
+    def same(epoch: int) -> int | None:
+        if epoch < 0:
+            return -1
+        found = end_of(epoch)
+        return None if found is None else undisturbed.get(found)
+
+    settled, newest = same(decided - 1), same(decided)
+    return Progress(settled, newest, alike=newest == max(decided, -1))

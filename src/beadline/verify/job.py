@@ -21,7 +21,6 @@ from beadline.errors import BeadlineError, UsageError
 from beadline.observe import Event
 from beadline.sink import Guarantee
 from beadline.verify import scratch
-from beadline.verify.cuts import cut_of
 from beadline.verify.driver import MASTER, emit, light_settings, run_until, tell
 from beadline.verify.processes import kill_group
 from beadline.verify.source_range import (
@@ -45,6 +44,7 @@ from beadline.verify.task import (
     Recorded,
     SinkSeen,
     Task,
+    epoch_end,
     query_name,
 )
 
@@ -137,7 +137,7 @@ class Recorder:
             self.recorded.states[event.epoch] = {
                 name: scratch.shown(name, sink) for name, sink in self.readers.items()
             }
-            self.recorded.cuts[event.epoch] = cut_of(self.folder / CHECKPOINT, event.epoch)
+            self.recorded.ends[event.epoch] = epoch_end(self.folder / CHECKPOINT, event.epoch)
         tell(event)
 
     def save(self) -> None:

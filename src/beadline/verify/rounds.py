@@ -22,10 +22,19 @@ from beadline.errors import BeadlineError, UsageError
 from beadline.files import join, open_files, qualify
 from beadline.ids import PartId
 from beadline.points import Order
-from beadline.verify import removal, scratch
+from beadline.verify import scratch
 from beadline.verify.child import Child, Children
-from beadline.verify.compare import Kind, Reference, Shown, Violation, end, torn
-from beadline.verify.cuts import Cut, Known, known
+from beadline.verify.compare import (
+    EpochEnd,
+    Kind,
+    Progress,
+    Reference,
+    Shown,
+    Violation,
+    end,
+    progress,
+    torn,
+)
 from beadline.verify.report import INCONCLUSIVE
 from beadline.verify.task import (
     CHECKPOINT,
@@ -38,6 +47,7 @@ from beadline.verify.task import (
     Found,
     Recorded,
     Task,
+    epoch_end,
     query_name,
 )
 from beadline.verify.watch import Watch
@@ -142,14 +152,17 @@ class Round:
         exactly = [each for each in compared if each.exactly]
         return [*found, *torn(exactly, shown), *left_behind(self.in_doubt())]
 
-    def known(self, undisturbed: Mapping[Cut, int]) -> Known:
+    def progress(self, undisturbed: Mapping[EpochEnd, int]) -> Progress:
         """How far it is, in epochs of the undisturbed run."""
-        return known(undisturbed, self.folder / CHECKPOINT, self.decided())
+        end_of = partial(epoch_end, self.folder / CHECKPOINT)
+        return progress(undisturbed, end_of, self.decided())
 
-    def watch(self, references: Mapping[str, Reference], undisturbed: Mapping[Cut, int]) -> Watch:
+    def watch(
+        self, references: Mapping[str, Reference], undisturbed: Mapping[EpochEnd, int]
+    ) -> Watch:
         """A reader of this round's sinks; ``undisturbed`` are the epochs of the references."""
-        known = partial(self.known, undisturbed)
-        return Watch(self.readers, references, known, self.settle_s)
+        so_far = partial(self.progress, undisturbed)
+        return Watch(self.readers, references, so_far, self.settle_s)
 
     def end(self) -> None:
         """End what runs; the targets stay."""
@@ -163,10 +176,10 @@ class Round:
         if self.scratch_targets:
             claimed = self._claimed()
             for name, sink in self.readers.items() if claimed is not None else ():
-                removal.abort(name, sink, claimed)
+                scratch.abort(name, sink, claimed)
             query = query_name(self.found.query, self.task.tag)
             for name, sink in self.readers.items():
-                told += removal.remove(name, sink, query)
+                told += scratch.remove(name, sink, query)
         shutil.rmtree(self.folder, ignore_errors=True)
         return told
 
@@ -248,7 +261,7 @@ def remove_ranges(folder: Path) -> list[str]:
         try:
             remove(fixed)
         except Exception as error:  # noqa: BLE001 (whatever a client library raises)
-            told.append(f"the copy of {fixed.name} {fixed.where} is left: {removal.plain(error)}")
+            told.append(f"the copy of {fixed.name} {fixed.where} is left: {scratch.plain(error)}")
     return told
 
 

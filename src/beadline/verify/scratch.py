@@ -14,17 +14,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from beadline.errors import UsageError
+from beadline.errors import BeadlineError, UsageError
+from beadline.ids import QueryId
 from beadline.verify.compare import Row, Shown, rows_of
 from beadline.verify.kafka_proxy import KafkaProxy
 from beadline.verify.proxy import TcpProxy
 
 Rows = Iterable[Sequence[Any]]
 Proxy = TcpProxy | KafkaProxy
+# For a server that is away: the sink's own patience is meant for a job that runs.
+_TIMEOUT_MAX_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,36 @@ def shown(name: str, sink: Any) -> Shown:
             if key is not None:
                 order[key].append(row)
     return Shown(Counter(rows), {key: tuple(found) for key, found in order.items()})
+
+
+def abort(name: str, sink: Any, query: QueryId) -> None:
+    """Throw away what a query has prepared, decided or not: its target is going too."""
+    with suppress(Exception):
+        hasty = _hasty(sink)
+        parts = list(hasty.in_doubt(query, name))
+        if parts:
+            hasty.abort(parts)
+
+
+def remove(name: str, sink: Any, query_name: str) -> list[str]:
+    """Remove the target of a sink; what went wrong comes back in words, without a secret."""
+    try:
+        store_of(name, sink).remove(sink, query_name)
+    except Exception as error:  # noqa: BLE001 (whatever a client library raises)
+        return [f"the scratch target of {name} ({sink.default_name}) is left: {plain(error)}"]
+    return []
+
+
+def plain(error: Exception) -> str:
+    """An error of ours in full; of another only its kind: its text may hold an address."""
+    return str(error) if isinstance(error, BeadlineError) else type(error).__name__
+
+
+def _hasty(sink: Any) -> Any:
+    for field in fields(sink):
+        if field.name == "timeout_s" and field.init:
+            return replace(sink, timeout_s=min(sink.timeout_s, _TIMEOUT_MAX_S))
+    return sink
 
 
 def _registry() -> dict[str, Store]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from beadline.sink import Guarantee
-from beadline.verify.compare import Shown
-from beadline.verify.cuts import Cut
+from beadline.verify.compare import EpochEnd, Shown
 from beadline.verify.source_range import Limits, SourceRange
 
 INSPECT, RUN = "inspect", "run"
@@ -47,7 +47,7 @@ class Recorded:
     """What an undisturbed run showed after each epoch, by sink, and where the epoch ended."""
 
     states: dict[int, dict[str, Shown]] = field(default_factory=dict)
-    cuts: dict[int, Cut | None] = field(default_factory=dict)
+    ends: dict[int, EpochEnd | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,13 @@ class Task:
 def query_name(real: str, tag: str) -> str:
     """The job's name with the tag: what a server remembers of it is not of the real query."""
     return f"{real[: 59 - len(tag)]}-{tag}"
+
+
+def epoch_end(checkpoint: Path, epoch: int) -> EpochEnd | None:
+    """Return where an epoch ends, or None if Spark does not know it, or not any more."""
+    try:
+        text = (checkpoint / "offsets" / str(epoch)).read_text("utf-8")
+        version, metadata, *ends = text.split("\n")
+        return (version, int(json.loads(metadata).get("batchWatermarkMs", 0)), *ends)
+    except (FileNotFoundError, ValueError, AttributeError):
+        return None

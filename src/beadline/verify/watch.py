@@ -13,16 +13,13 @@ from functools import partial
 from typing import Any
 
 from beadline.verify import scratch
-from beadline.verify.compare import Kind, Reference, Violation, moment
-from beadline.verify.cuts import Known
+from beadline.verify.compare import Kind, Progress, Reference, Violation, moment
 
 _EVERY_S = 0.4
 # A reader may have at most this share of the time: it must not be what slows the job down.
 _SHARE = 0.25
 _LOOK_AGAIN_S = 0.5
 _ERRORS_MAX = 5
-
-Progress = Callable[[], Known]
 
 
 def _lost(found: list[Violation]) -> bool:
@@ -50,7 +47,7 @@ class Watch:
         self,
         sinks: Mapping[str, Any],
         references: Mapping[str, Reference],
-        progress: Progress,
+        progress: Callable[[], Progress],
         settle_s: float = 10.0,
     ) -> None:
         """What does not show in ``settle_s`` is lost."""
@@ -96,7 +93,7 @@ class Watch:
                 found = settled(partial(self._judge, name, sink, before), self._settle_s, _lost)
                 self.found += [(self.fault, each) for each in found]
 
-    def _judge(self, name: str, sink: Any, before: Known) -> list[Violation]:
+    def _judge(self, name: str, sink: Any, before: Progress) -> list[Violation]:
         reference = self._references[name]
         shown = scratch.shown(name, sink).rows
         after = self._progress()

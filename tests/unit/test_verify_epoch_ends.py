@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from beadline.verify.compare import Kind, Reference, Row, Rows, Shown, moment
-from beadline.verify.cuts import Known, cut_of, epochs_by_cut, known
+from beadline.verify.compare import (
+    EpochEnd,
+    Kind,
+    Progress,
+    Reference,
+    Row,
+    Rows,
+    Shown,
+    epochs_by_end,
+    moment,
+    progress,
+)
+from beadline.verify.task import epoch_end
 
 
 def note(checkpoint: Path, epoch: int, files: int, watermark: int = 0, at: int = 0) -> None:
@@ -18,31 +30,35 @@ def note(checkpoint: Path, epoch: int, files: int, watermark: int = 0, at: int =
     (offsets / str(epoch)).write_text(f'v1\n{metadata}\n{{"logOffset":{files}}}')
 
 
-def undisturbed(folder: Path, epochs: int = 5) -> dict[tuple[int | str, ...], int]:
+def undisturbed(folder: Path, epochs: int = 5) -> dict[EpochEnd, int]:
     for epoch in range(epochs):
         note(folder, epoch, epoch, at=1)
-    return epochs_by_cut({epoch: cut_of(folder, epoch) for epoch in range(epochs)})
+    return epochs_by_end({epoch: epoch_end(folder, epoch) for epoch in range(epochs)})
+
+
+def so_far(ends: dict[EpochEnd, int], checkpoint: Path, decided: int) -> Progress:
+    return progress(ends, partial(epoch_end, checkpoint), decided)
 
 
 def test_the_time_of_day_is_no_part_of_a_cut(tmp_path: Path) -> None:
     note(tmp_path / "one", 3, 3, at=1)
     note(tmp_path / "other", 3, 3, at=2)
-    assert cut_of(tmp_path / "one", 3) == cut_of(tmp_path / "other", 3) is not None
+    assert epoch_end(tmp_path / "one", 3) == epoch_end(tmp_path / "other", 3) is not None
     note(tmp_path / "other", 3, 3, watermark=1)
-    assert cut_of(tmp_path / "one", 3) != cut_of(tmp_path / "other", 3)
-    assert cut_of(tmp_path / "one", 4) is None
+    assert epoch_end(tmp_path / "one", 3) != epoch_end(tmp_path / "other", 3)
+    assert epoch_end(tmp_path / "one", 4) is None
 
 
 def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
     """Its driver died when the source had noted files, and Spark had not noted the epoch."""
-    cuts = undisturbed(tmp_path / "reference")
+    ends = undisturbed(tmp_path / "reference")
     run = tmp_path / "run"
     for epoch, files in enumerate([0, 1, 3, 4]):
         note(run, epoch, files)
-    assert known(cuts, run, -1) == Known(-1, -1)
-    assert known(cuts, run, 0) == Known(-1, 0)
-    assert known(cuts, run, 2) == Known(1, 3, alike=False)
-    assert known(cuts, run, 3) == Known(3, 4, alike=False)
+    assert so_far(ends, run, -1) == Progress(-1, -1)
+    assert so_far(ends, run, 0) == Progress(-1, 0)
+    assert so_far(ends, run, 2) == Progress(1, 3, alike=False)
+    assert so_far(ends, run, 3) == Progress(3, 4, alike=False)
     rows: list[Row] = [(number,) for number in range(5)]
     reference = Reference("rows", {n: Shown(Counter(rows[: n + 1])) for n in range(5)})
     for shown in (rows[:2], rows[:3], rows[:4]):  # before, in the midst of and after its commit
@@ -51,14 +67,14 @@ def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
 
 
 def test_what_ended_nowhere_in_the_undisturbed_run_is_no_bound(tmp_path: Path) -> None:
-    cuts = undisturbed(tmp_path / "reference")
+    ends = undisturbed(tmp_path / "reference")
     run = tmp_path / "run"
     note(run, 0, 0)
     note(run, 1, 1, watermark=5)
     note(run, 2, 2)
-    assert known(cuts, run, 0) == Known(-1, 0)
-    assert known(cuts, run, 1) == Known(0, None, alike=False)
-    assert known(cuts, run, 2) == Known(None, 2)
+    assert so_far(ends, run, 0) == Progress(-1, 0)
+    assert so_far(ends, run, 1) == Progress(0, None, alike=False)
+    assert so_far(ends, run, 2) == Progress(None, 2)
     reference = Reference(
         "rows", {n: Shown(Counter([(k,) for k in range(n + 1)])) for n in range(3)}
     )
@@ -87,11 +103,11 @@ def test_what_is_not_offsets_is_no_cut(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     for text in ("", "v1", "v1\nno json\n{}", "v1\n[]\n{}"):
         (tmp_path / "offsets" / "0").write_text(text)
-        assert cut_of(tmp_path, 0) is None
+        assert epoch_end(tmp_path, 0) is None
 
 
 def test_two_epochs_that_end_alike_are_not_told_apart(tmp_path: Path) -> None:
     note(tmp_path, 0, 0)
     note(tmp_path, 1, 1)
     note(tmp_path, 2, 1)
-    assert list(epochs_by_cut({n: cut_of(tmp_path, n) for n in range(4)}).values()) == [0]
+    assert list(epochs_by_end({n: epoch_end(tmp_path, n) for n in range(4)}).values()) == [0]
