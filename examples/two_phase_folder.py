@@ -20,12 +20,22 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed
-from beadline.ids import PartId, QueryId
-from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen, TwoPhaseCommitSink
+from beadline.sink import (
+    BadSink,
+    Capabilities,
+    CommitFailed,
+    Committable,
+    Guarantee,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    QueryId,
+    Seen,
+    TwoPhaseCommitSink,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +64,6 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
     """JSON lines in one folder per part."""
 
     path: str
-
-    committable: ClassVar[type[Committable]] = FolderTransaction
 
     @property
     def default_name(self) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
@@ -229,8 +229,6 @@ class StagedSink(Sink[StagedPart]):
     and whatever of the rest you need. ``check`` declares ``shared_disk=True``: driver and executors
     must see the staging folder.
     """
-
-    committable: ClassVar[type[Committable]] = StagedPart
 
     @property
     @abstractmethod
