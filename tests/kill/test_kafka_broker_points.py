@@ -12,7 +12,8 @@ from beadline.chaos import plan
 from beadline.chaos.child import CHILD_TIMEOUT_S, Child
 from beadline.chaos.kafka.run import KafkaRun, asleep
 from beadline.chaos.plan import BROKER, Kill
-from beadline.sinks.kafka.transactions import connect
+from beadline.sinks.kafka.client import connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.process import ServerProcess
 from tests.kill.kafka_chains import fall_asleep, judged_chain, judged_run, wake
@@ -48,7 +49,7 @@ def leader(cluster: KafkaCluster, topic: str) -> ServerProcess:
 
 def coordinator(run: KafkaRun, names: Collection[str]) -> ServerProcess:
     """The broker that knows most of these transactions."""
-    known = connect(run.cluster.bootstrap_servers, {}).admin.list_transactions()
+    known = connect(KafkaSettings(run.cluster.bootstrap_servers)).admin.list_transactions()
     counts: dict[int, int] = {
         broker: sum(one.transactional_id in names for one in found)
         for broker, found in known.items()

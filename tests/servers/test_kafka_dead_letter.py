@@ -17,7 +17,8 @@ from beadline import Stream, at_least_once, exactly_once
 from beadline.errors import NotDeterministic, PrepareFailed
 from beadline.observe import Event
 from beadline.sinks import FileSink, KafkaSink, SqliteSink
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.client import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash, Script
 from beadline.testing.servers import KafkaCluster
@@ -40,7 +41,7 @@ def sink_to(cluster: KafkaCluster, topic: str | None) -> KafkaSink:
 
 def fence_open(cluster: KafkaCluster, query: str) -> int:
     """Abort what is open of a query, as the broker does at the end of its patience."""
-    client = connect(cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(cluster.bootstrap_servers))
     ours = [id_ for id_ in client.list(OPEN_STATES) if f"~{query}~" in id_]
     left = [one.transaction for one in client.describe(ours).values()]
     while left:

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from beadline import Stream, exactly_once
 from beadline.errors import PrepareFailed
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster, kafka
 from tests.servers.kafka_refused import refused
 from tests.spark import jobs
@@ -110,7 +111,7 @@ def test_a_topic_that_may_be_seen_and_not_written(
         jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
     assert "secret" not in str(caught.value)
     assert sum(guarded.end_offsets("seen").values()) == 0
-    assert connect(guarded.bootstrap_servers, {}).list(OPEN_STATES) == []
+    assert connect(KafkaSettings(guarded.bootstrap_servers)).list(OPEN_STATES) == []
     grant(guarded, ("TOPIC", "seen", "WRITE"))
     jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
     assert written(guarded, "seen") == ids

@@ -11,17 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import at_least_once, exactly_once
 from beadline.errors import BadSink, PrepareFailed
 from beadline.ids import QueryId
+from beadline.sink import Part
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.producers import pool
 from beadline.testing.epochs import run_epochs
 from beadline.testing.servers import KafkaCluster, kafka
-from tests.servers.kafka_refused import refused
+from tests.servers.kafka_refused import PART, both_producers, refused
 from tests.spark.jobs import read, run, write_input
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
@@ -55,17 +57,12 @@ def write(spark: SparkSession, folder: Path, sink: KafkaSink, rows: list[Any], s
     run_epochs(spark, build, [rows], folder, schema=schema)
 
 
-@pytest.mark.parametrize("natively", [True, False])
+@both_producers
 def test_keys_values_tombstones_and_partitions(
-    spark: SparkSession,
-    kafka_cluster: KafkaCluster,
-    topic: str,
-    tmp_path: Path,
-    natively: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    kafka_cluster: KafkaCluster, topic: str, options: dict[str, Any]
 ) -> None:
     """As Spark's own sink takes them: bytes or text, null or empty, a partition or none."""
-    sink = sink_to(kafka_cluster, topic)
+    sink = sink_to(kafka_cluster, topic, options=options)
     rows = [
         (b"k1", b"v1", 0),
         (b"k1", None, 2),  # a tombstone
@@ -73,10 +70,7 @@ def test_keys_values_tombstones_and_partitions(
         (b"", b"", 1),
         (b"k5", bytes(range(256)), None),
     ]
-    if natively:
-        assert native.available(), "this version of confluent-kafka was not tried"
-    else:
-        monkeypatch.setattr(native, "available", lambda: False)
+    assert native.available(), "this version of confluent-kafka was not tried"
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32())])
     batch = pa.RecordBatch.from_pylist(
         [dict(zip(schema.names, row, strict=True)) for row in rows], schema
@@ -88,13 +82,29 @@ def test_keys_values_tombstones_and_partitions(
     assert {row for row in found if row[0] != b"k5"} == {row for row in rows if row[0] != b"k5"}
 
 
+@both_producers
+def test_a_record_that_fails_after_it_was_queued_fails_the_part(
+    kafka_cluster: KafkaCluster, topic: str, options: dict[str, Any]
+) -> None:
+    """librdkafka does not fail a transaction over every record that it could not deliver."""
+    sink = sink_to(kafka_cluster, topic, options=options)
+    sink.open(QUERY, PART.sink)
+    writer = pool().begin(sink.settings, sink.control_topic_of(QUERY.name), Part(PART))
+
+    def send_and_prepare() -> None:
+        """Refused at once if librdkafka happens to know the topic's partitions, else later."""
+        writer.producer.client.produce(topic, b"lost", partition=99)
+        writer.prepared()
+
+    with pytest.raises((OSError, KafkaException)):
+        send_and_prepare()
+    pool().discard(Part(PART))
+    sink.close(QUERY, PART.sink)()
+
+
 def publish(sink: KafkaSink, *batches: pa.RecordBatch) -> None:
     """Through the at-least-once path, in this process."""
-    from beadline.ids import PartId
-    from beadline.sink import Part
-
-    part = Part(PartId("q", "a" * 32, "s", 1, 0, 0, 0))
-    sink.publish(iter(batches), part)
+    sink.publish(iter(batches), Part(PART))
 
 
 def test_text_headers_and_topics_per_row(

@@ -12,7 +12,6 @@ import pytest
 from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.options import redacted
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import free_ports
 
@@ -103,8 +102,3 @@ def test_names_that_kafka_takes_for_the_same(kafka_cluster: KafkaCluster, topic:
     assert advised is not None
     replace(sink, control_topic=advised[1]).open(underscored, "out")
     sink.open(dotted, "out")
-
-
-def test_secret_values_are_taken_out_of_texts() -> None:
-    options = {"sasl.password": "s3cret", "ssl.key.pem": "", "client.id": "me"}
-    assert redacted('Invalid value "s3cret" of me', options) == 'Invalid value "***" of me'

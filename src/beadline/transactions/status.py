@@ -1,4 +1,4 @@
-"""What the decision log says of Kafka transactions, for an operator who has to end one by hand.
+"""What the decision log says of open transactions, for an operator who has to end one by hand.
 
 The newest decision is the only judge: what it names will be committed by the next start, what else
 the query has open will be aborted (presumed abort). So an operator may do early what the next start
@@ -18,18 +18,17 @@ from beadline.errors import GuaranteeRefused, LogProblem, UsageError, WrongCheck
 from beadline.ids import EpochId, QueryId
 from beadline.observe.history import History, read_history
 from beadline.sink import Prepared
-from beadline.sinks.kafka.observed import Observed
 from beadline.sinks.kafka.part import KafkaPart, WriterId
-from beadline.sinks.kafka.transactions import Transaction
+from beadline.transactions.kafka import Observed
 
 Verdict = Literal["decided", "orphan", "unknown"]
 Action = Literal["commit", "abort"]
 
-_NOTHING = "Nothing was changed."
+NOTHING_CHANGED = "Nothing was changed."
 
 
 @dataclass(frozen=True)
-class Standing:
+class LogStatus:
     """Where a query stands by its log: the newest decision, and the transactions that it names.
 
     ``head`` is the newest slot that is known: if it moves, somebody is at work. ``finished`` says
@@ -54,7 +53,7 @@ class Standing:
         part = self.named.get(one.id)
         if part is None or not one.is_open:
             return part
-        if _transaction(part.committable) != one.described.transaction:
+        if part.committable.transaction != one.described.transaction:
             return None
         return part if one.part in (None, part.id) else None
 
@@ -88,18 +87,18 @@ class Standing:
             raise WrongCheckpoint(
                 f"the log in {self.checkpoint} was written for {self.query.checkpoint}: it is a "
                 "copy, or spelled otherwise, and what was decided since is not in a copy. Give the "
-                f"checkpoint that the query runs on. {_NOTHING}"
+                f"checkpoint that the query runs on. {NOTHING_CHANGED}"
             )
 
 
-def read_standing(checkpoint: str) -> Standing:
+def read_status(checkpoint: str) -> LogStatus:
     """Read where a query stands; nothing is written."""
     history = read_history(checkpoint)
     query = history.newest.query
     decided = [epoch for epoch in history.epochs if epoch.decision is not None]
     newest = decided[-1] if decided else None
     decision = newest.decision if newest else None
-    return Standing(
+    return LogStatus(
         query,
         history.checkpoint,
         history.newest,
@@ -137,12 +136,8 @@ def _read(query: QueryId, decision: Decision, committable: dict[str, Any]) -> Ka
     except (ValueError, TypeError, KeyError) as error:
         raise LogProblem(
             f"query {query.name!r}, epoch {decision.epoch}: a committable cannot be read: {error}. "
-            f"Use the Beadline that wrote it. {_NOTHING}"
+            f"Use the Beadline that wrote it. {NOTHING_CHANGED}"
         ) from error
-
-
-def _transaction(part: KafkaPart) -> Transaction:
-    return Transaction(part.transactional_id, part.producer_id, part.producer_epoch)
 
 
 def _is_alive(pid: int) -> bool:
@@ -155,54 +150,55 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def verdict_of(one: Observed, standing: Standing | None) -> Verdict:
+def verdict_of(one: Observed, status: LogStatus | None) -> Verdict:
     """The log's verdict; nobody's, if there is no log."""
-    return "unknown" if standing is None else standing.verdict(one)
+    return "unknown" if status is None else status.verdict(one)
 
 
-def judge(action: Action, one: Observed, standing: Standing | None, force: bool) -> bool:
+def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) -> bool:
     """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
     ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
     ``UsageError`` for what nobody vouches for.
     """
-    verdict = verdict_of(one, standing)
+    verdict = verdict_of(one, status)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:
         return False
     if force:
         return True
-    if standing is None or verdict == "unknown":
-        raise UsageError(f"{one.id}: {_nobody_knows(action, one, standing)} {_NOTHING}")
-    query = f"query {standing.query.name!r}"
+    if status is None or verdict == "unknown":
+        raise UsageError(f"{one.id}: {_nobody_knows(action, one, status)} {NOTHING_CHANGED}")
+    query = f"query {status.query.name!r}"
     if action == "commit":
         named = f"{query} has decided no epoch yet"
-        if standing.epoch is not None:
-            named = f"the newest decision of {query}, epoch {standing.epoch.number}, names others"
+        if status.epoch is not None:
+            named = f"the newest decision of {query}, epoch {status.epoch.number}, names others"
         raise GuaranteeRefused(
             f"{one.id}: {named}, so the rows of this transaction are computed again, and would "
-            f"show twice if it were committed. Abort it, or start the query, which does. {_NOTHING}"
+            f"show twice if it were committed. Abort it, or start the query, which does. "
+            f"{NOTHING_CHANGED}"
         )
-    assert standing.epoch is not None, "nothing is decided without an epoch"
+    assert status.epoch is not None, "nothing is decided without an epoch"
     raise GuaranteeRefused(
-        f"{one.id}: epoch {standing.epoch.number} of {query} is decided and names this "
+        f"{one.id}: epoch {status.epoch.number} of {query} is decided and names this "
         "transaction, so its rows must show, and would be missing if it were aborted. Commit "
-        f"it, or start the query, which does. {_NOTHING}"
+        f"it, or start the query, which does. {NOTHING_CHANGED}"
     )
 
 
-def _nobody_knows(action: Action, one: Observed, standing: Standing | None) -> str:
+def _nobody_knows(action: Action, one: Observed, status: LogStatus | None) -> str:
     if one.writer is None:
         return (
             f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
             "whoever owns it; or take it upon yourself with --force."
         )
-    if standing is None:
+    if status is None:
         return (
             f"it is of query {one.writer.query!r}, and without --checkpoint nobody knows whether "
             "it was decided. Give the query's --checkpoint; or, if that is lost, --force."
         )
     return (
         f"it is of query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "
-        f"checkpoint is that of {standing.query.name!r}, incarnation {standing.query.incarnation}. "
+        f"checkpoint is that of {status.query.name!r}, incarnation {status.query.incarnation}. "
         "Give the checkpoint that it belongs to; or, if that is lost, --force."
     )
