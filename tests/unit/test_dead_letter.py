@@ -18,10 +18,10 @@ from beadline.dead_letter import Refused, checksum, schema, table
 from beadline.errors import BadQuery, BadSink, RowsRefused
 from beadline.sink import DEAD_LETTER_COLUMNS, Part
 from beadline.sinks import ConsoleSink, MemorySink, SqliteSink
+from beadline.sinks.shared.row_json import row_texts
 from beadline.sinks.sqlite import refused as _sqlite_refused
 from beadline.spark import refusals
 from beadline.spark.refusals import Refusals, RefusedAgain, keeping, parse
-from beadline.spark.row_json import row_texts
 from beadline.testing.suite.target import QUERY, part_id
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")

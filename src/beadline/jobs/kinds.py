@@ -109,10 +109,10 @@ NESTED: Mapping[str, Kinds] = {
         {"socket": f"{_SOURCES}:SocketReceiver"},
         bases=("beadline.sources:Receiver",),
     ),
-    "beadline.sinks.write_ahead.receiver:Receiver": Kinds(
-        "receiver",
-        {"http": f"{_SINKS}.write_ahead:HttpReceiver"},
-        bases=("beadline.sinks.write_ahead:Receiver",),
+    "beadline.sinks.write_ahead.endpoint:Endpoint": Kinds(
+        "endpoint",
+        {"http": f"{_SINKS}.write_ahead:HttpEndpoint"},
+        bases=("beadline.sinks.write_ahead:Endpoint",),
     ),
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from beadline.dead_letter import Refused
 from beadline.errors import RowsRefused
 from beadline.sink import Part
-from beadline.spark.row_json import row_texts
+from beadline.sinks.shared.row_json import row_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
