@@ -34,8 +34,8 @@ from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.publish import Publisher
 from beadline.protocol.recover import prepares
 from beadline.sink import Guarantee
-from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
+from beadline.sources.kafka.source import with_advice
 from beadline.sources.kafka.topics import SourceTopics
 from beadline.spark import failures
 from beadline.spark.analyze import check_start

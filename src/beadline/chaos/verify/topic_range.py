@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from beadline.chaos.verify import scratch_kafka as kafka
 from beadline.chaos.verify.source_range import Limits, SourceRange, key_of
 from beadline.errors import UsageError
-from beadline.sources.kafka.client import librdkafka_settings
 from beadline.sources.kafka.positions import GROUP
+from beadline.sources.kafka.settings import librdkafka_settings
 
 if TYPE_CHECKING:
     from beadline.guarantee.sources import SourceSeen

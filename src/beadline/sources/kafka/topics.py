@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, Protocol
 from beadline import extras
 from beadline.errors import BadSetting, PrepareFailed
 from beadline.files import FileSystem, join, open_files
-from beadline.sources.kafka.client import PREFIX, librdkafka_settings
 from beadline.sources.kafka.positions import parse_offsets
+from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
 
 logger = logging.getLogger("beadline")
 
