@@ -28,7 +28,7 @@ from beadline.errors import BeadlineError, UsageError
 from beadline.extras import require
 from beadline.files import same_folder
 from beadline.sinks.kafka.client import UNENDED_STATES, Described, connect
-from beadline.sinks.kafka.part import WriterId
+from beadline.sinks.kafka.part import WriterId, default_control_topic
 from beadline.sinks.kafka.settings import KafkaSettings, said
 from beadline.transactions.ending import (
     EndPlan,
@@ -85,7 +85,7 @@ class Cluster:
             return self.topic
         if self.status is not None:
             return self.status.control_topic(writer)
-        return f"beadline-{writer.query}"
+        return default_control_topic(writer.query)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class Inspector:
     def inspect(
         self,
         chosen: Sequence[Described],
-        control_topic: Callable[[WriterId], str] = lambda writer: f"beadline-{writer.query}",
+        control_topic: Callable[[WriterId], str],
         everything: Iterable[Described] = (),
     ) -> list[Observed]:
         """Find out all about some transactions.

@@ -18,10 +18,10 @@ from beadline.errors import GuaranteeRefused, LogProblem, UsageError, WrongCheck
 from beadline.ids import EpochId, QueryId
 from beadline.observe.history import History, read_history
 from beadline.sink import Prepared
-from beadline.sinks.kafka.part import KafkaPart, WriterId
+from beadline.sinks.kafka.part import KafkaPart, WriterId, default_control_topic
 from beadline.transactions.kafka import Observed
 
-Verdict = Literal["decided", "orphan", "unknown"]
+LogVerdict = Literal["decided", "orphan", "unknown"]
 Action = Literal["commit", "abort"]
 
 NOTHING_CHANGED = "Nothing was changed."
@@ -57,7 +57,7 @@ class LogStatus:
             return None
         return part if one.part in (None, part.id) else None
 
-    def verdict(self, one: Observed) -> Verdict:
+    def verdict(self, one: Observed) -> LogVerdict:
         """What the next start will do with it; unknown for a stranger's."""
         if one.writer is None or not one.writer.belongs_to(self.query):
             return "unknown"
@@ -68,7 +68,7 @@ class LogStatus:
         for part in self.named.values():
             if writer.belongs_to(self.query) and part.id.sink == writer.sink:
                 return part.committable.control_topic
-        return f"beadline-{writer.query}"
+        return default_control_topic(writer.query)
 
     def driver(self) -> str | None:
         """Name the process that made the newest claim, if one with its number runs on this host.
@@ -150,7 +150,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def verdict_of(one: Observed, status: LogStatus | None) -> Verdict:
+def verdict_of(one: Observed, status: LogStatus | None) -> LogVerdict:
     """The log's verdict; nobody's, if there is no log."""
     return "unknown" if status is None else status.verdict(one)
 

@@ -18,14 +18,14 @@ _TIMEOUT_MAX = "transaction.max.timeout.ms"
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterFacts:
     """What was found out about a cluster, and the id of the topic, if the sink names one."""
 
     id: str
     topic_id: str
 
 
-def check_cluster(settings: KafkaSettings, topic: str | None) -> Cluster:
+def check_cluster(settings: KafkaSettings, topic: str | None) -> ClusterFacts:
     """Reachable? does the topic exist? does the transaction timeout fit?"""
     require("kafka")
     check_settings(settings)
@@ -47,7 +47,7 @@ def check_cluster(settings: KafkaSettings, topic: str | None) -> Cluster:
         ) from error
     topic_id = _check_topic(admin, topic) if topic is not None else ""
     _check_timeout(admin, settings.transaction_timeout_s, found.brokers)
-    return Cluster(found.cluster_id or settings.servers, topic_id)
+    return ClusterFacts(found.cluster_id or settings.servers, topic_id)
 
 
 def _reason(error: Any, heard: Iterable[Any]) -> str:

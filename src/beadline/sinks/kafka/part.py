@@ -19,6 +19,11 @@ _PREFIX = "beadline-txn"
 _SEPARATOR = "~"
 
 
+def default_control_topic(query: str) -> str:
+    """Return where the markers of a query go, unless its sink names another topic."""
+    return f"beadline-{query}"
+
+
 @dataclass(frozen=True)
 class KafkaPart(Committable):
     """An open transaction, flushed, and the topic that its marker is in.

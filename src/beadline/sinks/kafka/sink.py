@@ -29,7 +29,7 @@ from beadline.sinks.kafka.client import (
     connect,
 )
 from beadline.sinks.kafka.markers import NoMarker, Reader, create_control_topic, never_known
-from beadline.sinks.kafka.part import KafkaPart, WriterId
+from beadline.sinks.kafka.part import KafkaPart, WriterId, default_control_topic
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.send import Sending
 from beadline.sinks.kafka.settings import KafkaSettings
@@ -74,7 +74,7 @@ class KafkaSink(Sink[KafkaPart]):
 
     def control_topic_of(self, query: str) -> str:
         """Return where the markers of a query go."""
-        return self.control_topic or f"beadline-{query}"
+        return self.control_topic or default_control_topic(query)
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Do the columns fit, is the cluster there, does the topic exist, does the timeout fit?"""
