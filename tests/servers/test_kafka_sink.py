@@ -22,7 +22,7 @@ from beadline.sinks import KafkaSink
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.producers import pool
 from beadline.testing.epochs import run_epochs
-from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import PART, both_producers, refused
 from tests.spark.jobs import read, run, write_input
 
@@ -223,50 +223,50 @@ def test_a_queue_that_the_rows_have_filled(kafka_cluster: KafkaCluster, topic: s
     assert refused(sink_to(kafka_cluster, topic, options=options), rows) == []
 
 
-def test_a_broker_that_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_goes_and_comes_back(
+    spark: SparkSession, mortal_kafka: KafkaCluster, tmp_path: Path
+) -> None:
     """Down in mid-epoch: the query waits, and nothing is lost or doubled."""
-    with kafka() as cluster:
-        cluster.create_topic("t", partitions=2)
-        ids = write_input(tmp_path / "in", 8)
-        rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
-        stream = exactly_once(rows, "patient").to(sink_to(cluster, "t"))
-        gone = threading.Event()
+    topic = f"bounced-{uuid.uuid4().hex[:8]}"
+    mortal_kafka.create_topic(topic, partitions=2)
+    ids = write_input(tmp_path / "in", 8)
+    rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
+    stream = exactly_once(rows, "patient").to(sink_to(mortal_kafka, topic))
+    gone = threading.Event()
 
-        def bounce(event: Any) -> None:
-            if event.kind == "prepared" and event.epoch == 2:
-                cluster.brokers[0].kill()
-                threading.Timer(3, cluster.brokers[0].start).start()
-                gone.set()
+    def bounce(event: Any) -> None:
+        if event.kind == "prepared" and event.epoch == 2:
+            mortal_kafka.brokers[0].kill()
+            threading.Timer(3, mortal_kafka.brokers[0].start).start()
+            gone.set()
 
-        run(stream, tmp_path, listener=bounce)
-        assert gone.is_set()
-        cluster.wait_ready()
-        assert sorted(int(r.value or b"") for r in cluster.read("t")) == ids
-        pool().close()
+    run(stream, tmp_path, listener=bounce)
+    assert gone.is_set()
+    mortal_kafka.wait_ready()
+    assert sorted(int(r.value or b"") for r in mortal_kafka.read(topic)) == ids
 
 
-def test_not_authorised(spark: SparkSession, tmp_path: Path) -> None:
+def test_not_authorised(spark: SparkSession, guarded_kafka: KafkaCluster, tmp_path: Path) -> None:
+    topic = f"closed-{uuid.uuid4().hex[:8]}"
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": "bob",
         "sasl.password": "bobs-secret",
     }
-    with kafka(users={"admin": "top-secret", "bob": "bobs-secret"}) as cluster:
-        cluster.create_topic("t")
-        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=login)
-        with pytest.raises(BadSink, match=r"not authorised|cannot be used") as caught:
-            sink.check(PLAIN, QUERY)
-        assert "secret" not in str(caught.value)
-        wrong = {**login, "sasl.password": "guessed"}
-        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=wrong)
-        began_s = time.monotonic()
-        with pytest.raises(BadSink) as caught:
-            sink.check(PLAIN, QUERY)
-        assert "guessed" not in str(caught.value)
-        assert time.monotonic() - began_s < 30
-        allowed = {**login, "sasl.username": "admin", "sasl.password": "top-secret"}
-        sink = KafkaSink("t", bootstrap_servers=cluster.sasl_servers, options=allowed)
-        write(spark, tmp_path, sink, [("v",)], "value string")
-        assert [r.value for r in cluster.read("t")] == [b"v"]
-        pool().close()
+    guarded_kafka.create_topic(topic)
+    sink = KafkaSink(topic, bootstrap_servers=guarded_kafka.sasl_servers, options=login)
+    with pytest.raises(BadSink, match=r"not authorised|cannot be used") as caught:
+        sink.check(PLAIN, QUERY)
+    assert "secret" not in str(caught.value)
+    wrong = {**login, "sasl.password": "guessed"}
+    sink = KafkaSink(topic, bootstrap_servers=guarded_kafka.sasl_servers, options=wrong)
+    began_s = time.monotonic()
+    with pytest.raises(BadSink) as caught:
+        sink.check(PLAIN, QUERY)
+    assert "guessed" not in str(caught.value)
+    assert time.monotonic() - began_s < 30
+    allowed = {**login, "sasl.username": "admin", "sasl.password": "top-secret"}
+    sink = KafkaSink(topic, bootstrap_servers=guarded_kafka.sasl_servers, options=allowed)
+    write(spark, tmp_path, sink, [("v",)], "value string")
+    assert [r.value for r in guarded_kafka.read(topic)] == [b"v"]
