@@ -222,7 +222,7 @@ class HBaseSink(Sink[StagedPart]):
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too; also of tables that sinks had before."""
         beside = folders_in(f"file:{self.staging}", "hbase-")
         return self._staging.in_doubt(query, beside)

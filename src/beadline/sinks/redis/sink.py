@@ -245,7 +245,7 @@ class RedisSink(Sink[StagedPart]):
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too, whatever sink and prefix it was for."""
         return self._staging.in_doubt(query, folders_in(f"file:{self.staging}", "redis"))
 

@@ -220,7 +220,7 @@ class WriteAheadSink(Sink[StagedPart]):
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too; also for endpoints that were removed."""
         beside = folders_in(os.fspath(self.folder), below="parts")
         return self._staging.in_doubt(query, beside)
