@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.committable import Committable
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
@@ -59,7 +58,6 @@ class KafkaSink(Sink[KafkaPart]):
     control_topic: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    committable: ClassVar[type[Committable]] = KafkaPart
     dead_letter_columns: ClassVar[tuple[str, ...]] = ("value",)
 
     @property
