@@ -88,10 +88,7 @@ class Job:
     def abort(self, some: Iterable[Described]) -> None:
         """As the broker does at the end of its patience."""
         client = connect(KafkaSettings(self.cluster.bootstrap_servers))
-        left = [one.transaction for one in some]
-        while left:
-            answers = client.fence(left)
-            left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+        client.until_answered(client.fence, [one.transaction for one in some])
 
     def check(self, ids: list[int], lost: int = 1) -> None:
         shown = sorted(int(record.value or b"") for record in self.cluster.read(self.name))

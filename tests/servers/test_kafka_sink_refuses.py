@@ -12,6 +12,7 @@ import pytest
 from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka import check
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import free_ports
 
@@ -64,7 +65,8 @@ def test_settings_that_cannot_be_right(
         KafkaSink(**{**usual, **settings}).check(PLAIN, QUERY)
 
 
-def test_no_broker_at_the_start() -> None:
+def test_no_broker_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_ANSWER_TIMEOUT_S", 1.0)
     (port,) = free_ports(1)
     sink = KafkaSink("t", bootstrap_servers=f"127.0.0.1:{port}", options={"sasl.password": "hush"})
     with pytest.raises(BadSink, match="no Kafka broker answered") as caught:

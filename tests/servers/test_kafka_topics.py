@@ -58,6 +58,7 @@ def test_the_sinks_own_topic_that_is_gone_is_an_error(kafka_cluster: KafkaCluste
         refused(sink, [{"value": "v"}])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_the_control_topic_has_every_replica_though_a_broker_is_down(
     kafka_trio: KafkaCluster, index: int
