@@ -55,7 +55,7 @@ mutants: $(DEV)  ## make kept mistakes, one at a time: the cheap tests must see 
 	$(VENV)/bin/python -m tests.mutants
 
 matrix: $(DEV)  ## every source into every sink, killed and compared; writes docs/matrix.md (SEED=n)
-	$(VENV)/bin/python -m beadline.chaos.matrix $(if $(SEED),--seed $(SEED)) --write docs/matrix.md
+	$(VENV)/bin/python -m tests.harness.matrix $(if $(SEED),--seed $(SEED)) --write docs/matrix.md
 
 docs: $(DEV)  ## build the documentation into build/docs
 	$(VENV)/bin/mkdocs build --strict --quiet

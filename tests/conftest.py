@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from beadline.chaos import class_archive
 from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     hbase_server,
     hdfs_cluster,
@@ -32,6 +31,7 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     redis_cluster,
     redis_server,
 )
+from beadline.verify import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

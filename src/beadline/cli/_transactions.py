@@ -44,7 +44,7 @@ from beadline.transactions.status import (
     NOTHING_CHANGED,
     Action,
     LogStatus,
-    read_status,
+    read_log_status,
     verdict_of,
 )
 
@@ -102,7 +102,7 @@ def asking(
     status = None
     if checkpoint is not None:
         quiet()  # a checkpoint on HDFS is read through a JVM
-        status = read_status(checkpoint)
+        status = read_log_status(checkpoint)
     from confluent_kafka import KafkaException
     from kafka.errors import KafkaError
 

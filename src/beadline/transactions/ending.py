@@ -20,7 +20,7 @@ from beadline.sinks.kafka.sink import KafkaSink
 from beadline.sinks.kafka.topics import recreated, rows_gone
 from beadline.sinks.shared.retry import Retries, Verdict
 from beadline.transactions.kafka import Inspector, Observed
-from beadline.transactions.status import NOTHING_CHANGED, Action, LogStatus, judge, read_status
+from beadline.transactions.status import NOTHING_CHANGED, Action, LogStatus, judge, read_log_status
 
 GONE = "gone"
 _WAIT_S = 10.0
@@ -95,7 +95,7 @@ def check_stopped(status: LogStatus, force: bool) -> None:
 
 def check_unmoved(before: LogStatus) -> None:
     """Refuse if the log has gone on since: somebody is at work."""
-    now = read_status(before.checkpoint)
+    now = read_log_status(before.checkpoint)
     if now.claim.generation != before.claim.generation:
         raise Fenced(
             f"query {before.query.name!r} was started meanwhile (generation "

@@ -91,7 +91,7 @@ class LogStatus:
             )
 
 
-def read_status(checkpoint: str) -> LogStatus:
+def read_log_status(checkpoint: str) -> LogStatus:
     """Read where a query stands; nothing is written."""
     history = read_history(checkpoint)
     query = history.newest.query
