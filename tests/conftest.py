@@ -137,7 +137,7 @@ class Stopwatch:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of one test; the reports of parallel workers arrive here too."""
-        spent = self.times[Path(report.location[0]).parent.name]
+        spent = self.times[report.nodeid.removeprefix("tests/").partition("/")[0]]
         spent.tests.add(report.nodeid)
         if report.when == "call":
             spent.in_tests_s += report.duration
