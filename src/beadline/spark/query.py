@@ -32,8 +32,8 @@ from beadline.protocol import identity
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.protocol.threads import Threads
-from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
+from beadline.sources.kafka.source import with_advice
 from beadline.sources.kafka.topics import SourceTopics
 from beadline.spark import failures
 from beadline.spark.analyze import check_start
