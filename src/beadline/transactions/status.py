@@ -1,4 +1,4 @@
-"""What the decision log says of Kafka transactions, for an operator who has to end one by hand.
+"""What the decision log says of open transactions, for an operator who has to end one by hand.
 
 The newest decision is the only judge: what it names will be committed by the next start, what else
 the query has open will be aborted (presumed abort). So an operator may do early what the next start
@@ -18,14 +18,13 @@ from beadline.errors import GuaranteeRefused, LogProblem, UsageError, WrongCheck
 from beadline.ids import EpochId, QueryId
 from beadline.observe.history import History, read_history
 from beadline.sink import Prepared
-from beadline.sinks.kafka.observed import Observed
-from beadline.sinks.kafka.part import KafkaPart, WriterId
-from beadline.sinks.kafka.transactions import Transaction
+from beadline.sinks.kafka.part import KafkaPart, WriterId, default_control_topic
+from beadline.transactions.kafka import Observed
 
-Verdict = Literal["decided", "orphan", "unknown"]
+LogVerdict = Literal["decided", "orphan", "unknown"]
 Action = Literal["commit", "abort"]
 
-_NOTHING = "Nothing was changed."
+NOTHING_CHANGED = "Nothing was changed."
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class LogStatus:
         part = self.named.get(one.id)
         if part is None or not one.is_open:
             return part
-        if _transaction(part.committable) != one.described.transaction:
+        if part.committable.transaction != one.described.transaction:
             return None
         return part if one.part in (None, part.id) else None
 
-    def verdict(self, one: Observed) -> Verdict:
+    def verdict(self, one: Observed) -> LogVerdict:
         """What the next start will do with it; unknown for a stranger's."""
         if one.writer is None or not one.writer.belongs_to(self.query):
             return "unknown"
@@ -69,7 +68,7 @@ class LogStatus:
         for part in self.named.values():
             if writer.belongs_to(self.query) and part.id.sink == writer.sink:
                 return part.committable.control_topic
-        return f"beadline-{writer.query}"
+        return default_control_topic(writer.query)
 
     def driver(self) -> str | None:
         """Name the process that made the newest claim, if one with its number runs on this host.
@@ -88,7 +87,7 @@ class LogStatus:
             raise WrongCheckpoint(
                 f"the log in {self.checkpoint} was written for {self.query.checkpoint}: it is a "
                 "copy, or spelled otherwise, and what was decided since is not in a copy. Give the "
-                f"checkpoint that the query runs on. {_NOTHING}"
+                f"checkpoint that the query runs on. {NOTHING_CHANGED}"
             )
 
 
@@ -137,12 +136,8 @@ def _read(query: QueryId, decision: Decision, committable: dict[str, Any]) -> Ka
     except (ValueError, TypeError, KeyError) as error:
         raise LogProblem(
             f"query {query.name!r}, epoch {decision.epoch}: a committable cannot be read: {error}. "
-            f"Use the Beadline that wrote it. {_NOTHING}"
+            f"Use the Beadline that wrote it. {NOTHING_CHANGED}"
         ) from error
-
-
-def _transaction(part: KafkaPart) -> Transaction:
-    return Transaction(part.transactional_id, part.producer_id, part.producer_epoch)
 
 
 def _is_alive(pid: int) -> bool:
@@ -155,7 +150,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def verdict_of(one: Observed, status: LogStatus | None) -> Verdict:
+def verdict_of(one: Observed, status: LogStatus | None) -> LogVerdict:
     """The log's verdict; nobody's, if there is no log."""
     return "unknown" if status is None else status.verdict(one)
 
@@ -172,7 +167,7 @@ def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) 
     if force:
         return True
     if status is None or verdict == "unknown":
-        raise UsageError(f"{one.id}: {_nobody_knows(action, one, status)} {_NOTHING}")
+        raise UsageError(f"{one.id}: {_nobody_knows(action, one, status)} {NOTHING_CHANGED}")
     query = f"query {status.query.name!r}"
     if action == "commit":
         named = f"{query} has decided no epoch yet"
@@ -180,13 +175,14 @@ def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) 
             named = f"the newest decision of {query}, epoch {status.epoch.number}, names others"
         raise GuaranteeRefused(
             f"{one.id}: {named}, so the rows of this transaction are computed again, and would "
-            f"show twice if it were committed. Abort it, or start the query, which does. {_NOTHING}"
+            f"show twice if it were committed. Abort it, or start the query, which does. "
+            f"{NOTHING_CHANGED}"
         )
     assert status.epoch is not None, "nothing is decided without an epoch"
     raise GuaranteeRefused(
         f"{one.id}: epoch {status.epoch.number} of {query} is decided and names this "
         "transaction, so its rows must show, and would be missing if it were aborted. Commit "
-        f"it, or start the query, which does. {_NOTHING}"
+        f"it, or start the query, which does. {NOTHING_CHANGED}"
     )
 
 

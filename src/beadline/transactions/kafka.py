@@ -1,4 +1,8 @@
-"""Looking at the transactions of a cluster, as far as its brokers allow.
+"""Looking at the transactions of a Kafka cluster: whose they are, and which readers they hold up.
+
+An open transaction keeps every ``read_committed`` reader of a partition before its first record
+there, whoever wrote what lies behind. The place where they stand is the last stable offset, so the
+transaction to look at is the one whose first offset it is.
 
 What the coordinators say must be had; everything beyond it (who is held up, which part it is) is
 left out where it may not be seen, and a note says so.
@@ -12,14 +16,91 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from beadline.ids import PartId
-from beadline.sinks.kafka import options as kafka_options
-from beadline.sinks.kafka.markers import PARTITION, Marker, Reader
-from beadline.sinks.kafka.observed import UNENDED_STATES, Observed, Place, Touched, WaitingGroup
+from beadline.sinks.kafka.client import UNENDED_STATES, Client, Described, Transaction
+from beadline.sinks.kafka.markers import PARTITION, Reader
 from beadline.sinks.kafka.part import WriterId
-from beadline.sinks.kafka.transactions import Client, Described, Transaction
+from beadline.sinks.kafka.settings import KafkaSettings, said
 
 _ASK_TIMEOUT_S = 10.0
 _NO_OFFSET = -1
+
+Place = tuple[str, int]  # a topic's name, and the number of a partition
+
+
+@dataclass(frozen=True)
+class WaitingGroup:
+    """A consumer group that has committed this offset, and cannot get beyond the stable one."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Touched:
+    """One partition that a transaction has written to; None for what could not be asked.
+
+    ``first_offset`` is the transaction's first record there, also None if it has none yet. Readers
+    see what lies before ``stable_offset``; ``end_offset`` is the high watermark. ``holds`` says
+    that readers stand before this transaction, and not before an earlier one; ``held_by`` names the
+    one before which they do: its id, or a producer of which no coordinator knows.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int | None = None
+    stable_offset: int | None = None
+    end_offset: int | None = None
+    holds: bool | None = None
+    held_by: str | None = None
+    groups: tuple[WaitingGroup, ...] = ()
+
+    @property
+    def waiting(self) -> int | None:
+        """How many offsets lie behind the stable one, the transaction's own included."""
+        if self.stable_offset is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - self.stable_offset)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One transactional id as it stands on the brokers.
+
+    ``writer`` is None for a stranger's. ``prepared`` says that the transaction has its marker, so
+    that all of its part is written; ``part`` is what the marker tells, where it was found in the
+    ``control_topic``.
+    """
+
+    described: Described
+    writer: WriterId | None = None
+    prepared: bool | None = None
+    part: PartId | None = None
+    control_topic: str | None = None
+    partitions: tuple[Touched, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The transactional id."""
+        return self.described.transaction.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the coordinator holds a transaction of this id that has not ended."""
+        return self.described.state in UNENDED_STATES
+
+    @property
+    def aborts_at_ms(self) -> int | None:
+        """When the broker aborts it by itself, by the broker's clock; it looks every 10 s."""
+        if self.described.state != "Ongoing" or self.described.started_at_ms < 0:
+            return None
+        return self.described.started_at_ms + self.described.timeout_ms
+
+    def first_offset(self, place: Place) -> int | None:
+        """Where the open transaction begins in a partition; None if it is not known to."""
+        for touched in self.partitions:
+            if (touched.topic, touched.partition) == place:
+                return touched.first_offset
+        return None
 
 
 @dataclass
@@ -27,8 +108,7 @@ class Inspector:
     """Asks one cluster. ``notes`` collects what it was not told, in sentences for people."""
 
     client: Client
-    servers: str
-    options: kafka_options.Options
+    settings: KafkaSettings
     notes: list[str] = field(default_factory=list)
 
     def open_now(self) -> list[Described]:
@@ -37,10 +117,10 @@ class Inspector:
         found = [one for one in described if one.state in UNENDED_STATES]
         return sorted(found, key=lambda one: (one.started_at_ms, one.transaction.id))
 
-    def look(
+    def inspect(
         self,
         chosen: Sequence[Described],
-        control_topic: Callable[[WriterId], str] = lambda writer: f"beadline-{writer.query}",
+        control_topic: Callable[[WriterId], str],
         everything: Iterable[Described] = (),
     ) -> list[Observed]:
         """Find out all about some transactions.
@@ -114,12 +194,12 @@ class Inspector:
             if topic not in self._admin.list_topics(timeout=_ASK_TIMEOUT_S).topics:
                 self._note(f"there is no control topic {topic!r}, so parts of {query} are unknown")
                 return None
-            markers = Reader(self.servers, self.options).open_now(topic)
+            markers = Reader(self.settings).open_now(topic)
             found = [marker for marker in markers if marker.part.query == query]
         except (KafkaException, TimeoutError) as error:
-            self._note(f"control topic {topic!r}: parts of {query} are unknown: {_said(error)}")
+            self._note(f"control topic {topic!r}: parts of {query} are unknown: {said(error)}")
             return None
-        return {_named(marker): marker.part for marker in found}
+        return {marker.transaction: marker.part for marker in found}
 
     def _starts(self, places: Sequence[Place]) -> dict[Place, dict[int, int]]:
         """Return, per partition, where the open transaction of each producer begins.
@@ -162,7 +242,7 @@ class Inspector:
                 found[(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
                 place = _text((at.topic, at.partition))
-                self._note(f"{place}: offsets cannot be asked: {_said(error)}")
+                self._note(f"{place}: offsets cannot be asked: {said(error)}")
         return found
 
     def _groups(self, stable: Mapping[Place, int]) -> dict[Place, list[WaitingGroup]]:
@@ -183,13 +263,13 @@ class Inspector:
                 for name in names
             }
         except KafkaException as error:
-            self._note(f"consumer groups cannot be asked: {_said(error)}")
+            self._note(f"consumer groups cannot be asked: {said(error)}")
             return found
         for name, future in answers.items():
             try:
                 committed = future.result().topic_partitions
             except KafkaException as error:
-                self._note(f"consumer group {name!r} cannot be asked: {_said(error)}")
+                self._note(f"consumer group {name!r} cannot be asked: {said(error)}")
                 continue
             for at in committed:
                 place = (at.topic, at.partition)
@@ -200,8 +280,7 @@ class Inspector:
     @property
     def _admin(self) -> Any:
         if not hasattr(self, "_made"):
-            settings = kafka_options.client(self.servers, self.options)
-            self._made = _admin().AdminClient({**settings, "log_level": 0})
+            self._made = _admin().AdminClient({**self.settings.client(), "log_level": 0})
         return self._made
 
     def _note(self, text: str) -> None:
@@ -242,14 +321,5 @@ def _at(touched: Touched, starts: Mapping[int, int] | None, producer: int) -> To
     return replace(touched, first_offset=first, holds=holds)
 
 
-def _named(marker: Marker) -> Transaction:
-    return Transaction(marker.transactional_id, marker.producer_id, marker.producer_epoch)
-
-
 def _text(place: Place) -> str:
     return f"{place[0]}[{place[1]}]"
-
-
-def _said(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    return str(said.str()) if hasattr(said, "str") else f"{type(error).__name__}: {error}"

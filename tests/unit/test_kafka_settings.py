@@ -1,4 +1,4 @@
-"""What kafka-python is told, of the options that were written for librdkafka."""
+"""KafkaSink's settings: what each client is told, and what is refused or kept out of texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from beadline.errors import BadSink
-from beadline.sinks.kafka import options
+from beadline.sinks.kafka.settings import KafkaSettings
+
+QUEUE = "queue.buffering.max.kbytes"
 
 # Made for this test and used nowhere else: CN=client, signed by itself, good until 2120.
 CERTIFICATE = """\
@@ -50,7 +52,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def admin(given: dict[str, Any]) -> dict[str, Any]:
-    return options.admin("b:1", given, 10)
+    return KafkaSettings("b:1", given).admin(10)
 
 
 def seen_by_a_broker(client: ssl.SSLContext, files: dict[str, str]) -> dict[str, Any] | None:
@@ -98,4 +100,42 @@ def test_without_verification_and_without_a_certificate(files: dict[str, str]) -
 
 def test_what_only_librdkafka_understands_is_refused() -> None:
     with pytest.raises(BadSink, match=r"PLAIN or SCRAM.*Kerberos is untested.*gssapi"):
-        options.check({"ssl.certificate.pem": CERTIFICATE})
+        KafkaSettings("b:1", {"ssl.certificate.pem": CERTIFICATE}).check()
+
+
+@pytest.mark.parametrize(
+    ("given", "kbytes"),
+    [
+        ({}, 32_768),
+        ({"message.max.bytes": 100_000_000}, 97_657),
+        ({"message.max.bytes": "100000000", QUEUE: 200_000}, 200_000),
+        ({QUEUE: 1000}, 1000),
+    ],
+)
+def test_the_queue_takes_the_largest_record(given: dict[str, object], kbytes: int) -> None:
+    settings = KafkaSettings("b:1", given)
+    settings.check()
+    made = settings.producer()
+    assert made[QUEUE] == kbytes
+    assert made[QUEUE] * 1024 > int(str(given.get("message.max.bytes", 0)))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"message.max.bytes": 40_000_000, QUEUE: 32_768}, "no room for a record of message.max"),
+        ({QUEUE: "a lot"}, "must be a whole number, not 'a lot'"),
+        ({"message.max.bytes": -1}, "must be a whole number"),
+    ],
+)
+def test_a_queue_that_is_too_small_is_refused(given: dict[str, object], says: str) -> None:
+    with pytest.raises(BadSink, match=says):
+        KafkaSettings("b:1", given).check()
+
+
+def test_secret_values_are_taken_out_of_texts() -> None:
+    settings = KafkaSettings(
+        "b:1", {"sasl.password": "s3cret", "ssl.key.pem": "", "client.id": "me"}
+    )
+    assert settings.redacted('Invalid value "s3cret" of me') == 'Invalid value "***" of me'
+    assert "s3cret" not in repr(settings)

@@ -3,7 +3,7 @@
 librdkafka ends only transactions that it began itself, so this speaks to the transaction
 coordinators directly, through kafka-python's protocol classes. Its private names stay in this
 module. A broker with two-phase commit of its own (KIP-939) would come in here too: it makes
-``InitProducerId`` keep a prepared transaction, and ``Client.end`` is the one place to change.
+``InitProducerId`` keep a prepared transaction, and ``Client.commit`` is the one place to change.
 """
 
 from __future__ import annotations
@@ -13,20 +13,29 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from beadline.extras import require
-from beadline.sinks.kafka import options as kafka_options
-from beadline.sinks.kafka import topic_ids
-from beadline.sinks.kafka.topic_ids import TopicIds
+from beadline.points import reach
+from beadline.sinks.kafka import topics as kafka_topics
+from beadline.sinks.kafka.settings import KafkaSettings
+from beadline.sinks.kafka.topics import TopicIds
+from beadline.sinks.shared.retry import Retries, Verdict, retry
 
-# EndTxn above this version moves the producer's epoch on, and librdkafka cannot follow (FACTS).
+# EndTxn above this version moves the producer's epoch on, and librdkafka cannot follow.
 _END_VERSION_MAX = 4
 _INIT_VERSION_MAX = 5
 _REQUEST_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 30.0  # a broker may be starting, or a connection may have gone stale
+# Of the transactions that nobody will begin under an id that is fenced; the broker wants one below
+# its maximum, and no transaction of ours may be shorter.
+_FENCED_TIMEOUT_MS = 1_000
+
 UNANSWERED = "UNANSWERED"
 NO_ERROR = "NO_ERROR"
 OPEN_STATES = ("Ongoing",)
+UNENDED_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 # The broker says: not now, or not here. Nothing was changed by the request.
 NOT_NOW = frozenset(
     {
@@ -40,10 +49,11 @@ NOT_NOW = frozenset(
         "UNKNOWN",  # an unexpected error inside the broker
     }
 )
-
-
 # The broker says: the producer that you mean is not there any more.
 GONE = frozenset({"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
+FENCED = GONE | {NO_ERROR}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,10 @@ class Described:
     partitions: tuple[tuple[str, int], ...]
 
 
+Answers = dict[Transaction, str]
+"""The broker's error name for each transaction that it was asked about."""
+
+
 class Client:
     """A connection to the brokers of one cluster. Safe to use from several threads."""
 
@@ -77,6 +91,7 @@ class Client:
         require("kafka")
         from kafka import KafkaAdminClient
 
+        self._unanswered: set[Transaction] = set()
         self._admin: Any = KafkaAdminClient.__new__(KafkaAdminClient)
         try:
             self._admin.__init__(**settings)
@@ -95,60 +110,91 @@ class Client:
         """End the connection and its thread."""
         self._admin.close()
 
-    def end(self, transactions: Sequence[Transaction], commit: bool) -> dict[Transaction, str]:
-        """Commit or abort, many at once; answer with the broker's error name of each."""
-        return self.end_and_look(transactions, commit, ())[0]
+    def commit(
+        self, transactions: Sequence[Transaction], topics: Collection[str] = ()
+    ) -> tuple[Answers, TopicIds | None]:
+        """Commit, many at once; and tell the ids of topics, in no round trip of their own.
 
-    def end_and_look(
-        self, transactions: Sequence[Transaction], commit: bool, topics: Collection[str]
-    ) -> tuple[dict[Transaction, str], TopicIds | None]:
-        """The same, and the ids of topics, asked for at the same time: no round trip of its own.
-
-        None for the ids where they could not be had.
+        A request that got no answer may still arrive, when its producer has begun its next
+        transaction. So where one was not answered, here or before, and the transaction is known to
+        be committed now, its producer is ended; until that is done the answer is ``UNANSWERED``
+        (rule 17). None for the ids where they could not be had.
         """
-        from kafka.protocol.producer.transaction import EndTxnRequest
+        reach("kafka.commit")
+        answers, ids = self._end(transactions, commit=True, topics=topics)
+        reach("kafka.answered")
+        self._unanswered.update(one for one, said in answers.items() if said == UNANSWERED)
+        late = [one for one, said in answers.items() if said == NO_ERROR]
+        late = [one for one in late if one in self._unanswered]
+        if late:
+            reach("kafka.burn")
+            for one, said in self.fence(late).items():
+                if said in FENCED:
+                    self._unanswered.discard(one)
+                else:
+                    answers[one] = UNANSWERED
+        return answers, ids
 
-        def request(transaction: Transaction) -> Any:
-            return EndTxnRequest(
-                transactional_id=transaction.id,
-                producer_id=transaction.producer_id,
-                producer_epoch=transaction.producer_epoch,
-                committed=commit,
-                max_version=_END_VERSION_MAX,
-            )
+    def abort(self, transactions: Sequence[Transaction]) -> Answers:
+        """Abort what is open, and fence its writer, however long the brokers take (rule 21).
 
-        return self._each(transactions, request, topics)
+        To an open transaction ``InitProducerId``, which fences, does not care for the producer's
+        epoch; ``EndTxn`` does. So that whoever took a name over is left alone, what is open is
+        ended first, and what is not there any more is not fenced.
+        """
+        transactions = list(dict.fromkeys(transactions))
+        if transactions:
+            reach("kafka.fence")
+        answers = self.end(transactions, commit=False)
+        left = [one for one, said in answers.items() if said not in GONE]
+        return {**answers, **self.until_answered(self.fence, left)}
 
-    def topic_ids(self, topics: Collection[str]) -> TopicIds:
-        """Ask for the ids of topics; one that does not exist is left out."""
+    def end(self, transactions: Sequence[Transaction], commit: bool) -> Answers:
+        """Ask once, many at once, and do no more: for whoever looks after what comes of it."""
+        return self._end(transactions, commit, ())[0]
 
-        async def ask() -> TopicIds:
-            return topic_ids.answered(await self._admin._manager.send(topic_ids.request(topics)))
-
-        found: TopicIds = self._retry(lambda: self._admin._manager.run(ask))
-        return found
-
-    def fence(
-        self, transactions: Sequence[Transaction], timeout_ms: int = 10_000
-    ) -> dict[Transaction, str]:
-        """Abort what is open and let no writer that still lives begin anew (rule 21).
+    def fence(self, transactions: Sequence[Transaction]) -> Answers:
+        """Abort what is open and let no writer that still lives begin anew (rule 21); asks once.
 
         Only if id and epoch of the producer are still these: whoever took the name over since, a
-        newer generation, is left alone, and the answer is one of ``GONE``. The broker wants a
-        timeout below its maximum, for the transactions that nobody will begin.
+        newer generation, is left alone, and the answer is one of ``GONE``.
         """
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 
         def request(transaction: Transaction) -> Any:
             return InitProducerIdRequest(
                 transactional_id=transaction.id,
-                transaction_timeout_ms=timeout_ms,
+                transaction_timeout_ms=_FENCED_TIMEOUT_MS,
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch,
                 max_version=_INIT_VERSION_MAX,
             )
 
-        return self._each(transactions, request)[0]
+        return self._each(transactions, request, ())[0]
+
+    def until_answered(
+        self, ask: Callable[[Sequence[Transaction]], Answers], transactions: Sequence[Transaction]
+    ) -> Answers:
+        """Ask about those to which the broker says "not now", until it does or time is up."""
+        answers: Answers = {}
+        left = list(dict.fromkeys(transactions))
+        retries = Retries({Verdict.BUSY: _ANSWER_TIMEOUT_S})
+        while left:
+            answers.update(ask(left))
+            left = [one for one in left if answers[one] in NOT_NOW]
+            if left and not retries.again(Verdict.BUSY):
+                break
+        return answers
+
+    def topic_ids(self, topics: Collection[str]) -> TopicIds:
+        """Ask for the ids of topics; one that does not exist is left out."""
+
+        async def ask() -> TopicIds:
+            response = await self._admin._manager.send(kafka_topics.ids_request(topics))
+            return kafka_topics.ids_answered(response)
+
+        found: TopicIds = self._retry(lambda: self._admin._manager.run(ask))
+        return found
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
         """Ask the coordinators; an id that they do not know is left out."""
@@ -182,15 +228,30 @@ class Client:
             by_broker = self._admin.list_transactions(state_filters=list(states) or None)
             return [one.transactional_id for listed in by_broker.values() for one in listed]
 
-        found: list[str] = self._retry(ask)
-        return found
+        return self._retry(ask)
+
+    def _end(
+        self, transactions: Sequence[Transaction], commit: bool, topics: Collection[str]
+    ) -> tuple[Answers, TopicIds | None]:
+        from kafka.protocol.producer.transaction import EndTxnRequest
+
+        def request(transaction: Transaction) -> Any:
+            return EndTxnRequest(
+                transactional_id=transaction.id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
+                committed=commit,
+                max_version=_END_VERSION_MAX,
+            )
+
+        return self._each(transactions, request, topics)
 
     def _each(
         self,
         transactions: Sequence[Transaction],
         request: Callable[[Transaction], Any],
-        topics: Collection[str] = (),
-    ) -> tuple[dict[Transaction, str], TopicIds | None]:
+        topics: Collection[str],
+    ) -> tuple[Answers, TopicIds | None]:
         """Send one request per transaction to its coordinator, all at once, and wait for all."""
         answers = dict.fromkeys(transactions, UNANSWERED)
         ids: TopicIds | None = None if topics else {}
@@ -206,7 +267,9 @@ class Client:
                 if transaction.id in nodes
             }
             # Behind them: they are waited for, and a broker takes one after the other.
-            looking = self._admin._manager.send(topic_ids.request(topics)) if topics else None
+            looking = None
+            if topics:
+                looking = self._admin._manager.send(kafka_topics.ids_request(topics))
             for transaction, future in waiting.items():
                 try:
                     answers[transaction] = _name((await future).error_code)
@@ -217,7 +280,7 @@ class Client:
                     self._forget(transaction.id)
             if looking is not None:
                 with suppress(Exception):  # not told; the caller asks again
-                    ids = topic_ids.answered(await looking)
+                    ids = kafka_topics.ids_answered(await looking)
 
         try:
             if transactions:
@@ -239,16 +302,14 @@ class Client:
         cached = self._admin._manager.cluster._coordinators
         cached.pop((CoordinatorType.TRANSACTION, id_), None)
 
-    def _retry(self, ask: Callable[[], Any]) -> Any:
-        """Ask again for a while: a broker may be starting, or a connection may have gone stale."""
-        pause = threading.Event()
-        for wait_s in (0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0):
-            try:
-                return ask()
-            except Exception:  # noqa: BLE001 (the last try is not caught)
-                self._admin._manager.cluster._coordinators.clear()
-                pause.wait(wait_s)
-        return ask()
+    def _retry(self, ask: Callable[[], T]) -> T:
+        """Ask again for a while, whatever went wrong: looking changes nothing."""
+
+        def judge(_: Exception) -> Verdict:
+            self._admin._manager.cluster._coordinators.clear()
+            return Verdict.UNCLEAR
+
+        return retry(ask, judge, {Verdict.UNCLEAR: _START_TIMEOUT_S})
 
 
 def _described(state: Any) -> Described:
@@ -275,12 +336,12 @@ _clients: dict[tuple[int, str], Client] = {}
 _lock = threading.Lock()
 
 
-def connect(servers: str, options: kafka_options.Options, timeout_s: float = 0) -> Client:
+def connect(settings: KafkaSettings, timeout_s: float = 0) -> Client:
     """Return this process's client of a cluster, connected once."""
-    key = (os.getpid(), repr((servers, sorted(options.items()))))
+    key = (os.getpid(), settings.key)
     with _lock:
         client = _clients.get(key)
         if client is None:
-            settings = kafka_options.admin(servers, options, timeout_s or _REQUEST_TIMEOUT_S)
-            client = _clients[key] = Client(settings)
+            made = settings.admin(timeout_s or _REQUEST_TIMEOUT_S)
+            client = _clients[key] = Client(made)
     return client
