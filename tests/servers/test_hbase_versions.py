@@ -17,7 +17,7 @@ import pytest
 
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.hbase.changes import last_words, mutations, pieces
+from beadline.sinks.hbase.changes import last_changes, mutations, pieces
 from beadline.sinks.hbase.client import put, row_of
 from beadline.sinks.shared.staging import StagedPart
 from beadline.testing.servers import HBaseServer
@@ -64,7 +64,7 @@ def apply(orders: Orders, rows: Rows, at_ms: int) -> None:
     batch = orders.batch(list(rows))
     cells = orders.sink._cells(batch.schema.names)
     with orders.client() as client:
-        for piece in pieces(last_words([batch], cells), 5000):
+        for piece in pieces(last_changes([batch], cells), 5000):
             for call in mutations(piece, cells, ["f", "g"], at_ms):
                 client.mutate(orders.table, call.rows, call.at_ms)
 

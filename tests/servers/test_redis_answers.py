@@ -14,7 +14,7 @@ from beadline.sinks import RedisSink
 from beadline.sinks.redis import chunks
 from beadline.sinks.redis.address import Address
 from beadline.sinks.redis.client import Client, is_passing
-from beadline.sinks.redis.rows import Rows
+from beadline.sinks.redis.script import ScriptRows
 from beadline.testing.servers import RedisServer
 from beadline.testing.suite.target import QUERY
 from tests.servers.test_redis_sink import Hands
@@ -108,7 +108,7 @@ def test_a_script_is_cut_by_the_bytes_of_its_own_rows(
     monkeypatch.setattr(chunks, "BYTES_MAX", 1000)
     sizes = [1] * 300 + [400] * 7 + [5000, 1, 999, 1] + [1] * 300
     values = [b"x" * size for size in sizes]
-    rows = Rows([b"k"] * len(values), [values], [0] * len(values))
+    rows = ScriptRows([b"k"] * len(values), [values], [0] * len(values))
     found = [one for some in chunks.in_order(iter((rows,)), b"ledger", 0) for one in some]
     assert [value for chunk in found for value in chunk.rows.columns[0]] == values
     begins = [chunk.first for chunk in found]

@@ -12,7 +12,7 @@ import pytest
 from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
 from beadline.sink import Guarantee, Outcome, Part
 from beadline.sinks.redis import chunks, client
-from beadline.sinks.redis.slots import SLOTS, slot_of, tags
+from beadline.sinks.redis.ledger import SLOTS, slot_of, tags
 from beadline.testing.servers import RedisCluster
 from beadline.testing.suite.target import QUERY, SAME_NAME, epoch_id, part_id
 from tests.servers.test_redis_sink import Hands

@@ -258,7 +258,7 @@ def test_a_server_that_forgot_is_noticed(server: RedisServer, tmp_path: Path) ->
     with pytest.raises(WrongCheckpoint, match="has acknowledged epoch 4"):
         hands.sink.last_seen(QUERY, "under-test")
     assert total(server, hands) == 0
-    careless = replace(hands.sink, on_loss="go on")
+    careless = replace(hands.sink, on_loss="continue")
     assert careless.last_seen(QUERY, "under-test") is None
     assert set(careless.commit(epoch_id(5), parts).outcomes.values()) == {Outcome.COMMITTED}
 

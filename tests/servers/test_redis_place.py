@@ -97,7 +97,7 @@ def test_another_server_is_not_taken_for_the_one_that_was_opened(
     for settings in ({}, {"staging": tmp_path / "second"}):
         with pytest.raises(CommitFailed, match="or it is another server"):
             elsewhere(wrong, wrong.sink.url, **settings).commit(0, parts)
-    new = elsewhere(wrong, wrong.sink.url, staging=tmp_path / "second", on_loss="go on")
+    new = elsewhere(wrong, wrong.sink.url, staging=tmp_path / "second", on_loss="continue")
     new.sink.open(QUERY, SINK_NAME)
     assert new.sink.last_seen(QUERY, SINK_NAME) is None
     assert new.commit(0, parts) == {Outcome.COMMITTED}
@@ -114,7 +114,7 @@ def test_a_server_that_forgot_before_the_first_epoch(tmp_path: Path) -> None:
         server.empty()
         with pytest.raises(WrongCheckpoint, match="now holds nothing"):
             hands.sink.last_seen(QUERY, SINK_NAME)
-        taken = elsewhere(hands, server.url, on_loss="go on")
+        taken = elsewhere(hands, server.url, on_loss="continue")
         assert taken.sink.check(SCHEMA, QUERY).target == target, "the decision's target is there"
         taken.sink.open(QUERY, SINK_NAME)
         assert taken.commit(0, parts) == {Outcome.COMMITTED}
@@ -168,11 +168,11 @@ GONE = pa.table({"key": ["a", "b"], "value": ["1", None], "gone": [False, True]}
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        ({"deleted": "gone"}, {"deleted": ""}, "deleted= was 'gone' and is ''"),
-        ({}, {"deleted": "gone"}, "deleted= was '' and is 'gone'"),
-        ({}, {"expire": 60}, "expire= was None and is 60"),
-        ({}, {"value": "other"}, "value= was 'value' and is 'other'"),
-        ({"command": "RPUSH"}, {"command": "SET"}, "command= was 'RPUSH' and is 'SET'"),
+        ({"deleted": "gone"}, {"deleted": ""}, "deleted was 'gone' and is ''"),
+        ({}, {"deleted": "gone"}, "deleted was '' and is 'gone'"),
+        ({}, {"expire": 60}, "expire was None and is 60"),
+        ({}, {"value": "other"}, "value was 'value' and is 'other'"),
+        ({"command": "RPUSH"}, {"command": "SET"}, "command was 'RPUSH' and is 'SET'"),
     ],
 )
 def test_a_decided_epoch_is_finished_under_its_own_settings(
@@ -183,7 +183,7 @@ def test_a_decided_epoch_is_finished_under_its_own_settings(
     parts = hands.prepare(0, rows)
     with redis_server.client() as client:
         client.set(hands.key("b"), "old")
-        with pytest.raises(CommitFailed, match=r"settings of before") as failed:
+        with pytest.raises(CommitFailed, match=r"earlier settings") as failed:
             replace(hands.sink, **now).commit(epoch_id(0), parts)
         assert said in str(failed.value)
         assert client.get(hands.key("b")) == b"old"

@@ -42,10 +42,10 @@ def restored_is_noticed(hands: Hands, redis: Any, folder: Path) -> None:
         with pytest.raises(CommitFailed, match=r"epoch 2.*acknowledged epoch 1.*holds epoch 0"):
             commit(hands, 2, 1, parts)
     redis.delete(ledger)
-    with pytest.raises(CommitFailed, match=r"holds nothing of this query.*on_loss='go on'"):
+    with pytest.raises(CommitFailed, match=r"holds nothing of this query.*on_loss='continue'"):
         commit(hands, 2, 1, parts)
     assert int(redis.get(hands.key("n"))) == 2, "nothing more was written"
-    hands.sink = replace(hands.sink, on_loss="go on")
+    hands.sink = replace(hands.sink, on_loss="continue")
     assert commit(hands, 2, 1, parts) == {Outcome.COMMITTED}
     assert int(redis.get(hands.key("n"))) == 3
 

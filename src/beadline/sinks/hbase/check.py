@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from beadline.errors import BadSink
-from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, asked
+from beadline.sinks.hbase.client import Address, Client, asked, no_table
 from beadline.sinks.hbase.columns import NOTHING, Cells
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.shared.retry import starting
+from beadline.sinks.shared.retry import Rejected, Unavailable, starting
 
 
 def check_server(address: Address, table: str, cells: Cells, where: str) -> str:
@@ -22,14 +22,14 @@ def check_server(address: Address, table: str, cells: Cells, where: str) -> str:
 
     try:
         return asked(address, look, starting(address.timeout_s))
-    except Unreachable as problem:
+    except Unavailable as problem:
         raise unreachable(address, where, problem) from problem
-    except Refused as refused:
-        raise BadSink(f"{where}: HBase refuses: {refused}. {NOTHING}") from refused
+    except Rejected as error:
+        raise BadSink(f"{where}: HBase rejects this: {error}. {NOTHING}") from error
 
 
-def unreachable(address: Address, where: str, problem: Unreachable) -> BadSink:
-    """The error of whoever cannot ask."""
+def unreachable(address: Address, where: str, problem: Unavailable) -> BadSink:
+    """The error for a server that does not answer."""
     return BadSink(
         f"{where}: HBase's Thrift server at {address} does not answer: {problem}. Is it running "
         "('hbase thrift start', the default transport and protocol), and HBase behind it? "
@@ -41,13 +41,13 @@ def _check_table(client: Client, table: str, cells: Cells, where: str) -> None:
     families = ", ".join(f"'{name}'" for name in cells.families)
     try:
         found = client.families(table)
-    except Refused as refused:
-        if not refused.no_table:
+    except Rejected as error:
+        if not no_table(error):
             raise
         raise BadSink(
             f"{where} does not exist. Make it in the HBase shell: create '{table}', {families}. "
             f"{NOTHING}"
-        ) from refused
+        ) from error
     missing = [name for name in cells.families if name not in found]
     if missing:
         adds = ", ".join(f"'{name}'" for name in missing)

@@ -19,7 +19,7 @@ TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 @dataclass(frozen=True)
 class Cells:
-    """A row's way into HBase: its key, its cells, and what marks it as deleted."""
+    """Where a row goes in HBase: its key, its cells, and what marks it as deleted."""
 
     row_key: str
     targets: Mapping[str, bytes]  # column → family:qualifier
@@ -30,6 +30,17 @@ class Cells:
     def families(self) -> list[str]:
         """The column families that are written, each once."""
         return sorted({target.partition(b":")[0].decode() for target in self.targets.values()})
+
+    @property
+    def settings(self) -> dict[str, str | None]:
+        """What decides over the bytes that are written; not the table, which a claim remembers."""
+        columns = {f"columns[{name!r}]": cell.decode() for name, cell in self.targets.items()}
+        return {
+            **columns,
+            "row_key": self.row_key,
+            "deleted": self.deleted,
+            "encoding": self.encoding,
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -11,14 +11,15 @@ from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks.hbase.changes import last_words
-from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
+from beadline.sinks.hbase.changes import last_changes
+from beadline.sinks.hbase.client import Address, Client, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.encode import encode
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.hbase.settings import changed
-from beadline.sinks.hbase.write import RowRefused, Writer
+from beadline.sinks.hbase.write import RowRejected, Writer
 from beadline.sinks.shared.ledger import holds
+from beadline.sinks.shared.retry import Rejected, Unavailable
+from beadline.sinks.shared.staged_settings import changed_settings
 from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
@@ -41,20 +42,20 @@ class Commit:
     where: str
 
     def run(self) -> CommitResult:
-        """Write the last word of the epoch on each key, and then its ledger row."""
+        """Write the last change of each key, and then its ledger row."""
         try:
             with connected(self.address) as client:
                 return self._write(client)
-        except Unreachable as problem:
+        except Unavailable as problem:
             unknown = self._all(Outcome.UNKNOWN).outcomes
             return CommitResult(unknown, f"{self.where} does not answer: {problem}")
-        except RowRefused as refused:
-            key = refused.key.decode(errors="backslashreplace")
+        except RowRejected as error:
+            key = error.key.decode(errors="backslashreplace")
             shown = key if len(key) <= _KEY_SHOWN else key[:_KEY_SHOWN] + "…"
-            what = f"the row of key {shown!r}{self._part_with(refused.key)}"
-            raise self._refused(what, refused) from refused
-        except Refused as refused:
-            raise self._refused("it", refused) from refused
+            what = f"the row of key {shown!r}{self._part_with(error.key)}"
+            raise self._rejected(what, error) from error
+        except Rejected as error:
+            raise self._rejected("it", error) from error
 
     def _write(self, client: Client) -> CommitResult:
         ledger, epoch = Ledger(self.table), self.epoch
@@ -74,14 +75,14 @@ class Commit:
             # Another may have finished the epoch, and thrown the files away, since the look.
             if is_there():
                 return self._all(Outcome.ALREADY_COMMITTED)
-            # One part's last word may be in another, so none is written without all.
+            # One part's keys may change again in another, so none is written without all.
             return CommitResult(self._all(Outcome.LOST).outcomes, damage)
         cells = self._staged_cells(batches)
         families = list(client.families(self.table))
         writer = Writer(
             self.address, ledger, cells, families, self.epoch, self._sink, self.connections
         )
-        if not writer.write(client, last_words(batches, cells)):
+        if not writer.write(client, last_changes(batches, cells)):
             return self._all(Outcome.ALREADY_COMMITTED)
         reach("ledger.before")
         ledger.write(client, self.epoch, self._sink, sum(part.rows for part in self.parts))
@@ -101,18 +102,19 @@ class Commit:
     def _staged_cells(self, batches: Sequence[pa.RecordBatch]) -> Cells:
         """Return where the staged columns go; raise if they were staged under other settings."""
         schemas = [batch.schema for batch in batches]
-        difference = next(filter(None, (changed(s, self.cells(s.names)) for s in schemas)), "")
+        found = (changed_settings(s, self.cells(s.names).settings) for s in schemas)
+        difference = next(filter(None, found), "")
         if difference:
             raise CommitFailed(
                 f"{self._what}: {self.where}: the epoch was decided under other settings: "
                 f"{difference}. Its rows would become something else, so nothing was written. "
-                "Start once with the settings of before; that finishes the epoch."
+                "Start once with the earlier settings, which finishes the epoch."
             )
         return self.cells(schemas[0].names)
 
-    def _refused(self, what: str, refused: Refused) -> CommitFailed:
+    def _rejected(self, what: str, error: Rejected) -> CommitFailed:
         return CommitFailed(
-            f"{self._what}: {self.where} refuses {what}: {refused}. The epoch is decided, and may "
+            f"{self._what}: {self.where} rejects {what}: {error}. The epoch is decided, and may "
             "be visible in part. Repair the table; the next start finishes the epoch."
         )
 

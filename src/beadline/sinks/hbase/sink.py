@@ -1,6 +1,6 @@
 """``HBaseSink``: an epoch's rows as puts and deletes under the time of its decision.
 
-HBase has no transaction over rows, so parts are staged as files (``_staging``) and written at
+HBase has no transaction over rows, so parts are staged as files (``shared/staging``) and written at
 commit. What makes that happen once is time: each cell's version is the moment at which its epoch
 was decided, which is in the decision's record. A replay writes the same versions again; a commit
 that comes late writes versions that newer ones hide (``changes`` says why that is always so).
@@ -22,15 +22,15 @@ from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks.hbase.check import check_server, check_staging, unreachable
-from beadline.sinks.hbase.client import Address, Refused, Unreachable, asked
+from beadline.sinks.hbase.client import Address, asked
 from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
 from beadline.sinks.hbase.commit import Commit
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import limits_of, without_refused
-from beadline.sinks.hbase.settings import noted
 from beadline.sinks.shared.ledger import LEDGER
-from beadline.sinks.shared.retry import running
+from beadline.sinks.shared.retry import Rejected, Unavailable, running
+from beadline.sinks.shared.staged_settings import with_settings
 from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _DELETES = (
     " A row with a null, or one that is deleted and put again, may for a moment show new cells "
     "beside old ones, as puts and deletes are two writes. Deletes hold against late writes until a "
     "compaction drops their markers: what they hid would show again if an old write, looked up in "
-    "the ledger before and on its way all that time, came then; with "
+    "the ledger before and in flight all that time, came then; with "
     "hbase.hstore.time.to.purge.deletes at an hour it cannot."
 )
 
@@ -61,7 +61,7 @@ class HBaseSink(Sink[StagedPart]):
     ``{"total": "f:total"}``. Where the boolean column ``deleted`` is true, the whole row goes.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Refused at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
+    Rejected at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
     ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of
@@ -88,7 +88,7 @@ class HBaseSink(Sink[StagedPart]):
     committable: ClassVar[type[Committable]] = StagedPart
 
     def __post_init__(self) -> None:
-        """Settle the folder here, as executors work in others; refuse what cannot be right."""
+        """Resolve the folder here, as executors work in others; refuse what cannot be right."""
         staging = os.fspath(self.staging)
         folder = local_path(staging) if staging.startswith("file:") else staging
         if "://" in staging and not staging.startswith("file:"):
@@ -170,26 +170,26 @@ class HBaseSink(Sink[StagedPart]):
         ledger = Ledger(self.table)
         try:
             asked(self._address, ledger.make, running(self.timeout_s))
-        except Unreachable as problem:
+        except Unavailable as problem:
             raise unreachable(self._address, self._where, problem) from problem
-        except Refused as refused:
+        except Rejected as error:
             raise BadSink(
-                f"{self._where}: the ledger table cannot be made: {refused}. Make it in the HBase "
+                f"{self._where}: the ledger table cannot be made: {error}. Make it in the HBase "
                 f"shell: create '{ledger.table}', 'f'. {NOTHING}"
-            ) from refused
+            ) from error
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what HBase would not take is refused, while nothing is decided."""
-        return self._staging.write((self._taken(batch, part) for batch in rows), part)
+        return self._staging.write((self._kept(batch, part) for batch in rows), part)
 
-    def _taken(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
+    def _kept(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
         cells = self._cells(batch.schema.names)
         limits = limits_of(self.table, self.cell_bytes_max)
-        taken = without_refused(batch, cells, limits, part).select(list(cells.columns))
-        return noted(taken, cells)
+        kept = without_refused(batch, cells, limits, part).select(list(cells.columns))
+        return with_settings(kept, cells.settings)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
-        """Write the last word of the epoch on each key, and then its ledger row."""
+        """Write the last change of each key, and then its ledger row."""
         if not parts:
             return CommitResult({})
         commit = Commit(
@@ -222,11 +222,11 @@ class HBaseSink(Sink[StagedPart]):
         try:
             look = partial(ledger.seen, query=query)
             return asked(self._address, look, running(self.timeout_s))
-        except Unreachable as problem:
+        except Unavailable as problem:
             raise unreachable(self._address, self._where, problem) from problem
-        except Refused as refused:
+        except Rejected as error:
             raise BadSink(
                 f"{self._where}: the ledger table {ledger.table!r} cannot be read, so it is not "
-                f"known what the table holds: {refused}. Repair it in the HBase shell: enable it, "
+                f"known what the table holds: {error}. Repair it in the HBase shell: enable it, "
                 f"or give this user the right to read and write it. {NOTHING}"
-            ) from refused
+            ) from error

@@ -44,7 +44,7 @@ def check_layout(layout: Layout) -> None:
 
 
 def check_server(client: Client, prefix: str, database: int, where: str) -> None:
-    """Raise unless every server is one that can be written to in our way."""
+    """Raise unless every server is one that can be written to by RedisSink."""
     nothing = "Nothing was written."
     if client.cluster and database:
         raise BadSink(f"{where}: a Redis cluster has database 0 only. {nothing}")
@@ -78,7 +78,7 @@ def check_folder(folder: str, where: str) -> None:
 
 
 def _whole_tag(prefix: str) -> bool:
-    """Whether braces in a prefix settle the slot by themselves, or there are none."""
+    """Whether braces in a prefix decide the slot by themselves, or there are none."""
     before, brace, after = prefix.partition("{")
     if not brace:
         return "}" not in before

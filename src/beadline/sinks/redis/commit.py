@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,16 @@ from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.sinks.redis import chunks, ledger, notes
-from beadline.sinks.redis.apply import Behind, Overtaken, RowRefused, apply, mark
-from beadline.sinks.redis.client import Client, NotNow
+from beadline.sinks.redis import chunks, ledger
+from beadline.sinks.redis.acknowledged import acknowledged, is_lost, loss
+from beadline.sinks.redis.apply import Behind, Overtaken, RowRejected, apply, mark
+from beadline.sinks.redis.client import Client
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import BEGUN, ENDED, OPENED, Entry, Guard
-from beadline.sinks.redis.loss import loss, lost
-from beadline.sinks.redis.rows import Rows, rows_of
-from beadline.sinks.redis.script import Script, script_for
-from beadline.sinks.redis.settings import changed
+from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
 from beadline.sinks.shared.ledger import holds
+from beadline.sinks.shared.retry import Unavailable
+from beadline.sinks.shared.staged_settings import changed_settings
 from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class Commit:
     def run(self, client: Client) -> CommitResult:
         """Write what is not there; repeating it, late or at the same time, changes nothing."""
         # The note before the ledger: between the two looks another driver may move both on.
-        newest = notes.noted(self.folders, self.epoch.query, self._sink)
+        newest = acknowledged(self.folders, self.epoch.query, self._sink)
         held = self._look(client)
         if self._there(held):
             return self._answer(Outcome.ALREADY_COMMITTED)
-        if self.stop_on_loss and lost(newest, held, held is None and self._opened(client)):
+        if self.stop_on_loss and is_lost(newest, held, held is None and self._opened(client)):
             raise CommitFailed(f"{self._what}: {loss(self.where, newest, held)}")
         try:
             damage = self.staging.damage(self.parts)
@@ -84,11 +84,11 @@ class Commit:
             return self._answer(Outcome.ALREADY_COMMITTED)
         except Behind as behind:
             # Restored, or a replica took over: noticed by the script itself, before it writes.
-            # Not a TargetRestored: what gives the rows up here is on_loss=, not drop=.
+            # Not a TargetRestored: the way out is on_loss= here, not drop=.
             text = loss(self.where, self.epoch.previous, behind.entry)
             raise CommitFailed(f"{self._what}: {text}") from None
-        except RowRefused as refused:
-            raise self._refused(refused) from None
+        except RowRejected as rejected:
+            raise self._rejected(rejected) from None
         reach("ledger.after")
         return self._answer(Outcome.COMMITTED)
 
@@ -96,7 +96,7 @@ class Commit:
         """Return why a commit could not go on, although the head of the ledger lets it."""
         entry = stopped.entry if isinstance(stopped, Overtaken) else None
         if entry is None or not holds(entry.seen, self._alone, self.where):
-            return NotNow("another process commits the same epoch")
+            return Unavailable("another process commits the same epoch", answered=True)
         return CommitFailed(
             f"{self._what}: {self.where} holds epoch {entry.epoch} in one slot, by another "
             "decision or a newer one, and not in the head of its ledger: a node has lost data, or "
@@ -161,15 +161,15 @@ class Commit:
             apply(client, script, guard, some)
 
     def _check_settings(self, schema: pa.Schema) -> None:
-        differences = changed(schema, self.layout)
+        differences = changed_settings(schema, asdict(self.layout), only_stored=True)
         if differences:
             raise CommitFailed(
-                f"{self._what}: {self.where}: the epoch was decided under other settings, by which "
-                f"its rows are other commands: {differences}. Nothing more was written. Start once "
-                "with the settings of before; that finishes the epoch."
+                f"{self._what}: {self.where}: the epoch was decided under other settings, with "
+                f"which its rows are other commands: {differences}. Nothing more was written. "
+                "Start once with the earlier settings, which finishes the epoch."
             )
 
-    def _write_by_slot(self, client: Client, script: Script, rows: Iterator[Rows]) -> None:
+    def _write_by_slot(self, client: Client, script: Script, rows: Iterator[ScriptRows]) -> None:
         """The head says that the epoch has begun before a slot is written, and when all are."""
         reach("ledger.before")
         mark(client, self._head, self._guard(ENDED), 0)
@@ -193,10 +193,10 @@ class Commit:
             for batch in self.staging.read(part.committable):
                 yield batch, part.id.partition
 
-    def _refused(self, refused: RowRefused) -> CommitFailed:
+    def _rejected(self, rejected: RowRejected) -> CommitFailed:
         return CommitFailed(
-            f"{self._what}, part {refused.partition}: {self.where} refuses "
-            f"{self.layout.command} on key {refused.key.decode(errors='replace')!r}: "
-            f"{refused.problem}. The epoch is decided; the rows before this one took effect, each "
+            f"{self._what}, part {rejected.partition}: {self.where} rejects "
+            f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "
+            f"{rejected.problem}. The epoch is decided; the rows before this one took effect, each "
             "once, and are counted. Repair or delete the key; the next start goes on with this row."
         )

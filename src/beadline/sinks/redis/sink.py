@@ -1,7 +1,7 @@
 """``RedisSink``: rows as Redis commands, also those that are not idempotent, each once.
 
-Redis cannot hold a prepared transaction, so parts are staged as files (``_staging``) and written at
-commit, by a script that compares a ledger and counts the rows in the same atomic act.
+Redis cannot hold a prepared transaction, so parts are staged as files (``shared/staging``) and
+written at commit, by a script that compares a ledger and counts the rows in the same atomic act.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from beadline.committable import Committable
@@ -18,20 +18,27 @@ from beadline.files import split_uri
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
 from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks.redis import ledger, notes
+from beadline.sinks.redis import ledger
+from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
 from beadline.sinks.redis.address import Address
 from beadline.sinks.redis.check import check_folder, check_layout, check_server
-from beadline.sinks.redis.client import Client, Denied, NotNow, connect, verdict
+from beadline.sinks.redis.client import Client, connect
 from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns
 from beadline.sinks.redis.commit import Commit
 from beadline.sinks.redis.durability import promise
 from beadline.sinks.redis.ledger import Head
-from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
-from beadline.sinks.redis.settings import with_settings
-from beadline.sinks.shared.retry import retry, running, starting
+from beadline.sinks.shared.retry import (
+    Rejected,
+    Unavailable,
+    retry,
+    running,
+    starting,
+    verdict,
+)
+from beadline.sinks.shared.staged_settings import with_settings
 from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
@@ -54,7 +61,7 @@ class RedisSink(Sink[StagedPart]):
     ``deleted`` is a boolean column, for ``SET`` and ``HSET``: where it is true, the key is deleted.
 
     ``staging`` is a folder that driver and executors share, where parts wait for their commit.
-    ``durable=True`` is your word for what cannot be read from the server: that it syncs its log
+    ``durable=True`` is your promise of what cannot be read from the server: that it syncs its log
     before it answers, and that no replica takes over. ``on_loss`` says what to do when the server
     has less than it acknowledged.
 
@@ -73,20 +80,20 @@ class RedisSink(Sink[StagedPart]):
     staging: str | os.PathLike[str] = ""
     cluster: bool | None = None
     durable: bool = False
-    on_loss: Literal["stop", "go on"] = "stop"
+    on_loss: Literal["stop", "continue"] = "stop"
     timeout_s: float = 30.0
 
     committable: ClassVar[type[Committable]] = StagedPart
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right; settle the folder, as executors work in other ones."""
+        """Refuse what cannot be right; resolve the folder, as executors work in other ones."""
         Address.parse(self.url)
         object.__setattr__(self, "command", str(self.command).upper())
         check_layout(self._layout)
         if self.expire is not None and not isinstance(self.expire, str):
             object.__setattr__(self, "expire", int(self.expire))
-        if self.on_loss not in ("stop", "go on") or not self.timeout_s > 0:
-            raise BadSink(f"on_loss is 'stop' or 'go on', timeout_s above 0. {_NOTHING}")
+        if self.on_loss not in ("stop", "continue") or not self.timeout_s > 0:
+            raise BadSink(f"on_loss is 'stop' or 'continue', timeout_s above 0. {_NOTHING}")
         if not os.fspath(self.staging):
             raise BadSink(
                 "RedisSink needs staging='/some/folder', which driver and executors share: Redis "
@@ -172,12 +179,12 @@ class RedisSink(Sink[StagedPart]):
         limits = (starting if what == "checked" else running)(self.timeout_s)
         try:
             return retry(once, verdict, limits)
-        except Denied as error:
+        except Rejected as error:
             raise BadSink(
                 f"{self._where} refuses to be {what}: {error}. Check user, password and what the "
                 f"user may do (docs/redis.md lists it). {_NOTHING}"
             ) from None
-        except NotNow as error:
+        except Unavailable as error:
             raise BadSink(
                 f"{self._where} cannot be {what}: {error}. Check the address, or start again when "
                 f"it is up. {_NOTHING}"
@@ -191,13 +198,14 @@ class RedisSink(Sink[StagedPart]):
         head = ledger.head_key(self.prefix, query.name)
         mark = (head, name + ledger.OPENED, query.incarnation)
         self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
-        notes.note(self._staging.folder, query, name, notes.OPENED)
+        remember(self._staging.folder, query, name, OPENED)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""
         layout = self._layout
-        taken = (with_settings(without_refused(batch, layout, part), layout) for batch in rows)
-        return self._staging.write(taken, part)
+        settings = asdict(layout)
+        kept = (with_settings(without_refused(batch, layout, part), settings) for batch in rows)
+        return self._staging.write(kept, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Write what the ledger does not count yet."""
@@ -208,17 +216,17 @@ class RedisSink(Sink[StagedPart]):
         try:
             with self._connect() as client:
                 result = order.run(client)
-        except NotNow as error:
+        except Unavailable as error:
             unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
             return CommitResult(unknown, f"{self._where}: {error}")
-        except Denied as error:
+        except Rejected as error:
             raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where} refuses: "
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where} rejects it: "
                 f"{error}. The epoch is decided, and what of it took effect is counted; the next "
                 "start finishes it."
             ) from None
         if Outcome.LOST not in result.outcomes.values():
-            notes.note(staging.folder, epoch.query, parts[0].id.sink, epoch.number)
+            remember(staging.folder, epoch.query, parts[0].id.sink, epoch.number)
             for folder in order.folders:
                 Staging(folder).discard(parts)
         return result
@@ -243,9 +251,8 @@ class RedisSink(Sink[StagedPart]):
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
         key = ledger.head_key(self.prefix, query.name)
         folder = self._staging.folder
-        # The notes before the ledger: between the two looks another driver may move both on.
-        sinks = [name]
-        noted = {sink: notes.noted((folder,), query, sink) for sink in sinks}
+        # Before the ledger: between the two looks another driver may move both on.
+        newest = acknowledged((folder,), query, name)
         texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(key)), "asked")
         try:
             head = Head.parse(texts)
@@ -254,13 +261,10 @@ class RedisSink(Sink[StagedPart]):
         strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
         if strange:
             return strange[0].seen
-        if self.on_loss == "stop":
-            for sink, newest in noted.items():
-                held = head.entries.get(sink)
-                if lost(newest, held, head.opened.get(sink) == query.incarnation):
-                    raise WrongCheckpoint(
-                        f"query {query.name!r}: {loss(self._where, newest, held)}"
-                    )
+        held = head.entries.get(name)
+        opened = head.opened.get(name) == query.incarnation
+        if self.on_loss == "stop" and is_lost(newest, held, opened):
+            raise WrongCheckpoint(f"query {query.name!r}: {loss(self._where, newest, held)}")
         published = [e for e in head.published.values() if e.incarnation == query.incarnation]
         found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
         return found[0].seen if found else None

@@ -23,7 +23,15 @@ def with_settings(batch: pa.RecordBatch, settings: Mapping[str, Any]) -> pa.Reco
     return batch.replace_schema_metadata({**(batch.schema.metadata or {}), _KEY: text})
 
 
-def settings_in(schema: pa.Schema) -> dict[str, Any]:
-    """Return the settings that a schema was stored with; none if it says nothing of them."""
-    found: dict[str, Any] = json.loads((schema.metadata or {}).get(_KEY, b"{}"))
-    return found
+def changed_settings(schema: pa.Schema, now: Mapping[str, Any], only_stored: bool = False) -> str:
+    """Say which settings are not those that a schema was stored with; empty if all are.
+
+    ``only_stored`` leaves out those that the schema says nothing of.
+    """
+    before: dict[str, Any] = json.loads((schema.metadata or {}).get(_KEY, b"{}"))
+    names = before if only_stored else sorted({*before, *now})
+    return ", ".join(
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    )

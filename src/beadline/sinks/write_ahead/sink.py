@@ -2,7 +2,7 @@
 
 Rows become durable files at prepare (``sinks/shared/staging``) and are delivered at commit, in
 order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it
-goes on behind the last batch that was acknowledged. The one that was on its way may arrive
+goes on behind the last batch that was acknowledged. The one that was in flight may arrive
 twice. Every row has an id that never changes: an endpoint that drops repeats by it makes this
 exactly-once.
 """
@@ -162,7 +162,7 @@ class WriteAheadSink(Sink[StagedPart]):
         what = "the batch" if self.parallel == 1 else f"the up to {self.parallel} batches"
         return (
             f"No row is lost, and rows are delivered {order}; {what} of up to {self.batch_rows} "
-            "rows that a crash or a lost answer finds on the way may be delivered again, with the "
+            "rows that a crash or a lost answer finds in flight may be delivered again, with the "
             "same ids."
         )
 
