@@ -25,8 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import PartId, QueryId
-from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen
-from beadline.sinks import TwoPhaseCommitSink
+from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,7 +38,7 @@ GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging"
         ({"timeout_s": 0}, "must be above 0"),
         ({"connections": 0}, "must be above 0"),
         ({"deleted": "id"}, "cannot mark deletes"),
-        ({"staging": "hdfs://there/staging"}, "not on a local disk"),
+        ({"staging": "hdfs://there/staging"}, "not a local folder"),
     ],
 )
 def test_settings_that_cannot_be_right(wrong: dict[str, Any], said: str) -> None:
@@ -105,7 +105,7 @@ def test_no_server(tmp_path: Path) -> None:
 
 def test_a_staging_folder_that_cannot_be(hbase_server: HBaseServer, tmp_path: Path) -> None:
     (tmp_path / "staging").write_text("a file")
-    assert "the staging folder" in refusal(Orders(hbase_server, tmp_path))
+    assert "no files can be made in staging=" in refusal(Orders(hbase_server, tmp_path))
 
 
 def test_a_ledger_of_somebody_else(

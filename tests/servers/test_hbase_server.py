@@ -20,7 +20,7 @@ from thriftpy2.transport import TTransportException
 from beadline.ids import EpochId, QueryId
 from beadline.sink import CommitResult, Outcome, Part, Prepared, Refuse
 from beadline.sinks import HBaseSink
-from beadline.sinks.hbase.client import Address, Client, connected, delete, put, row_of
+from beadline.sinks.hbase.client import Client, ThriftServer, connected, delete, put, row_of
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY, part_id
 
@@ -88,7 +88,7 @@ class Orders:
         }
 
     def client(self) -> Any:
-        return connected(self.sink._address)
+        return connected(self.sink._server)
 
 
 def decided(epoch: int, query: QueryId = QUERY) -> EpochId:
@@ -98,7 +98,7 @@ def decided(epoch: int, query: QueryId = QUERY) -> EpochId:
 
 @pytest.fixture
 def client(hbase_server: HBaseServer) -> Iterator[Client]:
-    with connected(Address(hbase_server.host, hbase_server.port, 20.0)) as connection:
+    with connected(ThriftServer(hbase_server.host, hbase_server.port, 20.0)) as connection:
         yield connection
 
 

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import CommitFailed, PrepareFailed, TargetRestored
-from beadline.sink import Outcome, Prepared
+from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks import MySqlSink
 from beadline.sinks.mysql.xa import MARKS
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
 

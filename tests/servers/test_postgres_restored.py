@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from beadline.errors import CommitFailed, TargetRestored
-from beadline.sink import Outcome, Prepared
+from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.names import quoted
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 

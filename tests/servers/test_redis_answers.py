@@ -43,7 +43,7 @@ def test_options_that_change_the_answers_are_refused(option: str) -> None:
     with pytest.raises(BadSink) as refused:
         RedisSink(f"redis://:dont-tell-me@h/0?{option}", staging="/tmp/x")
     # It is not named: behind a "?" in a password, that would be part of the password.
-    assert "has an option that is none that RedisSink takes; those are db," in str(refused.value)
+    assert "has an option that RedisSink does not take; it takes db," in str(refused.value)
     assert option.partition("=")[0] not in str(refused.value).split()
     assert "dont-tell-me" not in str(refused.value)
 

@@ -199,7 +199,7 @@ def test_a_part_that_was_staged_without_its_settings_is_readable(
 ) -> None:
     hands = Hands(redis_server.url, tmp_path, command="INCRBY")
     id_ = part_id(0)
-    made = hands.sink._staging.write(iter(pa.table(ROWS).to_batches()), Part(id_))
+    made = hands.sink.staging_area.write(iter(pa.table(ROWS).to_batches()), Part(id_))
     assert made is not None
     assert hands.commit(0, [Prepared(id_, 10, made)]) == {Outcome.COMMITTED}
     assert total(redis_server, hands) == 10

@@ -29,11 +29,11 @@ from beadline.sink import (
     Part,
     Prepared,
     Seen,
+    StagedPart,
     check_previous,
 )
 from beadline.sinks import MemorySink, SqliteSink, memory
 from beadline.sinks.memory import MemoryPart
-from beadline.sinks.shared.staging import StagedPart
 from beadline.testing.suite.target import QUERY, SINK_NAME
 from examples.two_phase_folder import FolderSink, FolderTransaction
 
@@ -42,7 +42,7 @@ Held = Prepared[MemoryPart]
 
 
 def folder_of(sink: SqliteSink) -> Path:
-    return Path(sink._staging.folder.removeprefix("file:"))
+    return Path(sink.staging_area.folder.removeprefix("file:"))
 
 
 def put(sink: MemorySink, parts: Sequence[Held]) -> None:
@@ -76,7 +76,7 @@ class AckBeforeFlush(SqliteSink):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         self.waiting[part.id] = list(rows)
-        file = f"{self._staging.folder}/{part.id}"
+        file = f"{self.staging_area.folder}/{part.id}"
         return StagedPart(file, sum(batch.num_rows for batch in self.waiting[part.id]), 0, "")
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
@@ -90,14 +90,14 @@ class AckBeforeFlush(SqliteSink):
 
 class SaysDoneDoesNothing(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
 class FirstPartOnly(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         super().commit(epoch, parts[:1])
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
@@ -111,7 +111,7 @@ class LosesARow(SqliteSink):
 
 class LooksAtTextTooLate(SqliteSink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        return self._staging.write(rows, part)
+        return self.staging_area.write(rows, part)
 
 
 class ForgetsAbort(SqliteSink):
@@ -196,7 +196,7 @@ class OneLedgerForAll(SqliteSink):
         with closing(sqlite3.connect(self.path)) as database, suppress(sqlite3.OperationalError):
             held = database.execute("SELECT max(epoch) FROM _beadline_ledger").fetchone()[0]
             if held is not None and held >= epoch.number:
-                self._staging.discard(parts)
+                self.staging_area.discard(parts)
                 return CommitResult.all(parts, Outcome.COMMITTED)
         return super().commit(epoch, parts)
 
@@ -298,7 +298,7 @@ class ThrowsTheRestAway(SqliteSink):
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         result = super().commit(epoch, parts)
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return result
 
 
@@ -390,7 +390,7 @@ class AbortsEveryName(SqliteSink):
         for part in list(self.in_doubt(QUERY)):
             id_ = part.id
             if (id_.generation, id_.epoch, id_.partition, id_.attempt) in numbers:
-                self._staging.discard([part])
+                self.staging_area.discard([part])
 
 
 class TakesAnything(MemorySink):

@@ -286,7 +286,7 @@ FINE: tuple[tuple[Rule, str, str], ...] = (
     (docstring_problems, "sinks/__init__.py", ""),
     (boundary_problems, "sinks/files/sink.py", "from beadline import ids, sink\n"),
     (boundary_problems, "sinks/files/sink.py", "from beadline.sink import Sink\n"),
-    (boundary_problems, "sinks/files/sink.py", "from beadline.sinks.shared.staging import stage\n"),
+    (boundary_problems, "sinks/files/sink.py", "from beadline.sink import stage\n"),
     (boundary_problems, "cli/dashboard.py", "from beadline.dashboard import serve\n"),
     (boundary_problems, "__main__.py", "from beadline.cli import main\n"),
     (spark_session_problems, "environment/session.py", "from pyspark.sql import SparkSession\n"),

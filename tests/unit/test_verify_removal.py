@@ -52,7 +52,7 @@ def a_round(folder: Path, sink: Any, *, in_place: bool = False) -> Round:
     store = FileStore(LocalFiles(), f"file:{folder / 'round' / CHECKPOINT}/{LOG_FOLDER}")
     store.make_folder()
     opened(store)
-    staging = Path(str(sink._staging.folder).removeprefix("file:"))
+    staging = Path(str(sink.staging_area.folder).removeprefix("file:"))
     staging.mkdir(parents=True)
     (staging / str(PartId(QUERY.name, QUERY.incarnation, "own", 1, 0, 0, 0))).touch()
     task = Task("job.py", {}, "v1", Limits())

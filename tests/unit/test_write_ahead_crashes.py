@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from beadline.errors import CommitFailed, CorruptRecord, WrongCheckpoint
-from beadline.sink import Outcome, Prepared
-from beadline.sinks.shared.staging import StagedPart
+from beadline.sink import Outcome, Prepared, StagedPart
 from beadline.sinks.write_ahead import Delivery, Rejected, TryAgain, WriteAheadSink
 from beadline.testing.suite.target import QUERY, SAME_NAME, epoch_id
 from tests.unit.write_ahead_endpoints import (

@@ -100,8 +100,8 @@ def test_a_name_is_made_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"folder": "hdfs://namenode/wal"}, "not on a local disk"),
-        ({"folder": "s3a://bucket/wal"}, "not on a local disk"),
+        ({"folder": "hdfs://namenode/wal"}, "not a local folder"),
+        ({"folder": "s3a://bucket/wal"}, "not a local folder"),
         ({"batch_rows": 0}, "batch_rows must be 1 or more"),
         ({"batch_rows": 1.5}, "batch_rows must be 1 or more"),
         ({"parallel": 0}, "parallel must be 1 or more"),
@@ -211,7 +211,7 @@ def refused_and_taken(
     staged = sink.prepare(iter(table.to_batches(max_chunksize=4)), Part(id_, refuse=refuse))
     if staged is None:
         return letters, []
-    kept = [n for batch in sink._staging.read(staged) for n in batch[name].to_pylist()]
+    kept = [n for batch in sink.staging_area.read(staged) for n in batch[name].to_pylist()]
     return letters, kept
 
 

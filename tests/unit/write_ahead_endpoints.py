@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from beadline.ids import QueryId
-from beadline.sink import Outcome, Part, Prepared, Refuse
-from beadline.sinks.shared.staging import StagedPart
+from beadline.sink import Outcome, Part, Prepared, Refuse, StagedPart
 from beadline.sinks.write_ahead import Delivery, Endpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, part_id, pickled
 

@@ -21,8 +21,17 @@ from beadline.errors import WrongCheckpoint
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks.shared.readable import without_unreadable
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    without_unreadable,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

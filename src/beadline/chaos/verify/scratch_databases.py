@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from beadline.chaos.verify.scratch import Place, Store
 from beadline.errors import UsageError
+from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
 from beadline.sinks.postgres.names import quoted
-from beadline.sinks.shared.ledger import LEDGER
 
 if TYPE_CHECKING:
     from beadline.sinks import MySqlSink, PostgresSink

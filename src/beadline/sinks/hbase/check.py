@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from beadline.errors import BadSink
-from beadline.sinks.hbase.client import Address, Client, asked, no_table
+from beadline.sinks.hbase.client import Client, ThriftServer, asked, no_table
 from beadline.sinks.hbase.columns import NOTHING, Cells
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.shared.retry import Rejected, Unavailable, starting
 
 
-def check_server(address: Address, table: str, cells: Cells, where: str) -> str:
+def check_server(server: ThriftServer, table: str, cells: Cells, where: str) -> str:
     """Reachable? is the table there, with these families, and enabled? Return the cluster's id."""
 
     def look(client: Client) -> str:
         _check_table(client, table, cells, where)
         Ledger(table).check(client, where)
-        return client.cluster_id() or str(address)
+        return client.cluster_id() or str(server)
 
     try:
-        return asked(address, look, starting(address.timeout_s))
+        return asked(server, look, starting(server.timeout_s))
     except Unavailable as problem:
-        raise unreachable(address, where, problem) from problem
+        raise unreachable(server, where, problem) from problem
     except Rejected as error:
         raise BadSink(f"{where}: HBase rejects this: {error}. {NOTHING}") from error
 
 
-def unreachable(address: Address, where: str, problem: Unavailable) -> BadSink:
+def unreachable(server: ThriftServer, where: str, problem: Unavailable) -> BadSink:
     """The error for a server that does not answer."""
     return BadSink(
-        f"{where}: HBase's Thrift server at {address} does not answer: {problem}. Is it running "
+        f"{where}: HBase's Thrift server at {server} does not answer: {problem}. Is it running "
         "('hbase thrift start', the default transport and protocol), and HBase behind it? "
         f"{NOTHING} Start again when it is up."
     )
@@ -58,14 +55,3 @@ def _check_table(client: Client, table: str, cells: Cells, where: str) -> None:
         )
     if not client.is_enabled(table):
         raise BadSink(f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING}")
-
-
-def check_staging(folder: str, where: str) -> None:
-    """Could the staging folder be made and written?"""
-    path = Path(folder)
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise BadSink(
-            f"{where}: the staging folder {folder} cannot be used: {there} is not a folder that "
-            f"can be written. Give one that driver and executors share. {NOTHING}"
-        )

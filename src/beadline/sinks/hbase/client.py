@@ -39,7 +39,7 @@ def no_table(error: Rejected) -> bool:
 
 
 @dataclass(frozen=True)
-class Address:
+class ThriftServer:
     """Where the Thrift server is, and how long an answer may take."""
 
     host: str
@@ -109,13 +109,13 @@ class Client:
 
 
 @contextmanager
-def connected(address: Address) -> Iterator[Client]:
+def connected(server: ThriftServer) -> Iterator[Client]:
     """A connection for the length of a ``with``; raises ``Unavailable`` if there is none."""
     require("hbase")
     from happybase import Connection
 
-    timeout_ms = max(1, int(address.timeout_s * 1000))
-    connection = _ask(Connection, address.host, address.port, timeout=timeout_ms)
+    timeout_ms = max(1, int(server.timeout_s * 1000))
+    connection = _ask(Connection, server.host, server.port, timeout=timeout_ms)
     try:
         yield Client(connection)
     finally:
@@ -123,11 +123,11 @@ def connected(address: Address) -> Iterator[Client]:
             connection.close()
 
 
-def asked(address: Address, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
+def asked(server: ThriftServer, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
     """Do what may be done again, each time on a new connection, until HBase answers."""
 
     def once() -> T:
-        with connected(address) as client:
+        with connected(server) as client:
             return act(client)
 
     return retry(once, verdict, limits)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from beadline.errors import BadSink
 from beadline.ids import EpochId, QueryId
-from beadline.sink import Seen
+from beadline.sink import LEDGER, Seen
 from beadline.sinks.hbase.client import Client, no_table, put, row_of
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import Rejected, Retries, Verdict, running
 
 FAMILY = "f"

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from beadline.ids import EpochId
+from beadline.sink import holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
-from beadline.sinks.hbase.client import Address, Client, connected
+from beadline.sinks.hbase.client import Client, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.shared.ledger import holds
 from beadline.sinks.shared.retry import Rejected
 
 PIECE_ROWS = 1000
@@ -37,7 +37,7 @@ class RowRejected(Rejected):
 class Writer:
     """What it takes to write one epoch of one sink."""
 
-    address: Address
+    server: ThriftServer
     ledger: Ledger
     cells: Cells
     families: Sequence[str]
@@ -66,7 +66,7 @@ class Writer:
 
     def _helper(self, work: _Work) -> None:
         try:
-            with connected(self.address) as client:
+            with connected(self.server) as client:
                 self._run(client, work)
         except BaseException as error:  # noqa: BLE001 (carried to the caller's thread)
             work.fail(error)

@@ -17,7 +17,17 @@ from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    LEDGER,
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+)
 from beadline.sinks.mysql.address import Address
 from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import folded
@@ -33,7 +43,6 @@ from beadline.sinks.mysql.staging import StagedWriter, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import MAKE_MARKS, MARKS, abort_xa, commit_xa, may_recover, xa_in_doubt
 from beadline.sinks.mysql.xa_writer import XaWriter
-from beadline.sinks.shared.ledger import LEDGER
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import Any
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Prepared
+from beadline.sink import CommitResult, Outcome, Prepared, holds, way_out
 from beadline.sinks.mysql.columns import DELETED, folded, keeps, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import Ledger
@@ -23,7 +23,6 @@ from beadline.sinks.mysql.plan import ROW, Wish
 from beadline.sinks.mysql.problems import BAD_VALUE, CONSTRAINT, code_of, library_errors, said
 from beadline.sinks.mysql.server import Server
 from beadline.sinks.mysql.table import read_table
-from beadline.sinks.shared.ledger import holds, way_out
 
 _SHOWN_MAX = 3  # staging tables, where a person can look: values of rows are not for a log
 Parts = Sequence[Prepared[MySqlPart]]

@@ -17,13 +17,12 @@ from collections.abc import Iterable, Sequence
 
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
-from beadline.sink import Outcome, Prepared
+from beadline.sink import Outcome, Prepared, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.ledger import APART, Ledger
 from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
 from beadline.sinks.mysql.plan import Wish
 from beadline.sinks.mysql.problems import BUSY, UNKNOWN_XID, code_of, library_errors
-from beadline.sinks.shared.ledger import holds
 
 MARKS = "_beadline_marks"
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
 from beadline.ids import QueryId
-from beadline.sink import Capabilities, Guarantee
+from beadline.sink import LEDGER, Capabilities, Guarantee
 from beadline.sinks.postgres.connect import Run, connected
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.names import literal, quoted
@@ -17,7 +17,6 @@ from beadline.sinks.postgres.plan import plan_of
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
 from beadline.sinks.postgres.way import why_not_prepared, why_staged
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import retry, starting
 
 if TYPE_CHECKING:

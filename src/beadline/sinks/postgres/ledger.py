@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Seen
+from beadline.sink import LEDGER, Seen, holds
 from beadline.sinks.postgres.connect import Run
 from beadline.sinks.postgres.names import literal, quoted
-from beadline.sinks.shared.ledger import LEDGER, holds
 
 MARKERS = "_beadline_parts"
 # Two starts that make the same tables at once would get in each other's way.

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
-from beadline.sink import Part
+from beadline.sink import Part, refuse
 from beadline.sinks.postgres.columns import Fit, declared, fit
 from beadline.sinks.postgres.names import NAME_BYTES_MAX, listed, quoted
 from beadline.sinks.postgres.table import Column, Table
-from beadline.sinks.shared.refused import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.shared.refused import PER_DAY
+from beadline.sink import PER_DAY
 
 if TYPE_CHECKING:
     pass

@@ -16,7 +16,7 @@ from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import LEDGER, Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.connect import Run, ask, connected
@@ -33,7 +33,6 @@ from beadline.sinks.postgres.problems import (
     verdict,
 )
 from beadline.sinks.postgres.table import read_table
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import Retries, Verdict, running
 
 if TYPE_CHECKING:

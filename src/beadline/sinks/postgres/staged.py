@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import Outcome, Prepared
+from beadline.sink import Outcome, Prepared, way_out
 from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import Run
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
@@ -24,7 +24,6 @@ from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.settle import advice, find_duplicate, statements, union
 from beadline.sinks.postgres.table import Table, read_table
-from beadline.sinks.shared.ledger import way_out
 
 if TYPE_CHECKING:
     from beadline.sinks.postgres.sink import PostgresSink

@@ -1,10 +1,8 @@
-"""Whether settings, server and folder can be used at all; asked before anything is written."""
+"""Whether settings and server can be used at all; asked before anything is written."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 from beadline.errors import BadSink
 from beadline.sinks.redis.client import Client
@@ -63,18 +61,6 @@ def check_server(client: Client, prefix: str, database: int, where: str) -> None
                 f"{where} is a replica, which takes no writes. Give the address of its primary, "
                 f"{info.get('master_host')}:{info.get('master_port')}. {nothing}"
             )
-
-
-def check_folder(folder: str, where: str) -> None:
-    """Raise unless parts can be staged there; makes nothing."""
-    path = Path(folder)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-        raise BadSink(
-            f"{where}: no files can be made in staging={folder!r}. Give a folder that driver and "
-            "executors share and may write to. Nothing was written."
-        )
 
 
 def _whole_tag(prefix: str) -> bool:

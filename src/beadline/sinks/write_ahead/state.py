@@ -41,8 +41,7 @@ from beadline.files import join, open_files
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.points import reach
-from beadline.sink import Prepared, Seen
-from beadline.sinks.shared.staging import StagedPart
+from beadline.sink import Prepared, Seen, StagedPart
 
 Record = dict[str, Any]
 Content = dict[int, tuple[int, str]]

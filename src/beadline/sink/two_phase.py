@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from beadline.ids import EpochId, PartId
 from beadline.points import reach
-from beadline.sink import C, CommitResult, Outcome, Part, Prepared, Sink
+from beadline.sink.interface import C, CommitResult, Outcome, Part, Prepared, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from beadline.committable import Committable
-from beadline.errors import RowsRefused, TargetRestored
+from beadline.errors import RowsRefused
 from beadline.ids import EpochId, PartId, QueryId
 
 if TYPE_CHECKING:
@@ -157,9 +157,11 @@ class CommitResult:
     detail: str = ""
 
     @classmethod
-    def all(cls, parts: Sequence[Prepared[Any]], outcome: Outcome) -> CommitResult:
+    def all(
+        cls, parts: Sequence[Prepared[Any]], outcome: Outcome, detail: str = ""
+    ) -> CommitResult:
         """The same outcome for every part: what a sink with atomic epochs answers."""
-        return cls({part.id: outcome for part in parts})
+        return cls({part.id: outcome for part in parts}, detail)
 
 
 @dataclass(frozen=True)
@@ -250,25 +252,6 @@ class _SinkBase(ABC, Generic[C]):
 
         Of the sink of that ``name``, where it tells them apart: a query may have two here.
         """
-
-
-def check_previous(epoch: EpochId, held: int | None) -> None:
-    """Raise if a target holds less than it has acknowledged (rule 25).
-
-    ``held`` is the newest epoch of this incarnation that the target itself remembers. Ask in the
-    transaction that writes, before it writes: a check at start alone misses a lagging replica
-    that takes over while the query runs.
-    """
-    if epoch.previous < 0 or (held is not None and held >= epoch.previous):
-        return
-    has = "nothing of this query" if held is None else f"epoch {held}"
-    raise TargetRestored(
-        f"query {epoch.query.name!r}, epoch {epoch.number}: the target has acknowledged epoch "
-        f"{epoch.previous} before and now holds {has}. It lost what it had acknowledged: it was "
-        "restored from an older backup, or a replica took over that had not received it. Nothing "
-        "of this epoch was written there. Restore the target, then start again: this epoch is "
-        "decided, and the next start finishes it"
-    )
 
 
 def _safe_repr(sink: _SinkBase[Any]) -> str:
