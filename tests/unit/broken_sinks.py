@@ -129,12 +129,12 @@ class AbortsEveryAttempt(SqliteSink):
 
 
 class FindsNothing(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
         return ()
 
 
 class FindsStrangers(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
         for path in folder_of(self).glob("*"):
             found = PartId.parse(path.name)
             if found:
@@ -142,8 +142,8 @@ class FindsStrangers(SqliteSink):
 
 
 class MissesHalfWritten(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
-        return [part for part in super().in_doubt(query) if Path(self.name_of(part)).exists()]
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
+        return [part for part in super().in_doubt(query, name) if Path(self.name_of(part)).exists()]
 
     def name_of(self, part: Staged) -> str:
         return part.committable.file.removeprefix("file:")
@@ -376,10 +376,10 @@ class WithoutPoints(SqliteSink):
 
 
 class FindsItsOwnName(SqliteSink):
-    """Looks for the parts of the sink as it is called today."""
+    """Takes the name that it is told for the only one whose parts may be there."""
 
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
-        return [part for part in super().in_doubt(query) if part.id.sink == SINK_NAME]
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
+        return [part for part in super().in_doubt(query, name) if part.id.sink == name]
 
 
 class AbortsEveryName(SqliteSink):
@@ -387,7 +387,7 @@ class AbortsEveryName(SqliteSink):
 
     def abort(self, parts: Sequence[Staged]) -> None:
         numbers = {(p.id.generation, p.id.epoch, p.id.partition, p.id.attempt) for p in parts}
-        for part in list(self.in_doubt(QUERY)):
+        for part in list(self.in_doubt(QUERY, SINK_NAME)):
             id_ = part.id
             if (id_.generation, id_.epoch, id_.partition, id_.attempt) in numbers:
                 self.staging_area.discard([part])

@@ -228,7 +228,7 @@ def test_sqlite_refuses_what_its_table_will_not_take(path: Path) -> None:
 def test_sqlite_stages_nothing_if_it_refuses_everything(path: Path) -> None:
     sink = SqliteSink(path, "t")
     assert refused_by_sqlite(sink, (1, None, 1.0, 0))[0] == 0
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_sqlite_refuses_a_null_in_the_key_of_a_table_to_come(tmp_path: Path) -> None:

@@ -288,5 +288,5 @@ def test_nothing_is_needed_of_the_folder_before_the_first_part(tmp_path: Path) -
     sink.check(SCHEMA, QUERY)
     assert list(tmp_path.iterdir()) == []
     assert sink.last_seen(QUERY, "under-test") is None
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
     assert commit(sink, 0, prepare(sink, 0, rows(1))) == {Outcome.COMMITTED}

@@ -106,7 +106,8 @@ def sweep(
 
     def one(sink: BoundSink) -> int:
         try:
-            found = [p for p in sink.sink.in_doubt(query) if wanted(p) and not is_decided(p)]
+            doubted = sink.sink.in_doubt(query, sink.name)
+            found = [p for p in doubted if wanted(p) and not is_decided(p)]
             orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
             if orphans:
                 sink.sink.abort(orphans)

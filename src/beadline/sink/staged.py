@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
@@ -242,8 +242,6 @@ class StagedSink(Sink[StagedPart]):
     must see the staging folder.
     """
 
-    committable: ClassVar[type[Committable]] = StagedPart
-
     @property
     @abstractmethod
     def staging_folder(self) -> str:
@@ -327,7 +325,7 @@ class StagedSink(Sink[StagedPart]):
         """Delete what was staged."""
         self.staging_area.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too."""
         return self.staging_area.in_doubt(query, self.staging_folders)
 

@@ -260,7 +260,7 @@ class MySqlSink(Sink[MySqlPart]):
         # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
         self._patiently(sweep)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged in this database or prepared on this server, half-written too.
 
         Whatever sink it was for: that of a sink that is gone has nobody else to find it.

@@ -194,7 +194,7 @@ class PostgresSink(Sink[PostgresPart]):
         if parts:
             self._ask(lambda run: discard(run, [part.committable for part in parts]))
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[PostgresPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[PostgresPart]]:
         """List this query's prepared transactions and staging tables in this database.
 
         Whatever sink they were for: those of a sink that is gone have nobody else to find them.

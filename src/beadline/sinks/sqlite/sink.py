@@ -16,23 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from beadline.errors import BadSink, CommitFailed
-from beadline.ids import QueryId
-from beadline.names import name_from
-from beadline.points import reach
 from beadline.sink import (
     LEDGER,
+    BadSink,
     Capabilities,
+    CommitFailed,
     Guarantee,
     Outcome,
     OutcomeUnknown,
     Part,
+    QueryId,
     Seen,
     StagedEpoch,
     StagedPart,
     StagedSink,
     check_previous,
     folders_in,
+    name_from,
+    reach,
 )
 from beadline.sinks.sqlite.check import (
     check_file,
