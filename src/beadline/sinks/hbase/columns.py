@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
-from beadline.sinks.hbase.encode import Encoding, can_encode
+from beadline.sinks.hbase.encode import Encoding
+from beadline.sinks.shared.column_text import has_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +97,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
                 f"{where}: deleted={name!r} is {type_}; it must be boolean: true deletes the row. "
                 f"{NOTHING}"
             )
-        if not can_encode(type_):
+        if not has_text(type_):
             raise BadSink(
                 f"{where}: column {name!r} is {type_}, for which there is no form in HBase. Take "
                 f"it apart or cast it in rows=, to_json() for example. {NOTHING}"

@@ -43,7 +43,7 @@ from beadline.sinks.hbase.client import Client, ThriftServer, asked, connected
 from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
 from beadline.sinks.hbase.encode import Encoding, encode
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.hbase.refused import limits_of, without_refused
+from beadline.sinks.hbase.refused import without_refused
 from beadline.sinks.hbase.write import RowRejected, Writer
 from beadline.sinks.shared.retry import Rejected, Unavailable, running
 
@@ -200,8 +200,8 @@ class HBaseSink(StagedSink):
 
     def _kept(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
         cells = self._cells(batch.schema.names)
-        limits = limits_of(self.table, self.cell_bytes_max)
-        return without_refused(batch, cells, limits, part).select(list(cells.columns))
+        kept = without_refused(batch, cells, self.table, self.cell_bytes_max, part)
+        return kept.select(list(cells.columns))
 
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write the last change of each key, and then the ledger row."""
