@@ -17,7 +17,7 @@ from beadline.sinks.hbase.client import Client
 from beadline.sinks.shared.retry import Rejected
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY
-from tests.servers.test_hbase_server import NOW_MS, Orders, decided
+from tests.servers.hbase_orders import NOW_MS, Orders, decided
 
 OTHER_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"deleted": None}, r"deleted was 'gone' and is None"),

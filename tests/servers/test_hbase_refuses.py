@@ -22,7 +22,7 @@ from beadline.sinks.hbase.ledger import Ledger
 from beadline.testing.servers import HBaseServer
 from beadline.testing.servers.ports import free_ports
 from beadline.testing.suite.target import QUERY, part_id
-from tests.servers.test_hbase_server import SCHEMA, Orders, Refused
+from tests.servers.hbase_orders import SCHEMA, Orders, Refused
 
 GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging": "/tmp"}
 
@@ -41,7 +41,7 @@ GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging"
         ({"staging": "hdfs://there/staging"}, "not a local folder"),
     ],
 )
-def test_settings_that_cannot_be_right(wrong: dict[str, Any], said: str) -> None:
+def test_wrong_settings(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadSink, match=re.escape(said)):
         HBaseSink("localhost", **{**GIVEN, **wrong})
 
@@ -103,7 +103,7 @@ def test_no_server(tmp_path: Path) -> None:
         sink.last_seen(QUERY, "under-test")
 
 
-def test_a_staging_folder_that_cannot_be(hbase_server: HBaseServer, tmp_path: Path) -> None:
+def test_a_staging_folder_that_cannot_be_written(hbase_server: HBaseServer, tmp_path: Path) -> None:
     (tmp_path / "staging").write_text("a file")
     assert "no files can be made in staging=" in refusal(Orders(hbase_server, tmp_path))
 

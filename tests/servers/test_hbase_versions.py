@@ -20,7 +20,7 @@ from beadline.sink import Outcome, Prepared, StagedPart
 from beadline.sinks.hbase.changes import last_changes, mutations, pieces
 from beadline.sinks.hbase.client import put, row_of
 from beadline.testing.servers import HBaseServer
-from tests.servers.test_hbase_server import NOW_MS, Orders, Rows, decided
+from tests.servers.hbase_orders import NOW_MS, Orders, Rows, decided
 
 # A put, a put with a null, a delete; in one epoch: none, one or two of them.
 ACTS = ("p", "n", "d")
@@ -85,7 +85,7 @@ def test_every_order_of_arrival_ends_the_same(
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_the_last_word_counts_over_all_parts(
+def test_the_last_change_of_a_key_counts_over_all_parts(
     hbase_server: HBaseServer, tmp_path: Path, shares: int
 ) -> None:
     orders = Orders(hbase_server, tmp_path, deleted="gone").opened()
