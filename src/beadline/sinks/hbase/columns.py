@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
+from beadline.sinks.hbase.client import Client, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text
+from beadline.sinks.shared.retry import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,3 +117,27 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
 
 def _count(cells: Cells, target: bytes) -> int:
     return list(cells.targets.values()).count(target)
+
+
+def check_table(client: Client, table: str, cells: Cells, where: str) -> None:
+    """Raise unless the table is there, with these families, and enabled."""
+    families = ", ".join(f"'{name}'" for name in cells.families)
+    try:
+        found = client.families(table)
+    except Rejected as error:
+        if not no_table(error):
+            raise
+        raise BadSink(
+            f"{where} does not exist. Make it in the HBase shell: create '{table}', {families}. "
+            f"{NOTHING}"
+        ) from error
+    missing = [name for name in cells.families if name not in found]
+    if missing:
+        adds = ", ".join(f"'{name}'" for name in missing)
+        raise BadSink(
+            f"{where} has no column family {adds}; it has {', '.join(sorted(found))}. Name another "
+            f"in family= or columns=, or add it in the HBase shell: alter '{table}', {adds}. "
+            f"{NOTHING}"
+        )
+    if not client.is_enabled(table):
+        raise BadSink(f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING}")

@@ -38,14 +38,20 @@ from beadline.sink import (
     reach,
 )
 from beadline.sinks.hbase.changes import last_changes
-from beadline.sinks.hbase.check import check_server, unreachable
 from beadline.sinks.hbase.client import Client, ThriftServer, asked, connected
-from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
+from beadline.sinks.hbase.columns import (
+    NOTHING,
+    TABLE,
+    Cells,
+    cells_of,
+    check_columns,
+    check_table,
+)
 from beadline.sinks.hbase.encode import Encoding, encode
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import without_refused
 from beadline.sinks.hbase.write import RowRejected, Writer
-from beadline.sinks.shared.retry import Rejected, Unavailable, running
+from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, running, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,7 +176,13 @@ class HBaseSink(StagedSink):
         cells = self._cells(schema.names)
         check_columns(schema, cells, self.target_name)
         check_writable("staging", str(self.staging), self.target_name)
-        cluster = check_server(self._server, self.table, cells, self.target_name)
+
+        def look(client: Client) -> str:
+            check_table(client, self.table, cells, self.target_name)
+            Ledger(self.table).check(client, self.target_name)
+            return client.cluster_id() or str(self._server)
+
+        cluster = self._asked(look, "it cannot be used.", starting(self.timeout_s))
         deletes = self.deleted is not None or any(
             schema.field(name).nullable for name in cells.targets
         )
@@ -267,12 +279,21 @@ class HBaseSink(StagedSink):
             "and write it.",
         )
 
-    def _asked(self, question: Callable[[Client], T], problem: str) -> T:
+    def _asked(
+        self,
+        question: Callable[[Client], T],
+        problem: str,
+        limits: Mapping[Verdict, float] | None = None,
+    ) -> T:
+        """Ask while nothing depends on it; ``problem`` says what an answer of no means."""
         try:
-            return asked(self._server, question, running(self.timeout_s))
+            return asked(self._server, question, limits or running(self.timeout_s))
         except Unavailable as error:
-            raise unreachable(self._server, self.target_name, error) from error
-        except Rejected as error:
             raise BadSink(
-                f"{self.target_name}: {problem} HBase says: {error}. {NOTHING}"
+                f"{self.target_name}: HBase's Thrift server at {self._server} does not answer: "
+                f"{error}. Is it running ('hbase thrift start', the default transport and "
+                f"protocol), and HBase behind it? {NOTHING} Start again when it is up."
             ) from error
+        except Rejected as error:
+            said = f"{self.target_name}: {problem} HBase says: {error}"
+            raise BadSink(f"{said}. {NOTHING}") from error
