@@ -21,8 +21,8 @@ SCHEMA = pa.schema([("id", pa.string()), ("a", pa.string()), ("b", pa.string())]
 DELETED = SCHEMA.append(pa.field("gone", pa.bool_()))
 NOW_MS = 1_700_000_000_000
 
-Rows = Sequence[tuple[Any, ...]]
-Refused = list[tuple[list[dict[str, Any]], str]]
+RowTuples = Sequence[tuple[Any, ...]]
+RefusedRows = list[tuple[list[dict[str, Any]], str]]
 
 
 class Orders:
@@ -43,12 +43,12 @@ class Orders:
         self.sink.open(QUERY, "under-test")
         return self
 
-    def batch(self, rows: Rows) -> pa.RecordBatch:
+    def batch(self, rows: RowTuples) -> pa.RecordBatch:
         named = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
         return pa.RecordBatch.from_pylist(named, schema=self.schema)
 
     def prepare(
-        self, epoch: int, *shares: Rows, refuse: Refuse | None = None
+        self, epoch: int, *shares: RowTuples, refuse: Refuse | None = None
     ) -> list[Prepared[Any]]:
         """One part per share."""
         parts = []
@@ -63,7 +63,7 @@ class Orders:
     def try_commit(self, epoch: int, parts: Sequence[Prepared[Any]]) -> CommitResult:
         return self.sink.commit(decided(epoch), parts)
 
-    def commit(self, epoch: int, *shares: Rows) -> list[Prepared[Any]]:
+    def commit(self, epoch: int, *shares: RowTuples) -> list[Prepared[Any]]:
         """Prepare and commit; what was prepared, for whoever comes late."""
         parts = self.prepare(epoch, *shares)
         outcomes = set(self.try_commit(epoch, parts).outcomes.values())

@@ -22,7 +22,7 @@ from beadline.sinks.hbase.ledger import Ledger
 from beadline.testing.servers import HBaseServer
 from beadline.testing.servers.ports import free_ports
 from beadline.testing.suite.target import QUERY, part_id
-from tests.servers.hbase_orders import SCHEMA, Orders, Refused
+from tests.servers.hbase_orders import SCHEMA, Orders, RefusedRows
 
 GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging": "/tmp"}
 
@@ -172,7 +172,7 @@ def test_what_is_promised(hbase_server: HBaseServer, tmp_path: Path) -> None:
 
 def test_rows_that_hbase_cannot_take(hbase_server: HBaseServer, tmp_path: Path) -> None:
     orders = Orders(hbase_server, tmp_path, deleted="gone", cell_bytes_max=100_000).opened()
-    refused: Refused = []
+    refused: RefusedRows = []
     key_max = 32_767 - 16 - len(orders.table)
     large = "x" * 100_000
     rows = [

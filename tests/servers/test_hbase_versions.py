@@ -20,7 +20,7 @@ from beadline.sink import Outcome, Prepared, StagedPart
 from beadline.sinks.hbase.changes import last_changes, mutations, pieces
 from beadline.sinks.hbase.client import put, row_of
 from beadline.testing.servers import HBaseServer
-from tests.servers.hbase_orders import NOW_MS, Orders, Rows, decided
+from tests.servers.hbase_orders import NOW_MS, Orders, RowTuples, decided
 
 # A put, a put with a null, a delete; in one epoch: none, one or two of them.
 ACTS = ("p", "n", "d")
@@ -58,7 +58,7 @@ def expected() -> dict[str, dict[str, str]]:
     return {key: cells for key, cells in shown.items() if cells}
 
 
-def apply(orders: Orders, rows: Rows, at_ms: int) -> None:
+def apply(orders: Orders, rows: RowTuples, at_ms: int) -> None:
     """Write an epoch as a commit does, whatever the ledger says."""
     batch = orders.batch(list(rows))
     cells = orders.sink._cells(batch.schema.names)
