@@ -1,9 +1,9 @@
 """Sweep: what is in doubt and was never decided is aborted (presumed abort).
 
-Four things may lie about. Older generations leave what they had prepared when they died. A task
-attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that failed
-leaves what it had made. And a sink that was taken out of the query leaves parts that nobody but the
-sinks beside it will look for (rule 27).
+Four kinds of leftovers are possible. Older generations leave what they had prepared when they died.
+A task attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that
+failed leaves what it had made. And a sink that was taken out of the query leaves parts that nobody
+but the sinks beside it will look for (rule 27).
 """
 
 from __future__ import annotations

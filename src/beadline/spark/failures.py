@@ -40,7 +40,7 @@ class Known:
     says: str
     in_python: bool = False
 
-    def told(self, text: str) -> str | None:
+    def sentence(self, text: str) -> str | None:
         """Return the sentence, if this is the cause."""
         found = re.search(self.pattern, text)
         if found is None:
@@ -95,7 +95,7 @@ def reason(error: BaseException, context: SparkContext | None = None) -> str:
         return _STOPPED
     text = (str(error) or repr(error)).partition(_PLAN)[0]
     for known in KNOWN:
-        if (said := known.told(text)) is not None:
+        if (said := known.sentence(text)) is not None:
             return said[:_LENGTH_MAX]
     return _from_python(text) or _from_java(text)
 
@@ -113,7 +113,7 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
         )
     if is_gone(error):
         return SparkGone(f"query {query!r}: {_GONE}. {_MEANS}")
-    said = next(filter(None, (known.told(text) for known in KNOWN)), None)
+    said = next(filter(None, (known.sentence(text) for known in KNOWN)), None)
     if said is None:
         return error
     kind = SparkGone if said == _STOPPED else SparkFailed

@@ -206,9 +206,9 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (ImportError, OSError, AttributeError):  # another C library, or a bare Python
         return False
-    told = (
+    settings = (
         (_MMAP_THRESHOLD, _LARGE_BYTES),
         (_TRIM_THRESHOLD, _KEPT_BYTES),
         (_TOP_PAD, _GROWN_BY_BYTES),
     )
-    return all(mallopt(name, value) == 1 for name, value in told)
+    return all(mallopt(name, value) == 1 for name, value in settings)
