@@ -32,7 +32,7 @@ POINTS: dict[str, str] = {
     "claim.after": "the claim holds a slot; nothing is finished or swept",
     "recover.before": "orphans are swept; about to finish the newest decision",
     "recover.after": "the newest decision is finished",
-    "start.after": "everything is settled; Spark has not started",
+    "start.after": "recovery is done; Spark has not started",
     "append.written": "a record is durable under a temporary name",
     "append.linked": "a record has its final name; the folder is not yet synced",
     "epoch.begin": "Spark has planned the epoch and called back",
@@ -94,6 +94,12 @@ class Order:
     def to_text(self) -> str:
         """Return the form of ``BEADLINE_CRASH_FILE``."""
         return json.dumps(asdict(self))
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which a process is given this order when it starts."""
+        mark = {} if self.mark is None else {"BEADLINE_CRASH_MARK": self.mark}
+        crash = f"{self.point}#{self.count}"
+        return {"BEADLINE_CRASH": crash, "BEADLINE_CRASH_SCOPE": self.scope, **mark}
 
 
 _hook: Hook | None = None

@@ -20,11 +20,10 @@ from beadline.errors import (
 )
 from beadline.observe import Event
 from beadline.points import hooked
-from beadline.protocol.coordinator import Coordinator
 from beadline.sink import BoundSink
-from beadline.testing.model import Crash, ModelWorld, Setting, drive
-from beadline.testing.model_server import ModelCommittable, ModelSink
-from beadline.testing.model_world import NAME
+from tests.model.model import Crash, ModelWorld, Setting, drive
+from tests.model.server import ModelCommittable, ModelSink
+from tests.model.world import NAME
 from tests.unit.test_identity import die, die_at, refused, run
 
 
@@ -65,12 +64,7 @@ def lose(world: ModelWorld, name: str, holds: int = -1) -> None:
 def listening(world: ModelWorld, **arguments: object) -> list[Event]:
     """Start and run a driver; return what it told."""
     events: list[Event] = []
-
-    class Listening(Coordinator):
-        def tell(self, kind: str, epoch: int | None = None, **details: object) -> None:
-            events.append(Event(kind, self.name, self.generation, epoch, details))
-
-    drive(world, Listening, **arguments)  # type: ignore[arg-type]
+    drive(world, listener=events.append, **arguments)  # type: ignore[arg-type]
     return events
 
 

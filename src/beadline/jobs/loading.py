@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BeadlineError, UsageError
 from beadline.jobs.restart import NoRestart, Strategy
-from beadline.spark.settings import Settings
-from beadline.stream import Stream
+from beadline.stream import StartSettings, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +107,7 @@ def check_all(plans: list[Planned]) -> None:
     from beadline.spark.analyze import check_start
 
     for plan in plans:
-        settings = Settings(
+        settings = StartSettings(
             str(plan.checkpoint), plan.every, plan.available_now, plan.output_mode, (), plan.keep,
             plan.options,
         )  # fmt: skip
@@ -160,7 +159,7 @@ def _open_python(file: Path) -> JobFile:
 
 
 def _check_defines_job(file: Path, tree: ast.Module) -> None:
-    """Look for ``job`` without running the file: nobody should wait for Spark to be told.
+    """Look for ``job`` without running the file: such a mistake must not wait for Spark to start.
 
     It is found again, for certain, in the module that was run.
     """

@@ -40,7 +40,7 @@ class Known:
     says: str
     in_python: bool = False
 
-    def told(self, text: str) -> str | None:
+    def sentence(self, text: str) -> str | None:
         """Return the sentence, if this is the cause."""
         found = re.search(self.pattern, text)
         if found is None:
@@ -75,11 +75,16 @@ KNOWN = (
 )
 _STOPPED = KNOWN[2].says
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
-# Of Spark's two logs, on file systems that can tell; and of a query that runs in the same session.
-_OTHER_DRIVER = re.compile(
-    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|"
-    r"Concurrent update to the (?:log|commit log)"
-)
+# What Spark says where somebody else has written to its checkpoint, and whether that proves it.
+OTHER_DRIVER = {
+    "CONCURRENT_STREAM_LOG_UPDATE": True,
+    "Concurrent update to the log": True,
+    "Concurrent update to the commit log": True,
+    "Multiple streaming queries are concurrently using": True,
+    # At a first start, of files that the other is about to write; they may also have been deleted.
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": False,
+    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY": False,
+}
 
 
 def reason(error: BaseException, context: SparkContext | None = None) -> str:
@@ -90,7 +95,7 @@ def reason(error: BaseException, context: SparkContext | None = None) -> str:
         return _STOPPED
     text = (str(error) or repr(error)).partition(_PLAN)[0]
     for known in KNOWN:
-        if (said := known.told(text)) is not None:
+        if (said := known.sentence(text)) is not None:
             return said[:_LENGTH_MAX]
     return _from_python(text) or _from_java(text)
 
@@ -100,7 +105,7 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
     if error is None or isinstance(error, BeadlineError):
         return error
     text = str(error).partition(_PLAN)[0]
-    if _OTHER_DRIVER.search(text):
+    if any(proof and sign in text for sign, proof in OTHER_DRIVER.items()):
         return Fenced(
             f"query {query!r}: another driver of this query has planned or finished the same epoch "
             "in Spark's own log, so a newer start has taken over. This one stops, and has decided "
@@ -108,11 +113,17 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
         )
     if is_gone(error):
         return SparkGone(f"query {query!r}: {_GONE}. {_MEANS}")
-    said = next(filter(None, (known.told(text) for known in KNOWN)), None)
+    said = next(filter(None, (known.sentence(text) for known in KNOWN)), None)
     if said is None:
         return error
     kind = SparkGone if said == _STOPPED else SparkFailed
     return kind(f"query {query!r}: Spark ended it: {said}. {_MEANS}")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether Spark may have ended because another driver writes to the same checkpoint."""
+    text = str(error)
+    return any(sign in text for sign in OTHER_DRIVER)
 
 
 def stopped(query: str) -> SparkGone:
