@@ -56,7 +56,9 @@ class Columns:
     @cached_property
     def none(self) -> Any:
         """No more columns, as the JVM says it."""
-        return _to_seq(SparkContext._active_spark_context, [])
+        context = SparkContext._active_spark_context
+        assert context is not None
+        return _to_seq(context, [])
 
 
 class Shared:
