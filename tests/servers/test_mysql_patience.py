@@ -22,7 +22,7 @@ from beadline.sink import Outcome
 from beadline.sinks import MySqlSink
 from beadline.sinks.mysql import connection as connection_module
 from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.problems import patiently
+from beadline.sinks.mysql.problems import retried
 from beadline.testing.servers import MariaDbServer, mariadb
 from tests.servers.mysql_tables import Table
 
@@ -89,16 +89,16 @@ def failing(*errors: tuple[int, str] | None, work_s: float = 0.0) -> Callable[[]
 
 
 def test_patience_begins_with_the_first_failure() -> None:
-    assert patiently(failing(LOST, work_s=0.4), 0.3) == "done"
+    assert retried(failing(LOST, work_s=0.4), 0.3) == "done"
     with pytest.raises(pymysql.OperationalError):
-        patiently(failing(*[LOST] * 100), 0.3)
+        retried(failing(*[LOST] * 100), 0.3)
     with pytest.raises(pymysql.OperationalError):
-        patiently(failing((1146, "no such table")), 0.3)
+        retried(failing((1146, "no such table")), 0.3)
 
 
 @pytest.mark.parametrize("code", [1205, 1213, 1290, 1836, 2013, 3101])
 def test_what_is_waited_for(code: int) -> None:
-    assert patiently(failing((code, "not now")), 5) == "done"
+    assert retried(failing((code, "not now")), 5) == "done"
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from beadline.errors import BadSink, CommitFailed
 from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.names import quoted
 from beadline.sinks.postgres.part import STAGED, PostgresPart
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer, postgres
 from tests.servers.postgres_target import QUERY, Orders, database, epoch_id, part_id, table
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.connect import connected
+from beadline.sinks.postgres.connect import Server
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders, table
 
@@ -40,5 +40,5 @@ def test_a_limit_on_statements_does_not_stop_a_large_epoch(
     orders.start(rows)
     orders.epoch(0, rows)
     assert orders.rows() == [(1, 10), (2, 20)]
-    with connected(dsn, 20.0) as run:
+    with Server(dsn, 20.0).connected() as run:
         run("BEGIN; SELECT pg_sleep(0.3); SELECT pg_sleep(0.3); COMMIT")

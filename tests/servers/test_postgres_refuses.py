@@ -70,9 +70,9 @@ def test_a_missing_table_names_the_statement(postgres_server: PostgresServer) ->
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("id bigint", {}, "no column 'total'"),
     ("id bigint, \"Total\" bigint", {}, "no column 'total', only 'Total'"),
-    ("id bigint, total text", {}, "'total' is text.*int64.*bigint"),
-    ("id bigint, total real", {}, "'total' is real"),
-    ("id bigint, total double precision", {}, "'total' is double precision"),
+    ("id bigint, total text", {}, "'total' is declared text.*int64.*bigint"),
+    ("id bigint, total real", {}, "'total' is declared real"),
+    ("id bigint, total double precision", {}, "'total' is declared double precision"),
     ("id bigint, total bigint, x int NOT NULL", {}, "wants a value in column 'x'"),
     ("id bigint, total bigint GENERATED ALWAYS AS IDENTITY", {}, "'total' is generated"),
     ("id bigint, total bigint", {"mode": "upsert", "key": "id"}, "CREATE UNIQUE INDEX"),

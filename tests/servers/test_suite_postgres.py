@@ -14,8 +14,9 @@ from psycopg.conninfo import make_conninfo
 
 from beadline.sink import AnySink
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.names import literal, quoted
-from beadline.sinks.postgres.plan import create_statement
+from beadline.sinks.postgres.connect import literal
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.plan import create_statement
 from beadline.testing.servers import PostgresServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
@@ -36,8 +37,9 @@ class StagedHarness(SinkHarness):
 
     def fresh(self, schema: pa.Schema) -> AnySink:
         sink = PostgresSink(self.server.dsn, _TABLE, schema=next(_schemas), **self.settings)
+        place = quoted(sink.schema or "", sink.table)
         self.run(f"CREATE SCHEMA {quoted(sink.schema or '')}")
-        self.run(create_statement(sink, schema).removesuffix("."))
+        self.run(create_statement(sink._settings, schema, place))
         # Transactions are the whole server's, and the suite's query has always the same name.
         for gid in self.transactions():
             self.run(f"ROLLBACK PREPARED {literal(gid)}")

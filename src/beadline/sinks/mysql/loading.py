@@ -1,17 +1,16 @@
 """Rows into one table: by ``LOAD DATA LOCAL`` where the server allows it, or by ``INSERT``.
 
-``LOAD DATA LOCAL`` bends what does not fit and only warns, in strict mode too, because the server
+``LOAD DATA LOCAL`` changes what does not fit and only warns, in strict mode too, because the server
 cannot stop the client; so it runs inside a transaction, and any warning takes it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from beadline.sinks.mysql.columns import Column, quoted
+from beadline.sinks.mysql.columns import ROW, Column, quoted
 from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.plan import ROW
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
     CONSTRAINT,
@@ -129,3 +128,35 @@ class Loader:
         head = f"INSERT INTO {quoted(self._table)} ({', '.join(self._names())}) VALUES "
         again = f" ON DUPLICATE KEY UPDATE {quoted(ROW)} = {quoted(ROW)}" if self._numbered else ""
         return head.encode(), again.encode()
+
+
+def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of at most ``CHUNK_BYTES`` each, unless a row is larger; none is empty."""
+    held: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            if held and size_bytes + piece.nbytes > CHUNK_BYTES:
+                yield _joined(held)
+                held, size_bytes = [], 0
+            held.append(piece)
+            size_bytes += piece.nbytes
+    if held:
+        yield _joined(held)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if len(held) == 1:
+        return held[0]
+    (joined,) = pa.Table.from_batches(held).combine_chunks().to_batches()
+    return joined

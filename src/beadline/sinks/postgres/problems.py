@@ -10,6 +10,7 @@ import importlib.util
 import re
 
 from beadline.sinks.shared.retry import Verdict
+from beadline.sinks.shared.secrets import redacted
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -20,7 +21,7 @@ _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
 _MISFIT_NEVER = {"22P03", "22P04"}
 UNKNOWN_OBJECT = "42704"
-BUSY = "55000"  # said of a prepared transaction that somebody else has in his hands
+BUSY = "55000"  # said of a prepared transaction that somebody else is finishing
 LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
@@ -108,9 +109,7 @@ def said(error: BaseException, dsn: str) -> str:
         # Names of tables, columns and constraints are quoted where a constraint is broken; where
         # a value is bad, the value is.
         text = re.sub(r'".*"', "(not shown)", text) if state.startswith("22") else text
-    text = " ".join(text.split()) or type(error).__name__
-    for secret in _secrets(dsn):
-        text = text.replace(secret, "…")
+    text = redacted(" ".join(text.split()) or type(error).__name__, _secrets(dsn))
     return f"{text} (SQLSTATE {state})" if state else text
 
 
