@@ -75,7 +75,7 @@ class NothingSink(Sink[Counted]):
     def abort(self, parts: Sequence[Prepared[Counted]]) -> None:
         """Nothing to undo."""
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[Counted]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[Counted]]:
         """Nothing is held."""
         return ()
 

@@ -20,13 +20,22 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed
-from beadline.ids import PartId, QueryId
-from beadline.sink import Capabilities, Guarantee, Outcome, Part, Prepared, Seen
-from beadline.sinks import TwoPhaseCommitSink
+from beadline.sink import (
+    BadSink,
+    Capabilities,
+    CommitFailed,
+    Committable,
+    Guarantee,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    QueryId,
+    Seen,
+    TwoPhaseCommitSink,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +64,6 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
     """JSON lines in one folder per part."""
 
     path: str
-
-    committable: ClassVar[type[Committable]] = FolderTransaction
 
     @property
     def default_name(self) -> str:
@@ -117,7 +124,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
         """Close the file of a task that failed; its folder is found by in_doubt."""
         transaction.file.close()
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[FolderTransaction]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[FolderTransaction]]:
         """What Flink would read from its state, asked of the file system."""
         for id_ in ids_in(Path(self.path) / ".pending"):
             if id_.belongs_to(query):

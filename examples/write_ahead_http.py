@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline import Stream, exactly_once
 from beadline.sinks import WriteAheadSink
-from beadline.sinks.write_ahead import HttpReceiver
+from beadline.sinks.write_ahead import HttpEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ TOKEN = "Bearer let-me-in"
 def job(spark: SparkSession, source: str, url: str, folder: str) -> Stream:
     """New files of orders go to the shop; ``folder`` keeps what is not delivered yet."""
     orders = spark.readStream.schema("id long, what string").json(source)
-    shop = HttpReceiver(url, headers={"Authorization": TOKEN})
+    shop = HttpEndpoint(url, headers={"Authorization": TOKEN})
     sink = WriteAheadSink(shop, folder=folder, name="shop", batch_rows=4, honours_ids=True)
     return exactly_once(orders, name="orders").to(sink)
 

@@ -2,7 +2,8 @@
 
 Cheap proofs come first, so that a broken rule fails in seconds: unit, model, spark, kill, servers.
 Everything random hangs on one seed, printed at both ends with the command that replays it. A run
-says how many tests it did not really run; in CI that must be none.
+says where its time went, folder by folder, and how many tests it did not really run; in CI that
+must be none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -42,6 +44,18 @@ MARKERS = (
 )
 DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
 SEED: pytest.StashKey[int] = pytest.StashKey()
+
+
+@dataclass
+class FolderTime:
+    """What the tests of one folder took; what fixtures share is set up by the first test."""
+
+    tests: set[str] = field(default_factory=set)
+    in_tests_s: float = 0.0
+    in_fixtures_s: float = 0.0
+
+
+TIMES: pytest.StashKey[dict[str, FolderTime]] = pytest.StashKey()
 
 
 def in_ci() -> bool:
@@ -77,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if seed is None:
         seed = int(os.environ.get("BEADLINE_SEED") or secrets.randbelow(2**32))
     config.stash[SEED] = seed
+    config.stash[TIMES] = defaultdict(FolderTime)
+    config.pluginmanager.register(Stopwatch(config.stash[TIMES]))
     # Subprocesses of the kill tests read it there.
     os.environ["BEADLINE_SEED"] = str(seed)
     # Hypothesis's plugin reads its option after this hook: one seed replays its runs too.
@@ -111,6 +127,32 @@ def folder_rank(item: pytest.Item) -> int:
         return len(FOLDERS)
     folder = item.path.relative_to(TESTS).parts[0]
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+
+@dataclass
+class Stopwatch:
+    """Adds up what each folder's tests and their fixtures took."""
+
+    times: dict[str, FolderTime]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add one phase of one test; the reports of parallel workers arrive here too."""
+        spent = self.times[Path(report.location[0]).parent.name]
+        spent.tests.add(report.nodeid)
+        if report.when == "call":
+            spent.in_tests_s += report.duration
+        else:
+            spent.in_fixtures_s += report.duration
+
+
+def folder_times(config: pytest.Config) -> Iterator[str]:
+    """A line per folder: its seconds, with those of its fixtures, and its tests."""
+    for folder, spent in config.stash[TIMES].items():
+        total_s = spent.in_tests_s + spent.in_fixtures_s
+        yield (
+            f"{folder:<8}{total_s:>8.1f} s {len(spent.tests):>6,} tests "
+            f"({spent.in_fixtures_s:.1f} s in fixtures and their servers)"
+        )
 
 
 def long_items(items: list[pytest.Item]) -> set[pytest.Item]:
@@ -161,6 +203,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
+        for line in folder_times(session.config):
+            reporter.write_line(line)
         reporter.write_line(replay(session.config))
         reporter.write_line(", ".join(f"{name} {count}" for name, count in found.items()))
         if refused:

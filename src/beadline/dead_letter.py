@@ -1,8 +1,8 @@
-"""Dead letters: rows that a sink refused, on their way to another sink in the same epoch.
+"""Dead-letter records: rows that a sink refused, on their way to another sink in the same epoch.
 
 The refused rows of all sinks look alike, so that one table or topic can take them all: which query,
 sink, epoch and part, the reason, and the row as JSON. They come back to the driver with the acks,
-and are prepared into the dead letter sink before the epoch is decided.
+and are prepared into the dead-letter sink before the epoch is decided.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Refused:
 
 
 def schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of dead letters with these columns, or raise if one is unknown."""
+    """Return the schema of dead-letter records with these columns, or raise if one is unknown."""
     import pyarrow as pa
 
     kinds = dict.fromkeys((*DEAD_LETTER_COLUMNS, _VALUE), pa.string())
@@ -43,8 +43,8 @@ def schema(columns: Sequence[str]) -> pa.Schema:
     unknown = [name for name in columns if name not in kinds]
     if unknown or not columns:
         raise BadSink(
-            f"dead_letter_columns names {', '.join(unknown) or 'nothing'}; a dead letter has "
-            f"{', '.join(kinds)}. Nothing was written."
+            f"dead_letter_columns names {', '.join(unknown) or 'nothing'}; a dead-letter "
+            f"record has {', '.join(kinds)}. Nothing was written."
         )
     return pa.schema([(name, kinds[name]) for name in columns])
 
@@ -52,14 +52,14 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 def table(
     refused: Sequence[Refused], query: QueryId, epoch: int, columns: Sequence[str]
 ) -> pa.Table:
-    """Return dead letters as a dead letter sink is given them."""
+    """Return dead-letter records as a dead-letter sink is given them."""
     import pyarrow as pa
 
     common = {"query": query.name, "epoch": epoch}
     found = [{**common, **asdict(one)} for one in refused]
     if _VALUE in columns:
-        for letter in found:
-            letter[_VALUE] = _as_one(letter)
+        for record in found:
+            record[_VALUE] = _as_one(record)
     return pa.Table.from_pylist(found, schema(columns))
 
 
@@ -76,8 +76,8 @@ def checksum(refused: Sequence[Refused]) -> int:
     return (total + 2**63) % 2**64 - 2**63
 
 
-def _as_one(letter: dict[str, Any]) -> str:
+def _as_one(record: dict[str, Any]) -> str:
     """All columns as one JSON object; the row is JSON already."""
     names = (name for name in DEAD_LETTER_COLUMNS if name != "row")
-    head = json.dumps({name: letter[name] for name in names}, ensure_ascii=False)
-    return f'{head[:-1]}, "row": {letter["row"]}}}'
+    head = json.dumps({name: record[name] for name in names}, ensure_ascii=False)
+    return f'{head[:-1]}, "row": {record["row"]}}}'

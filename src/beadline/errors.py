@@ -35,6 +35,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+NOTHING_WRITTEN = "Nothing was written."  # how an error ends that is raised before anything is
+
+
+def without_meaning(text: str) -> str:
+    """Return what an error says, but for what it means where it is raised at a start.
+
+    A sink may raise the same error in the midst of a run: then the protocol says what it means.
+    """
+    return text.replace(NOTHING_WRITTEN, "").strip().removesuffix(".")
+
 
 class BeadlineError(Exception):
     """The root of every error that Beadline raises on purpose."""
@@ -113,7 +123,7 @@ class CorruptRecord(LogProblem):
 
 
 class DecisionUnknown(LogProblem):
-    """An append failed in a way that leaves open whether it landed; the next start settles it."""
+    """An append failed in a way that leaves open whether it landed; the next start finds out."""
 
 
 class EpochFailed(BeadlineError):
@@ -121,7 +131,7 @@ class EpochFailed(BeadlineError):
 
 
 class PrepareFailed(EpochFailed):
-    """Preparing failed. Nothing of the epoch was decided, and Spark will give it again."""
+    """Preparing failed. Nothing of the epoch was decided, and Spark redelivers it."""
 
 
 class SourceGone(EpochFailed):
@@ -129,7 +139,7 @@ class SourceGone(EpochFailed):
 
 
 class RowsRefused(EpochFailed):
-    """A sink cannot take some rows, and the query has no dead letter sink for them."""
+    """A sink cannot take some rows, and the query has no dead-letter sink for them."""
 
 
 class CommitFailed(EpochFailed):

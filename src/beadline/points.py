@@ -32,7 +32,7 @@ POINTS: dict[str, str] = {
     "claim.after": "the claim holds a slot; nothing is finished or swept",
     "recover.before": "orphans are swept; about to finish the newest decision",
     "recover.after": "the newest decision is finished",
-    "start.after": "everything is settled; Spark has not started",
+    "start.after": "recovery is done; Spark has not started",
     "append.written": "a record is durable under a temporary name",
     "append.linked": "a record has its final name; the folder is not yet synced",
     "epoch.begin": "Spark has planned the epoch and called back",

@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StartSettings:
+    """What ``start`` was called with."""
+
+    checkpoint: str
+    every: str | None
+    available_now: bool
+    output_mode: str
+    drop: tuple[str, ...]
+    keep: int
+    options: dict[str, str] = field(repr=False)  # may hold a secret
+
+
+@dataclass(frozen=True)
 class Output:
     """One sink of a stream: its name, its share of the rows, and what it may promise."""
 
@@ -33,7 +46,7 @@ class Output:
     rows: Rows | None = None
     allow: Guarantee | None = None
     shared_disk: bool = False
-    refused_by: str = ""  # for a dead letter sink: the sink whose refused rows it takes
+    refused_by: str = ""  # for a dead-letter sink: the sink whose refused rows it takes
 
 
 @dataclass(frozen=True)
@@ -77,8 +90,8 @@ class Stream:
             what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
             raise BadQuery(f"dead_letter= wants another sink of beadline.sinks, not {what}")
         # Named by the sink that it serves, so that two may share one target in any order.
-        letters = name_from(name, "dead-letter")
-        return stream._with(Output(letters, dead_letter, None, weaker, shared_disk, name))
+        dead_letter_name = name_from(name, "dead-letter")
+        return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))
 
     def _with(self, output: Output) -> Stream:
         if any(other.name == output.name for other in self.outputs):
@@ -119,12 +132,11 @@ class Stream:
         is how many records of the log are retained. ``listener`` is told every step of every epoch.
         """
         from beadline.spark.query import start
-        from beadline.spark.settings import Settings
 
         drop = (drop,) if isinstance(drop, str) else drop
         if every is not None and available_now:
             raise BadSetting("start() takes every= or available_now=True, not both")
-        settings = Settings(
+        settings = StartSettings(
             checkpoint, every, available_now, output_mode, tuple(drop), keep, dict(options or {})
         )
         return start(self, settings, listener)

@@ -18,9 +18,9 @@ from types import TracebackType
 
 from beadline.errors import Fenced
 from beadline.points import hooked
-from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import (
     Crash,
+    Make,
     ModelWorld,
     Setting,
     SparkConflict,
@@ -111,7 +111,7 @@ def sample(rng: random.Random, count: int, bounds: tuple[int, ...]) -> list[Sche
     return [tuple(rng.randrange(bound) for bound in bounds) for _ in range(count)]
 
 
-def crashed(world: ModelWorld, number: int, of: type[Coordinator] | None = None) -> bool:
+def crashed(world: ModelWorld, number: int, of: Make | None = None) -> bool:
     """Run a driver that dies at its ``number``-th crash point; False if it has none such."""
     try:
         with hooked(crash_at(number, world)):
@@ -121,7 +121,7 @@ def crashed(world: ModelWorld, number: int, of: type[Coordinator] | None = None)
     return False
 
 
-def finish(world: ModelWorld, at_least: bool = False, of: type[Coordinator] | None = None) -> None:
+def finish(world: ModelWorld, at_least: bool = False, of: Make | None = None) -> None:
     """Run a last driver undisturbed, and check the end."""
     world.alone = True
     with hooked(world.look):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,14 @@ from beadline.decisions.record import encode
 from beadline.errors import Fenced, LogProblem
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.protocol import identity
-from beadline.protocol.commit import Lost
-from beadline.protocol.coordinator import Coordinator, now_ms
-from beadline.protocol.decide import stored
-from beadline.protocol.engine import Acks, Batch
-from beadline.protocol.epoch import EpochProgress, State
-from beadline.sink import BoundSink
+from beadline.protocol.batch import Batch
+from beadline.protocol.commit import commit
+from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.decide import stored_parts
+from beadline.protocol.epoch import Epoch, State
+from beadline.protocol.prepare import prepare
+from beadline.protocol.run import Run
+from beadline.protocol.sweep import Sweeper
 from beadline.testing.model import ModelSink
 
 
@@ -28,49 +29,67 @@ class ClosesAllTheSame(Coordinator):
     """A start that has taken over has writers of its own; only the newest may end any."""
 
     def close(self) -> None:
-        for sink in self.sinks:
-            if (end_writers := sink.sink.close(self.query, "under-test")) is not None:
+        for sink in self.run.sinks:
+            if (end_writers := sink.sink.close(self.run.query, "under-test")) is not None:
                 end_writers()
 
 
 class CommitsBeforeItDecides(Coordinator):
     """Rule: decide, then commit."""
 
-    def decide(self, batch: Batch, acks: dict[str, Acks], started_at_ms: int) -> Decision:
-        epoch = EpochId(self.query, batch.number, "nonce", now_ms())
-        for sink in self.sinks:
-            sink.sink.commit(epoch, [*acks[sink.name].prepared])
-        return super().decide(batch, acks, started_at_ms)
+    def decide(self, epoch: Epoch) -> State:
+        id_ = EpochId(self.run.query, epoch.number, "nonce", self.run.now_ms())
+        for sink in self.run.sinks:
+            sink.sink.commit(id_, [*epoch.acks[sink.name].prepared])
+        return super().decide(epoch)
+
+
+class SweepsNothing(Sweeper):
+    def sweep(self, wanted: Any) -> None:
+        """Leave everything where it is."""
 
 
 class NeverAborts(Coordinator):
     """Presumed abort: what nobody decided is thrown away."""
 
-    def sweep(self, wanted: Any) -> None:
-        """Leave everything where it is."""
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.sweeper = SweepsNothing(run)
+
+
+class SweepsAtStartOnly(Sweeper):
+    def before_epoch(self) -> None:
+        """Leave losers to the next start, which may be months away."""
 
 
 class NeverSweepsLosers(Coordinator):
     """Rule 7: attempts that lost are swept before the next epoch."""
 
-    def sweep_losers(self) -> None:
-        """Leave them to the next start, which may be months away."""
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.sweeper = SweepsAtStartOnly(run)
+
+
+class SweepsBeforeOnly(Sweeper):
+    def after_epoch(self) -> None:
+        """Leave losers to the next epoch."""
 
 
 class LeavesLosersOpen(Coordinator):
     """Rule 7: readers are held up by them, and the next epoch may be long in coming."""
 
-    def sweep_behind(self) -> None:
-        """Leave them to the next epoch."""
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.sweeper = SweepsBeforeOnly(run)
 
 
 class AbortsBeforeTheClaim(Coordinator):
     """Rule 1: abort only after your own claim holds a slot."""
 
     def claim(self, drop: Collection[str] = ()) -> Decision | None:
-        if (before := self.log.open().claim) is not None:
-            self.query, self.generation = before.query, before.generation + 1
-            self.sweep_older()
+        if (before := self.run.log.open().claim) is not None:
+            self.run.query, self.run.generation = before.query, before.generation + 1
+            self.sweeper.sweep_older()
         return super().claim(drop)
 
 
@@ -78,11 +97,11 @@ class NeverClaims(Coordinator):
     """Rule 1: a start is a record in the log. Here only the first one is."""
 
     def claim(self, drop: Collection[str] = ()) -> Decision | None:
-        state = self.log.open()
+        state = self.run.log.open()
         if state.claim is None:
             return super().claim(drop)
-        self.query, self.generation = state.claim.query, state.claim.generation + 1
-        return identity.unfinished(state, self.progress)
+        self.run.query, self.run.generation = state.claim.query, state.claim.generation + 1
+        return self.run.unfinished()
 
 
 class NeverCommitsAgain(Coordinator):
@@ -90,9 +109,9 @@ class NeverCommitsAgain(Coordinator):
 
     def start(self, drop: Collection[str] = ()) -> None:
         self.claim(drop)
-        self.sweep_older()
+        self.sweeper.sweep_older()
 
-    def finish_again(self, decision: Decision, batch: Batch) -> None:
+    def finish_redelivered(self, decision: Decision, batch: Batch) -> None:
         batch.advance_state()
 
 
@@ -101,7 +120,7 @@ class LeavesItToSpark(Coordinator):
 
     def start(self, drop: Collection[str] = ()) -> None:
         self.claim(drop)
-        self.sweep_older()
+        self.sweeper.sweep_older()
         reach("start.after")
 
 
@@ -112,30 +131,30 @@ class ReturnsBeforeItCommits(Coordinator):
 
     def run_epoch(self, batch: Batch) -> None:
         if self.left is not None:
-            self.commit(self.left, self.sinks)
+            commit(self.run, self.left, self.run.sinks)
         super().run_epoch(batch)
 
-    def finish(self, decision: Decision, batch: Batch, progress: EpochProgress) -> bool:
-        self.left = decision
-        return False
+    def commit(self, epoch: Epoch) -> State:
+        self.left = epoch.decided
+        return State.COMMITTED
 
 
 class LetsTheStateStand(Coordinator):
     """Rule 16: a decided epoch that is redelivered still moves the state on."""
 
-    def finish_again(self, decision: Decision, batch: Batch) -> None:
-        self.finish(decision, batch, EpochProgress(batch.number, State.DECIDED))
+    def finish_redelivered(self, decision: Decision, batch: Batch) -> None:
+        self.carry(Epoch(batch, State.DECIDED, decision))
 
 
 class TakesAFailureAsUndecided(Coordinator):
     """Rule 3: a failed append is not an undecided epoch."""
 
-    def decide(self, batch: Batch, acks: dict[str, Acks], started_at_ms: int) -> Decision:
+    def decide(self, epoch: Epoch) -> State:
         try:
-            return super().decide(batch, acks, started_at_ms)
+            return super().decide(epoch)
         except LogProblem:
-            for sink in self.sinks:
-                sink.sink.abort(acks[sink.name].prepared)
+            for sink in self.run.sinks:
+                sink.sink.abort(epoch.acks[sink.name].prepared)
             raise
 
 
@@ -208,9 +227,11 @@ class ChecksTheLedgerTooEarly(ModelSink):
 class ReplaysUndecided(Coordinator):
     """Rule 13: what replaces a lost part is decided before it is committed."""
 
-    def decide_again(self, decision: Decision, batch: Batch, lost: Lost) -> Decision:
-        acks = self.prepare(batch, [sink for sink in self.sinks if sink.name in lost])
-        new = {name: stored(ack) for name, ack in acks.items()}
+    def replay(self, epoch: Epoch) -> State:
+        decision, lost = epoch.decided, epoch.lost
+        sinks = [sink for sink in self.run.sinks if sink.name in lost]
+        acks = prepare(self.run, self.sweeper, epoch, sinks, decided={})
+        new = {name: stored_parts(ack.prepared) for name, ack in acks.items()}
         gone = {name: {part.id.partition for part in parts} for name, parts in lost.items()}
         merged = {
             name: tuple(
@@ -219,19 +240,14 @@ class ReplaysUndecided(Coordinator):
             )
             for name, parts in decision.sinks.items()
         }
-        return replace(decision, sinks=merged)
-
-    def finish(self, decision: Decision, batch: Batch, progress: EpochProgress) -> bool:
-        lost, self.lost = self.lost, {}
-        while lost := lost or self.commit(decision, self.kept(decision)):
-            decision = self.decide_again(decision, batch, lost)
-            lost = {}
-        return True
+        epoch.decision = replace(decision, sinks=merged)
+        epoch.replays += 1
+        return State.DECIDED
 
 
 class DropsLostParts(Coordinator):
     """Rule 14: nothing decided is ever dropped, not even with a line in a log."""
 
-    def commit(self, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
-        super().commit(decision, sinks)
-        return {}
+    def commit(self, epoch: Epoch) -> State:
+        super().commit(epoch)
+        return State.COMMITTED

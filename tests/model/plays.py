@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate
 
 from beadline.errors import BeadlineError, DecisionUnknown, NotDeterministic
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.engine import Batch
-from beadline.protocol.publish import Publisher
-from beadline.testing.model import Crash, ModelWorld, Setting, Violation, drive, start_only
+from beadline.protocol.epoch import Epoch, State
+from beadline.protocol.run import Run
+from beadline.sink import Guarantee
+from beadline.testing.model import Crash, Make, ModelWorld, Setting, Violation, drive, start_only
 from beadline.testing.model_server import PARTS
 from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
 
@@ -105,17 +107,20 @@ def play_stop(setting: Setting, schedule: Schedule) -> int:
     return used
 
 
-class Witnessed(Publisher):
+class Witnessed(Coordinator):
     """At-least-once, noting the epochs that it may have shown without a decision."""
 
-    def run_undecided(self, batch: Batch) -> None:
-        world = self.progress
+    def __init__(self, run: Run) -> None:
+        super().__init__(replace(run, mode=Guarantee.AT_LEAST_ONCE))
+
+    def publish(self, epoch: Epoch) -> State:
+        world = self.run.progress
         assert isinstance(world, ModelWorld)
-        world.published.add(batch.number)
-        super().run_undecided(batch)
+        world.published.add(epoch.number)
+        return super().publish(epoch)
 
 
-MODES: dict[str, type[Coordinator]] = {"exactly": Coordinator, "at-least": Witnessed}
+MODES: dict[str, Make] = {"exactly": Coordinator, "at-least": Witnessed}
 
 
 def play_modes(setting: Setting, modes: tuple[str, ...], schedule: Schedule) -> int:

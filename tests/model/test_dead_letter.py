@@ -14,9 +14,8 @@ import pytest
 
 from beadline.errors import NotDeterministic
 from beadline.points import hooked
-from beadline.protocol.publish import Publisher
 from beadline.testing import model_server
-from beadline.testing.model import Crash, ModelWorld, Setting, drive
+from beadline.testing.model import Crash, ModelWorld, Setting, at_least_once, drive
 from beadline.testing.model_server import LEDGER, PARTS
 from tests.conftest import is_long
 from tests.model.explore import (
@@ -102,7 +101,7 @@ def test_at_least_once(publishes: bool, rng: random.Random) -> None:
         dead_letter=PARTS,
         strict=False,
         publishes=publishes,
-        coordinator=Publisher,
+        coordinator=at_least_once,
     )
     modes = ("at-least", "at-least", "at-least")
     some(partial(play_modes, setting, modes), rng, 200, 60, 60)

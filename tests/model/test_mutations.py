@@ -19,7 +19,7 @@ from beadline.decisions import DecisionLog, LogState
 from beadline.errors import LogProblem, WrongCheckpoint
 from beadline.ids import EpochId, QueryId
 from beadline.points import hooked
-from beadline.protocol import identity, publish, recover, replay
+from beadline.protocol import identity, publish, replay
 from beadline.protocol.coordinator import Coordinator
 from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model import mutations as worse
@@ -170,7 +170,7 @@ def test_a_rewound_checkpoint_is_refused_and_without_the_check_rows_are_lost(
     with pytest.raises(WrongCheckpoint, match="source positions of epoch 1"):
         drive(world)
     for module in (identity, replay):
-        monkeypatch.setattr(module, "check_offsets", lambda decision, digest: None)
+        monkeypatch.setattr(module, "check_offsets", lambda decision, digest, meaning="": None)
     with pytest.raises(Violation, match=": lost"):
         finish(world)
 
@@ -198,8 +198,7 @@ def test_a_claim_that_forgets_what_was_published_is_caught(
 ) -> None:
     """After a change of mode and two crashes, the query would never start again."""
     play = partial(play_modes, MIXED, CHANGE)
-    for module in (identity, recover):
-        monkeypatch.setattr(module, "published", published_is_forgotten)
+    monkeypatch.setattr(identity, "published", published_is_forgotten)
     schedule = hunt(play, "which the decision log does not know")
     monkeypatch.undo()
     with told(schedule):

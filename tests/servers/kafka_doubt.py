@@ -163,7 +163,7 @@ class Doubt:
 
     def close(self) -> None:
         """Leave nothing open: the broker is everybody's."""
-        self.sink.abort(list(self.sink.in_doubt(self.query)))
+        self.sink.abort(list(self.sink.in_doubt(self.query, "out")))
         for producer in self.producers:
             producer.purge()
         client = connect(self.servers, {})

@@ -107,7 +107,7 @@ class Orders:
         return [n for (n,) in tables + self.run(f"SELECT gid FROM pg_prepared_xacts WHERE {mine}")]
 
     def sweep(self) -> None:
-        self.sink.abort(list(self.sink.in_doubt(QUERY)))
+        self.sink.abort(list(self.sink.in_doubt(QUERY, "orders")))
 
 
 def database(server: PostgresServer, name: str, settings: str = "") -> str:

@@ -39,7 +39,7 @@ def test_crash_commit_late_and_lost(spark: SparkSession, sink: FileSink) -> None
     assert not files.exists(sink.target), "check creates nothing"
     first = prepared(sink, frame_of(spark, 0, 9), part(0))
     assert sink.prepare(frame_of(spark, 0, 0), part(1)) is None
-    assert [one.id for one in sink.in_doubt(QUERY)] == [first.id]
+    assert [one.id for one in sink.in_doubt(QUERY, "out")] == [first.id]
     with pytest.raises(Crash), hooked(die):
         sink.commit(epoch(0), [first])
     (consumed,) = files.walk(sink.target)
@@ -55,7 +55,7 @@ def test_crash_commit_late_and_lost(spark: SparkSession, sink: FileSink) -> None
         assert outcome(again) is Outcome.ALREADY_COMMITTED
     assert files.walk(sink.target) == left
     assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 1, "nonce-1")
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "out")) == []
     third = prepared(sink, frame_of(spark, 18, 27), part(2))
     files.delete(third.committable.folder)
     assert outcome(sink.commit(epoch(2), [third])) is Outcome.LOST

@@ -74,7 +74,7 @@ def test_the_thrift_server_dies_in_mid_commit_and_comes_back(
     assert 0 < shown < len(rows), "the death was not in the middle"
     assert outcomes(orders, 0, parts) == {Outcome.COMMITTED}
     assert orders.shows() == {key: {"a": a, "b": b} for key, a, b in rows}
-    assert list(orders.sink.in_doubt(QUERY)) == []
+    assert list(orders.sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_hbase_behind_the_thrift_server_goes_and_comes_back(
@@ -133,7 +133,7 @@ def test_a_driver_killed_at_the_ledger(
     done = Outcome.COMMITTED if point == "ledger.before" else Outcome.ALREADY_COMMITTED
     assert outcomes(orders, 0, parts) == {done}
     assert orders.shows() == {"x": {"a": "1"}}
-    assert list(orders.sink.in_doubt(QUERY)) == []
+    assert list(orders.sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_a_driver_killed_while_it_writes(hbase_server: HBaseServer, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_without_a_dead_letter_sink_nothing_is_staged(
     orders = Orders(hbase_server, tmp_path).opened()
     with pytest.raises(RowsRefused, match="null in column 'id', which is the row key"):
         orders.prepare(0, [("x", "1", "1"), (None, "1", "1")])
-    assert list(orders.sink.in_doubt(QUERY)) == []
+    assert list(orders.sink.in_doubt(QUERY, "under-test")) == []
 
 
 @pytest.mark.parametrize("encoding", ["text", "bytes"])

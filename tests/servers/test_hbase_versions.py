@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from beadline.ids import EpochId
-from beadline.sink import Outcome, Prepared
+from beadline.sink import Outcome, Prepared, StagedPart
 from beadline.sinks.hbase.changes import last_words, mutations, pieces
 from beadline.sinks.hbase.client import put, row_of
-from beadline.sinks.shared.staging import StagedPart
 from beadline.testing.servers import HBaseServer
 from tests.servers.test_hbase_server import NOW_MS, Orders, Rows, decided
 

@@ -52,14 +52,14 @@ def test_each_knows_all(kafka_cluster: KafkaCluster, names: tuple[str, str]) -> 
         assert one.prepare(iter([rows]), Part(id_, slot=0)) is not None
         ids.append(id_)
     for number, one in enumerate(sinks):
-        found = {part.id.sink: part for part in one.in_doubt(query)}
+        found = {part.id.sink: part for part in one.in_doubt(query, "out")}
         assert set(found) == set(names)
         assert found[names[number]].id == ids[number]
     sinks[0].close(query, names[0])()
-    (left,) = sinks[0].in_doubt(query)
+    (left,) = sinks[0].in_doubt(query, "out")
     assert left.id.sink == names[1]
     sinks[0].abort([left])  # of another sink: it is on the same cluster
-    assert list(sinks[1].in_doubt(query)) == []
+    assert list(sinks[1].in_doubt(query, "out")) == []
 
 
 def test_a_sink_of_another_name_leaves_no_orphan(

@@ -79,8 +79,8 @@ def test_killed_in_mid_prepare_and_not_back_in_time(table: Table) -> None:
     assert table.server.password not in str(caught.value)
     table.server.restart()
     assert table.rows() == []
-    assert [part.id for part in sink.in_doubt(table.query)] == [table.part_id()]
-    sink.abort(list(sink.in_doubt(table.query)))
+    assert [part.id for part in sink.in_doubt(table.query, "mine")] == [table.part_id()]
+    sink.abort(list(sink.in_doubt(table.query, "mine")))
     assert table.stages() == []
 
 
@@ -113,7 +113,7 @@ def test_killed_between_decide_and_commit(table: Table) -> None:
     assert "table 't'" in result.detail
     assert table.server.password not in result.detail
     with pytest.raises(CommitFailed, match="Nothing decided is touched"):
-        list(table.sink(timeout_s=1).in_doubt(table.query))
+        list(table.sink(timeout_s=1).in_doubt(table.query, "mine"))
     table.server.restart()
     assert table.commit(sink, [part]) == {Outcome.COMMITTED}
     assert table.rows() == shown()

@@ -50,14 +50,14 @@ def test_a_long_transaction_that_has_read_a_staging_table(mariadb_server: MariaD
     with closing(pymysql.connect(**mariadb_server.login, autocommit=False)) as reader:
         reader.cursor().execute(f"SELECT * FROM {table.database}.{name}")
         began_s = time.monotonic()
-        sink.abort(list(sink.in_doubt(table.query)))
+        sink.abort(list(sink.in_doubt(table.query, "mine")))
         assert time.monotonic() - began_s < 10
         assert table.stages() == [name]
         parts = [table.prepare(sink, ROWS, epoch=1, partition=i) for i in range(2)]
         assert table.commit(sink, parts, epoch=1) == {Outcome.COMMITTED}
         assert len(table.rows()) == 4
         reader.rollback()
-    sink.abort(list(sink.in_doubt(table.query)))
+    sink.abort(list(sink.in_doubt(table.query, "mine")))
     assert table.stages() == []
     assert len(table.rows()) == 4
 
@@ -76,7 +76,7 @@ def test_a_commit_does_not_wait_for_a_reader_of_its_staging_table(
         assert table.commit(sink, [part]) == {Outcome.ALREADY_COMMITTED}
         assert time.monotonic() - began_s < 10
         reader.rollback()
-    sink.abort(list(sink.in_doubt(table.query)))
+    sink.abort(list(sink.in_doubt(table.query, "mine")))
     assert table.stages() == []
     assert len(table.rows()) == 2
 

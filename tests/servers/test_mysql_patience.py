@@ -181,7 +181,7 @@ def test_a_sweep_waits_for_the_server(mortal_server: MariaDbServer) -> None:
     part = table.prepare(sink, ROWS)
     assert part is not None
     with away(mortal_server, 1):
-        assert [found.id for found in sink.in_doubt(table.query)] == [part.id]
+        assert [found.id for found in sink.in_doubt(table.query, "mine")] == [part.id]
     with away(mortal_server, 1):
         assert sink.last_seen(table.query, "mine") is None
     with away(mortal_server, 1):
@@ -189,6 +189,9 @@ def test_a_sweep_waits_for_the_server(mortal_server: MariaDbServer) -> None:
     assert table.stages() == []
     mortal_server.kill()
     impatient = table.sink(timeout_s=1)
-    for sweep in (impatient.in_doubt, partial(impatient.last_seen, name="mine")):
+    for sweep in (
+        partial(impatient.in_doubt, name="mine"),
+        partial(impatient.last_seen, name="mine"),
+    ):
         with pytest.raises(CommitFailed, match="Nothing decided is touched"):
             sweep(table.query)

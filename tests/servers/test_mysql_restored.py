@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import CommitFailed, PrepareFailed, TargetRestored
-from beadline.sink import Outcome, Prepared
+from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks import MySqlSink
 from beadline.sinks.mysql.xa import MARKS
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
 
@@ -159,9 +158,9 @@ def test_orphans_of_other_names_are_found(mariadb_server: MariaDbServer, how: st
     part = table.prepare(table.opened(rows(1).schema), rows(1))
     assert part is not None
     other = table.sink(how="staged")
-    assert [each.id for each in other.in_doubt(table.query)] == [part.id]
-    other.abort(list(other.in_doubt(table.query)))
-    assert list(other.in_doubt(table.query)) == []
+    assert [each.id for each in other.in_doubt(table.query, "mine")] == [part.id]
+    other.abort(list(other.in_doubt(table.query, "mine")))
+    assert list(other.in_doubt(table.query, "mine")) == []
     table.run(f"ALTER TABLE {table.database}.t ADD COLUMN more INT")
 
 
@@ -193,7 +192,7 @@ def test_xa_goes_on_after_a_dropped_connection(mariadb_server: MariaDbServer) ->
     assert [first for first, _ in table.refused] == [1]
     assert table.commit(sink, [part]) == {Outcome.COMMITTED}
     assert table.rows("id") == [(0,), (2,), (3,), (4,), (5,)]
-    assert list(sink.in_doubt(table.query)) == []
+    assert list(sink.in_doubt(table.query, "mine")) == []
 
 
 def test_xa_does_not_take_the_end_of_its_source_for_the_end_of_rows(
@@ -208,7 +207,7 @@ def test_xa_does_not_take_the_end_of_its_source_for_the_end_of_rows(
 
     with pytest.raises(ConnectionResetError, match="Spark is gone"):
         table.prepare(sink, broken())
-    assert list(sink.in_doubt(table.query)) == []
+    assert list(sink.in_doubt(table.query, "mine")) == []
 
 
 def test_xa_tells_at_once_what_will_not_pass(mariadb_server: MariaDbServer) -> None:

@@ -241,7 +241,7 @@ def test_only_staging_tables_are_ever_dropped(mariadb_server: MariaDbServer) -> 
     rows = rows_of((1, 1, "a"))
     sink = table.opened(rows.schema)
     part = table.prepare(sink, rows)
-    assert [one.id for one in sink.in_doubt(table.query)] == [table.part_id()]
+    assert [one.id for one in sink.in_doubt(table.query, "mine")] == [table.part_id()]
     assert part is not None
     elsewhere = Prepared(part.id, 1, MySqlPart("staged", "t", 1))
     with pytest.raises(Exception, match="not a staging table"):

@@ -25,7 +25,7 @@ def table(mariadb_server: MariaDbServer) -> Iterator[Table]:
     made = Table(mariadb_server, "id INT PRIMARY KEY", how="xa")
     yield made
     sink = made.sink()
-    sink.abort(list(sink.in_doubt(made.query)))
+    sink.abort(list(sink.in_doubt(made.query, "mine")))
 
 
 def test_it_outlives_the_connection_and_the_server(table: Table) -> None:
@@ -35,7 +35,7 @@ def test_it_outlives_the_connection_and_the_server(table: Table) -> None:
     assert table.commit(sink, parts) == {Outcome.UNKNOWN}
     table.server.restart()
     ids = {part.id for part in parts if part}
-    assert {part.id for part in sink.in_doubt(table.query)} == ids
+    assert {part.id for part in sink.in_doubt(table.query, "mine")} == ids
     assert table.rows() == []
     assert table.commit(sink, parts) == {Outcome.COMMITTED}
     assert table.commit(table.sink(), parts) == {Outcome.ALREADY_COMMITTED}
@@ -130,8 +130,8 @@ def test_the_way_may_change_between_two_starts(table: Table) -> None:
     before.prepare(iter(MORE.to_batches()), Part(loser))
     now = table.sink(how="staged")
     assert table.commit(now, [part]) == {Outcome.COMMITTED}
-    assert [found.id for found in now.in_doubt(table.query)] == [loser]
-    now.abort(list(now.in_doubt(table.query)))
+    assert [found.id for found in now.in_doubt(table.query, "mine")] == [loser]
+    now.abort(list(now.in_doubt(table.query, "mine")))
     assert table.run("XA RECOVER") == []
     table.commit(now, [table.prepare(now, MORE, 1)], 1)
     assert table.rows() == [(1,), (2,), (3,)]
@@ -174,7 +174,7 @@ def test_strangers_are_left_alone(table: Table) -> None:
             cursor.execute(statement)
         cursor.execute("XA END 'x'")
         cursor.execute("XA PREPARE 'x'")
-    assert list(sink.in_doubt(table.query)) == []
+    assert list(sink.in_doubt(table.query, "mine")) == []
     sink.abort([Prepared(table.part_id(), 0, MySqlPart("xa", "nothing", 0))])
     assert len(table.run("XA RECOVER")) == 1
     table.run("XA ROLLBACK 'x'")

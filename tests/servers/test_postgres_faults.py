@@ -106,7 +106,7 @@ def test_the_server_dies_in_prepare_and_comes_back(server: PostgresServer, way: 
     assert part is not None
     assert orders.rows() == []
     assert [row["id"] for row in orders.refused.rows] == [10]
-    prepared = [one for one in orders.sink.in_doubt(QUERY) if one.id == part_id(0)]
+    prepared = [one for one in orders.sink.in_doubt(QUERY, "orders") if one.id == part_id(0)]
     (one,) = prepared
     assert one.committable.is_same(part)
     assert until_known(orders, 0, prepared) == {Outcome.COMMITTED}

@@ -189,7 +189,9 @@ def test_a_driver_that_dies_before_it_drops(postgres_server: PostgresServer) -> 
             orders.commit(number, parts)
         assert len(orders.leftovers()) == 60
         if number:
-            assert {part.id for part in orders.sink.in_doubt(QUERY)} == {p.id for p in parts}
+            assert {part.id for part in orders.sink.in_doubt(QUERY, "orders")} == {
+                p.id for p in parts
+            }
             orders.sweep()
         assert orders.commit(number, parts) == {Outcome.ALREADY_COMMITTED}
         assert orders.leftovers() == []

@@ -49,7 +49,7 @@ def test_the_server_dies_in_the_middle_of_a_copy(server: PostgresServer, way: st
 
     part = orders.sink.prepare(disturbed(), Part(part_id(0)))
     assert part is not None
-    (prepared,) = (one for one in orders.sink.in_doubt(QUERY) if one.id == part_id(0))
+    (prepared,) = (one for one in orders.sink.in_doubt(QUERY, "orders") if one.id == part_id(0))
     assert orders.commit(0, [prepared]) == {Outcome.COMMITTED}
     place = f'"{orders.schema}".orders'
     shown = orders.run(f"SELECT id, count(*) FROM {place} GROUP BY id ORDER BY id")
@@ -93,7 +93,7 @@ def test_patience_is_counted_from_the_outage(server: PostgresServer, way: str) -
 
     part = orders.sink.prepare(slow(), Part(part_id(0)))
     assert part is not None
-    (prepared,) = (one for one in orders.sink.in_doubt(QUERY) if one.id == part_id(0))
+    (prepared,) = (one for one in orders.sink.in_doubt(QUERY, "orders") if one.id == part_id(0))
     assert orders.commit(0, [prepared]) == {Outcome.COMMITTED}
     assert orders.rows() == [(n, n) for n in range(10)]
 
@@ -105,7 +105,7 @@ def test_a_sweep_waits_for_the_server(server: PostgresServer, way: str) -> None:
     orders.start(ROWS)
     orders.prepare(ROWS, part_id(0))
     timer = away(server, 1.0)
-    parts = list(orders.sink.in_doubt(QUERY))
+    parts = list(orders.sink.in_doubt(QUERY, "orders"))
     timer.join()
     assert [part.id for part in parts] == [part_id(0)]
     timer = away(server, 1.0)
@@ -120,7 +120,7 @@ def test_a_sweep_does_not_wait_for_ever(server: PostgresServer) -> None:
     server.kill()
     try:
         with pytest.raises(OSError, match=r"orders.*refused") as failure:
-            orders.sink.in_doubt(QUERY)
+            orders.sink.in_doubt(QUERY, "orders")
         assert server.password not in str(failure.value)
     finally:
         server.restart()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from beadline.errors import CommitFailed, TargetRestored
-from beadline.sink import Outcome, Prepared
+from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks.postgres.ledger import MARKERS
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
@@ -211,7 +210,7 @@ def test_orphans_of_other_names_and_schemas_are_found(
     """Rule 27: a sink that was renamed, or taken out, has nobody else who would look."""
     gone, left = started(postgres_server, way), started(postgres_server, way)
     part = gone.prepare(rows(1), part_id(0))
-    found = [each for each in left.sink.in_doubt(QUERY) if each.id == part.id]
+    found = [each for each in left.sink.in_doubt(QUERY, "orders") if each.id == part.id]
     assert [each.committable.name for each in found] == [part.committable.name]
     left.sink.abort(found)
     assert gone.leftovers() == []
@@ -224,6 +223,6 @@ def test_a_staging_table_of_another_user_is_left(postgres_server: PostgresServer
     left.run("CREATE ROLE sweeper LOGIN PASSWORD 'word'")
     left.run(f"GRANT ALL ON SCHEMA {quoted(left.schema)} TO sweeper")
     sink = replace(left.sink, dsn=postgres_server.dsn_of("postgres", "sweeper", "word"))
-    sink.abort([each for each in sink.in_doubt(QUERY) if each.id == part.id])
+    sink.abort([each for each in sink.in_doubt(QUERY, "orders") if each.id == part.id])
     assert gone.leftovers() == [part.committable.name]
     gone.sweep()

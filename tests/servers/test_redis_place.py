@@ -70,7 +70,7 @@ def test_a_replica_that_took_over_is_the_same_place(tmp_path: Path) -> None:
         target = hands.sink.check(SCHEMA, QUERY).target
         assert moved.sink.check(SCHEMA, QUERY).target == target
         decided, orphan = hands.prepare(1, ROWS), hands.prepare(2, ROWS)
-        found = {part.id for part in moved.sink.in_doubt(QUERY)}
+        found = {part.id for part in moved.sink.in_doubt(QUERY, "under-test")}
         assert found == {part.id for part in (*decided, *orphan)}
         moved.sink.abort(orphan)
         seen = moved.sink.last_seen(QUERY, SINK_NAME)
@@ -131,7 +131,7 @@ def test_sinks_of_one_query_on_two_servers_do_not_share_their_notes(
     second = elsewhere(hands, other_data(redis_server))
     second.sink.open(QUERY, "second")
     assert second.sink.last_seen(QUERY, "second") is None
-    assert list(second.sink.in_doubt(QUERY)) == []
+    assert list(second.sink.in_doubt(QUERY, "under-test")) == []
 
 
 @pytest.mark.parametrize("what", ["commit", "last_seen"])

@@ -90,6 +90,6 @@ def test_orphans_of_another_name_and_prefix_are_found(
     gone, left = (Hands(redis_server.url, tmp_path) for _ in range(2))
     (part,) = gone.prepare(0, {"key": ["a"], "value": ["b"]})
     other = left.sink
-    assert [each.id for each in other.in_doubt(QUERY)] == [part.id]
-    other.abort(list(other.in_doubt(QUERY)))
-    assert list(gone.sink.in_doubt(QUERY)) == []
+    assert [each.id for each in other.in_doubt(QUERY, "under-test")] == [part.id]
+    other.abort(list(other.in_doubt(QUERY, "under-test")))
+    assert list(gone.sink.in_doubt(QUERY, "under-test")) == []

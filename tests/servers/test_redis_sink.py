@@ -263,7 +263,9 @@ def test_two_sinks_of_one_query_on_the_same_keys(
         made = hands.sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
         assert made is not None
         parts.append(Prepared(id_, 2, made))
-    assert {one.id for one in hands.sink.in_doubt(QUERY)} == {part.id for part in parts}
+    assert {one.id for one in hands.sink.in_doubt(QUERY, "under-test")} == {
+        part.id for part in parts
+    }
     for _ in range(2):
         for part in parts:
             hands.sink.commit(epoch_id(0), [part])

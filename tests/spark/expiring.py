@@ -70,7 +70,7 @@ class ExpiringSink(Sink[Held]):
         for part in parts:
             (Path(self.folder) / "open" / part.committable.name).unlink(missing_ok=True)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[Held]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[Held]]:
         """Every open transaction of the query."""
         for name in self.open_names():
             id_ = PartId.parse(name)

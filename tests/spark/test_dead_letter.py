@@ -236,7 +236,7 @@ def test_a_dead_letter_sink_that_refuses_stops_the_query(
         run_epochs(spark, job(out, letters), [A], tmp_path, schema=SCHEMA)
     assert taken(tmp_path) == []
     assert select(tmp_path / "letters.db", "SELECT * FROM letters") == []
-    assert list(out.in_doubt(read_history(str(tmp_path / "checkpoint")).newest.query)) == []
+    assert list(out.in_doubt(read_history(str(tmp_path / "checkpoint")).newest.query, "out")) == []
 
 
 @dataclass(frozen=True)

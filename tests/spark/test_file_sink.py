@@ -85,7 +85,7 @@ def test_each_format_comes_back(spark: SparkSession, out: Path, format_: str) ->
     assert sorted(rows) == [(i, i % 3, "x") for i in range(20)]
     assert all(path.name.endswith(f".{format_}") for path in files_in(out))
     assert all(path.name.startswith("orders-00000000") for path in files_in(out))
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "out")) == []
     assert sink.last_seen(QUERY, "out") == Seen(QUERY.incarnation, 1, "nonce-1")
 
 
@@ -110,7 +110,7 @@ def test_an_empty_epoch_leaves_nothing(
         options = {"compression": "gzip"}
     sink = FileSink(str(out), format_, options=options)
     assert sink.prepare(frame_of(spark, 0, 0), part(0)) is None
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "out")) == []
     assert files_in(out.parent) == []
     # Rows in the second task only: the first task's file without rows is left out.
     last = prepared(sink, frame_of(spark, 0, 10).where("id = 9"), part(1))
@@ -153,7 +153,7 @@ def test_a_crash_at_every_point_of_a_commit(spark: SparkSession, out: Path) -> N
         again = outcome(sink.commit(epoch(number), [ready]))
         all_were_renamed = number == len(passed)
         assert again is (Outcome.ALREADY_COMMITTED if all_were_renamed else Outcome.COMMITTED)
-        assert list(sink.in_doubt(QUERY)) == []
+        assert list(sink.in_doubt(QUERY, "out")) == []
     assert ids(spark, out) == Counter(range(9 * (len(passed) + 1)))
 
 
@@ -227,7 +227,7 @@ def test_two_processes_commit_at_once(spark: SparkSession, out: Path) -> None:
             Outcome.COMMITTED,
             Outcome.ALREADY_COMMITTED,
         }
-        assert list(sink.in_doubt(QUERY)) == []
+        assert list(sink.in_doubt(QUERY, "out")) == []
     found = [path.parent.name for path in files_in(out)]
     assert sorted(found) == sorted(f"id={n}" for n in range(200))
 

@@ -57,7 +57,7 @@ def test_what_a_dead_writer_left_is_swept(spark: SparkSession, out: Path) -> Non
     strangers = [hidden / str(part(1, query=OTHER).id), hidden / "beadline~x", hidden / "notes"]
     for stranger in strangers:
         stranger.mkdir()
-    doubted = list(sink.in_doubt(QUERY))
+    doubted = list(sink.in_doubt(QUERY, "out"))
     assert {one.id for one in doubted} == {begun.id, pending.id, half.id}
     found = {one.id: one.committable for one in doubted}[pending.id]
     assert found.is_same(pending.committable)
@@ -65,7 +65,7 @@ def test_what_a_dead_writer_left_is_swept(spark: SparkSession, out: Path) -> Non
     visible = files_in(out)
     for _ in range(2):
         sink.abort(doubted)
-        assert list(sink.in_doubt(QUERY)) == []
+        assert list(sink.in_doubt(QUERY, "out")) == []
     assert files_in(out) == visible
     assert sorted(path.name for path in hidden.iterdir()) == sorted(
         ["seen", *(stranger.name for stranger in strangers)]
@@ -89,8 +89,8 @@ def test_a_failed_job_leaves_no_task_output_to_double(spark: SparkSession, out: 
             sink.prepare(fails, part(0))
     finally:
         conf.set(key, before)
-    assert all(one.committable.files == () for one in sink.in_doubt(QUERY))
-    sink.abort(list(sink.in_doubt(QUERY)))
+    assert all(one.committable.files == () for one in sink.in_doubt(QUERY, "out"))
+    sink.abort(list(sink.in_doubt(QUERY, "out")))
     assert files_in(out.parent) == []
 
 
@@ -137,8 +137,8 @@ def test_a_staging_folder_of_ones_own(spark: SparkSession, out: Path, tmp_path: 
     beside = FileSink(str(tmp_path / "deeper" / "out"), staging=str(staging))
     ready = prepared(sink, frame_of(spark, 0, 5), part(0))
     assert not (tmp_path / ".out.beadline").exists()
-    assert list(beside.in_doubt(QUERY)) == []
-    assert [one.id for one in sink.in_doubt(QUERY)] == [ready.id]
+    assert list(beside.in_doubt(QUERY, "out")) == []
+    assert [one.id for one in sink.in_doubt(QUERY, "out")] == [ready.id]
     sink.commit(epoch(0), [ready])
     assert beside.last_seen(QUERY, "out") is None
     files_in(out)[0].unlink()

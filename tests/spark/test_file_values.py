@@ -192,7 +192,7 @@ def test_text_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
                 RowsRefused, match=r"1 row\(s\).*column 'v' holds bytes that are not"
             ):
                 written(sink, frame)
-            assert list(sink.in_doubt(QUERY)) == []
+            assert list(sink.in_doubt(QUERY, "out")) == []
 
 
 def test_values_that_stand_for_null(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_death_in_the_recovery_from_a_death(
 
 
 @pytest.mark.parametrize("point", ["decide.before", "decide.after", "commit.after", "epoch.again"])
-def test_a_stateful_epoch_given_again_moves_its_state_on(
+def test_a_stateful_epoch_that_is_redelivered_moves_its_state_on(
     spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
     write_input(tmp_path / "in", 4)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from beadline import Stream, at_least_once, exactly_once
 from beadline.errors import PrepareFailed, UsageError
 from beadline.points import POINTS
-from beadline.protocol.commit import Threads
+from beadline.protocol.threads import Threads
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import IN_WORKERS, Script

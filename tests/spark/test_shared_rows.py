@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline.ids import QueryId
-from beadline.protocol.engine import Acks, Ticket
+from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink
 from beadline.sinks import FileSink, SqliteSink
 from beadline.spark.checkpoint import SparkProgress
@@ -72,7 +72,7 @@ def sinks(folder: Path, frame: DataFrame) -> list[BoundSink]:
 
 def prepare(batch: SparkBatch, sink: BoundSink) -> Acks:
     """Prepare one sink."""
-    return batch.prepare(sink, Ticket(QUERY, 1, batch.number, sink.name))
+    return batch.run_prepare(sink, Ticket(QUERY, 1, batch.number, sink.name))
 
 
 @pytest.mark.parametrize("first", [0, 1, 4, 6])
@@ -98,7 +98,7 @@ def test_all_sinks_have_the_tags_of_the_rows_that_they_were_given(
         assert again == (["none"] if first == 6 else [])
         assert acks["some", SqliteSink].rows == acks["some", FileSink].rows == 107
     assert engine.batch_size.small, "the other way was not taken"
-    assert any(task is not None for task in engine.handed.values())
+    assert any(task is not None for task in engine.arrow_tasks.values())
     assert all(seen[0][part] != seen[1][part] for part in seen[0]), "computed anew, drawn anew"
 
 

@@ -78,7 +78,7 @@ class RefusingCommit(RefusingSink):
 @pytest.mark.parametrize(
     ("kind", "means"),
     [
-        (RefusingSink, "Nothing of epoch 1 is decided, and the next start computes it again"),
+        (RefusingSink, "Nothing of the epoch is decided; it is redelivered by the next start"),
         (RefusingCommit, "decided"),
     ],
 )

@@ -29,11 +29,11 @@ from beadline.sink import (
     Part,
     Prepared,
     Seen,
+    StagedPart,
     check_previous,
 )
 from beadline.sinks import MemorySink, SqliteSink, memory
 from beadline.sinks.memory import MemoryPart
-from beadline.sinks.shared.staging import StagedPart
 from beadline.testing.suite.target import QUERY, SINK_NAME
 from examples.two_phase_folder import FolderSink, FolderTransaction
 
@@ -42,7 +42,7 @@ Held = Prepared[MemoryPart]
 
 
 def folder_of(sink: SqliteSink) -> Path:
-    return Path(sink._staging.folder.removeprefix("file:"))
+    return Path(sink.staging_area.folder.removeprefix("file:"))
 
 
 def put(sink: MemorySink, parts: Sequence[Held]) -> None:
@@ -76,7 +76,7 @@ class AckBeforeFlush(SqliteSink):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         self.waiting[part.id] = list(rows)
-        file = f"{self._staging.folder}/{part.id}"
+        file = f"{self.staging_area.folder}/{part.id}"
         return StagedPart(file, sum(batch.num_rows for batch in self.waiting[part.id]), 0, "")
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
@@ -90,14 +90,14 @@ class AckBeforeFlush(SqliteSink):
 
 class SaysDoneDoesNothing(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
 class FirstPartOnly(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         super().commit(epoch, parts[:1])
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
@@ -111,7 +111,7 @@ class LosesARow(SqliteSink):
 
 class LooksAtTextTooLate(SqliteSink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        return self._staging.write(rows, part)
+        return self.staging_area.write(rows, part)
 
 
 class ForgetsAbort(SqliteSink):
@@ -129,12 +129,12 @@ class AbortsEveryAttempt(SqliteSink):
 
 
 class FindsNothing(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
         return ()
 
 
 class FindsStrangers(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
         for path in folder_of(self).glob("*"):
             found = PartId.parse(path.name)
             if found:
@@ -142,8 +142,8 @@ class FindsStrangers(SqliteSink):
 
 
 class MissesHalfWritten(SqliteSink):
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
-        return [part for part in super().in_doubt(query) if Path(self.name_of(part)).exists()]
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
+        return [part for part in super().in_doubt(query, name) if Path(self.name_of(part)).exists()]
 
     def name_of(self, part: Staged) -> str:
         return part.committable.file.removeprefix("file:")
@@ -196,7 +196,7 @@ class OneLedgerForAll(SqliteSink):
         with closing(sqlite3.connect(self.path)) as database, suppress(sqlite3.OperationalError):
             held = database.execute("SELECT max(epoch) FROM _beadline_ledger").fetchone()[0]
             if held is not None and held >= epoch.number:
-                self._staging.discard(parts)
+                self.staging_area.discard(parts)
                 return CommitResult.all(parts, Outcome.COMMITTED)
         return super().commit(epoch, parts)
 
@@ -298,7 +298,7 @@ class ThrowsTheRestAway(SqliteSink):
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         result = super().commit(epoch, parts)
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return result
 
 
@@ -376,10 +376,10 @@ class WithoutPoints(SqliteSink):
 
 
 class FindsItsOwnName(SqliteSink):
-    """Looks for the parts of the sink as it is called today."""
+    """Takes the name that it is told for the only one whose parts may be there."""
 
-    def in_doubt(self, query: QueryId) -> Iterable[Staged]:
-        return [part for part in super().in_doubt(query) if part.id.sink == SINK_NAME]
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Staged]:
+        return [part for part in super().in_doubt(query, name) if part.id.sink == name]
 
 
 class AbortsEveryName(SqliteSink):
@@ -387,10 +387,10 @@ class AbortsEveryName(SqliteSink):
 
     def abort(self, parts: Sequence[Staged]) -> None:
         numbers = {(p.id.generation, p.id.epoch, p.id.partition, p.id.attempt) for p in parts}
-        for part in list(self.in_doubt(QUERY)):
+        for part in list(self.in_doubt(QUERY, SINK_NAME)):
             id_ = part.id
             if (id_.generation, id_.epoch, id_.partition, id_.attempt) in numbers:
-                self._staging.discard([part])
+                self.staging_area.discard([part])
 
 
 class TakesAnything(MemorySink):

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from beadline.errors import CommitFailed
+from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol import commit as committing
-from beadline.protocol.commit import InOrder, Threads, commit_sink
+from beadline.protocol.commit import commit_sink
+from beadline.protocol.threads import InOrder, Threads
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
 from beadline.testing.model import record_batch
 from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
@@ -132,6 +133,19 @@ def test_an_error_of_the_outside_system_is_no_outcome() -> None:
     with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'.*no route to host"):
         commit_sink(bound, EPOCH, parts, InOrder())
     assert len(sink.server.prepared) == 3
+
+
+class Changed(Slow):
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Any]:
+        raise BadSink("the table has another column. Nothing was written.")
+
+
+def test_what_a_check_at_start_says_is_told_for_the_epoch() -> None:
+    """The same check runs in a commit, where it is not true that nothing was written."""
+    _, bound, parts = prepared(Changed)
+    with pytest.raises(CommitFailed, match=r"another column\. The epoch is decided") as raised:
+        commit_sink(bound, EPOCH, parts, InOrder())
+    assert "Nothing was written" not in str(raised.value)
 
 
 def test_every_call_ends_before_the_first_error_is_raised() -> None:

@@ -86,7 +86,7 @@ def test_nothing_to_print() -> None:
     id_ = PartId("orders", "a" * 32, "console", 1, 3, 0, 0)
     assert sink.prepare(iter([empty]), Part(id_)) is None
     assert sink.prepare(iter([]), Part(id_)) is None
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
     assert sink.last_seen(QUERY, "console") is None
     sink.abort([])
 

@@ -18,10 +18,10 @@ from beadline.dead_letter import Refused, checksum, schema, table
 from beadline.errors import BadQuery, BadSink, RowsRefused
 from beadline.sink import DEAD_LETTER_COLUMNS, Part
 from beadline.sinks import ConsoleSink, MemorySink, SqliteSink
+from beadline.sinks.shared.row_json import row_texts
 from beadline.sinks.sqlite import refused as _sqlite_refused
 from beadline.spark import refusals
 from beadline.spark.refusals import Refusals, RefusedAgain, keeping, parse
-from beadline.spark.row_json import row_texts
 from beadline.testing.suite.target import QUERY, part_id
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")
@@ -228,7 +228,7 @@ def test_sqlite_refuses_what_its_table_will_not_take(path: Path) -> None:
 def test_sqlite_stages_nothing_if_it_refuses_everything(path: Path) -> None:
     sink = SqliteSink(path, "t")
     assert refused_by_sqlite(sink, (1, None, 1.0, 0))[0] == 0
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_sqlite_refuses_a_null_in_the_key_of_a_table_to_come(tmp_path: Path) -> None:

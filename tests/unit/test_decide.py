@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from beadline.protocol import coordinator as coordinating
+from beadline.points import hooked
+from beadline.protocol.run import Run
 from beadline.sink import Part
-from beadline.testing.model import ModelBatch, ModelWorld, Setting, drive, make_coordinator
+from beadline.testing.model import ModelWorld, Setting, drive
 from beadline.testing.model_server import PARTS, ModelCommittable, ModelSink
 
 TOLD: list[Part] = []
@@ -37,7 +38,7 @@ def test_versions_grow_though_the_clock_stands_still_or_goes_back(
 ) -> None:
     """A sink may use them as a version: of two that are equal, one would not be written."""
     clock = iter([1000, 1000, 1000, 900] * 100)
-    monkeypatch.setattr(coordinating, "now_ms", lambda: next(clock))
+    monkeypatch.setattr(Run, "now_ms", lambda run: next(clock))
     drive(world, epochs=2)
     drive(world)
     versions = [decision.at_ms for decision in world.store.decisions]
@@ -73,15 +74,16 @@ def test_a_writer_is_told_nothing_of_an_earlier_start(world: ModelWorld) -> None
 
 def test_a_writer_is_told_nothing_where_an_epoch_is_computed_again(world: ModelWorld) -> None:
     """Rule 17: it would go on under a name whose late commit is that of the decided part."""
-    drive(world, epochs=1)
-    coordinator = make_coordinator(world)
-    coordinator.start()
-    for epoch in (1, 2):
-        world.planned[epoch] = (4 * epoch, 4 * epoch + 4)
-        coordinator.run_epoch(ModelBatch(world, epoch))
-        world.committed.add(epoch)
-    TOLD.clear()
-    world.planned[3] = (12, 16)
-    acks = coordinator.prepare(ModelBatch(world, 3), coordinator.sinks, again=True)
-    assert acks
+    decided = 0
+
+    def expire(point: str) -> None:
+        nonlocal decided
+        decided += point == "decide.after"
+        if point == "decide.after" and decided == 3:
+            TOLD.clear()
+            server = world.servers["parts0"]
+            server.expire(next(iter(server.prepared)))
+
+    with hooked(expire):
+        drive(world, epochs=3)
     assert [part.decided for part in TOLD] == [(), ()]

@@ -9,7 +9,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from beadline.errors import Fenced, SparkFailed, SparkGone
-from beadline.spark.failures import explain, is_gone, reason
+from beadline.spark.failures import OTHER_DRIVER, explain, is_conflict, is_gone, reason
 
 JOB = """An error occurred while calling o1.collectAsList.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed
@@ -84,3 +84,12 @@ def test_what_spark_says_outside_of_an_epoch() -> None:
     assert isinstance(explain(Py4JError("Answer from Java side is empty"), "job"), SparkGone)
     other = RuntimeError("something else")
     assert explain(other, "job") is other
+
+
+@pytest.mark.parametrize(("sign", "proof"), OTHER_DRIVER.items())
+def test_signs_of_another_driver(sign: str, proof: bool) -> None:
+    """Each is worth another try; what a deleted file may show as well does not prove it."""
+    error = RuntimeError(f"[{sign}] while the epoch was planned")
+    assert is_conflict(error)
+    assert isinstance(explain(error, "orders"), Fenced) is proof
+    assert not is_conflict(RuntimeError("another reason"))

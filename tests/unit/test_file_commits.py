@@ -87,7 +87,7 @@ def test_a_crash_among_the_renames_is_finished_by_the_next_commit(
         sink.commit(EPOCH, [part])
     sink.commit(EPOCH, [part])
     assert finished(sink) == len(NAMES)
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_a_pending_folder_is_moving_durably_before_a_file_leaves_it(

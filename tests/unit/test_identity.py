@@ -17,8 +17,8 @@ from beadline.decisions import DecisionLog
 from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.publish import Publisher
-from beadline.testing.model import Crash, ModelStore, ModelWorld, Setting, drive
+from beadline.protocol.run import Run
+from beadline.testing.model import Crash, ModelStore, ModelWorld, Setting, at_least_once, drive
 from beadline.testing.model_world import CHECKPOINT, NAME
 
 
@@ -86,7 +86,7 @@ def test_the_checkpoint_was_deleted() -> None:
 
 def start_as(world: ModelWorld, name: str, checkpoint: str) -> None:
     log = DecisionLog(world.store)
-    Coordinator(name, checkpoint, world.bound(), log, world).start()
+    Coordinator(Run(name, checkpoint, world.bound(), log, world)).start()
 
 
 def test_the_checkpoint_was_copied() -> None:
@@ -185,7 +185,7 @@ def test_a_busy_driver_is_no_reason_to_doubt_the_checkpoint() -> None:
     """Somebody else took every slot that was tried for: stop it, says the error."""
     world = ModelWorld()
     run(world, 1)
-    busy = Coordinator(NAME, CHECKPOINT, world.bound(), DecisionLog(world.store), world)
+    busy = Coordinator(Run(NAME, CHECKPOINT, world.bound(), DecisionLog(world.store), world))
     outer = True
 
     def hook(point: str) -> None:
@@ -279,7 +279,7 @@ def test_a_sink_that_is_added_begins_at_the_first_undecided_epoch() -> None:
 def test_the_claim_records_mode_sinks_and_targets() -> None:
     world = ModelWorld()
     run(world, 1)
-    drive(world, Publisher, epochs=2)
+    drive(world, at_least_once, epochs=2)
     first, second = world.store.claims.values()
     assert first.sinks == {"parts0": "parts0", "ledger1": "ledger1"}
     assert (first.mode, first.base, first.published) == ("exactly-once", -1, -1)

@@ -22,7 +22,7 @@ from beadline.sinks import (
     SqliteSink,
     WriteAheadSink,
 )
-from beadline.sinks.write_ahead import HttpReceiver
+from beadline.sinks.write_ahead import HttpEndpoint
 from beadline.sources import SocketReceiver
 
 JOB = """\
@@ -215,7 +215,7 @@ def test_everything_that_a_job_may_hold(tmp_path: Path) -> None:
     assert (other.sink, other.words.rows) == (ConsoleSink(), "SELECT 1 FROM epoch")
     assert other.words.shared_disk
     assert isinstance(ahead.sink, WriteAheadSink)
-    assert isinstance(ahead.sink.deliver, HttpReceiver)
+    assert isinstance(ahead.sink.deliver, HttpEndpoint)
     assert (ahead.sink.name, ahead.sink.folder) == ("shop", f"file:{tmp_path}/ahead")
 
 

@@ -106,7 +106,9 @@ class Checker:
         if not isinstance(value, dict):
             return True
         others = [value[key] for key in value if key not in given.get("properties", {})]
-        return not others if more is False else all(self.fits(one, more) for one in others)
+        if isinstance(more, bool):
+            return more or not others
+        return all(self.fits(one, more) for one in others)
 
 
 def fits(text: str) -> bool:

@@ -70,14 +70,18 @@ def open_transaction(world: ModelWorld, query: QueryId) -> PartId:
 
 @pytest.mark.parametrize(
     "act",
-    [Coordinator.sweep_older, Coordinator.sweep_later, Coordinator.close],
-    ids=lambda act: act.__name__,
+    [
+        lambda old: old.sweeper.sweep_older(),
+        lambda old: old.sweeper.later(),
+        lambda old: old.close(),
+    ],
+    ids=["older", "later", "close"],
 )
 def test_nothing_is_swept(world: ModelWorld, act: Callable[[Coordinator], None]) -> None:
     """What is in doubt now may be the newer start's, in the middle of its epoch."""
     old = started(world)
     new = started(world)
-    part = open_transaction(world, new.query)
+    part = open_transaction(world, new.run.query)
     with pytest.raises(Fenced):
         act(old)
     assert part in world.servers["parts0"].prepared
@@ -87,10 +91,10 @@ def test_nothing_is_swept(world: ModelWorld, act: Callable[[Coordinator], None])
 def test_losers_are_not_swept_either(world: ModelWorld) -> None:
     old = started(world)
     new = started(world)
-    part = open_transaction(world, new.query)
-    old.losers = True
+    part = open_transaction(world, new.run.query)
+    old.sweeper.expect()
     with pytest.raises(Fenced):
-        old.sweep_losers()
+        old.sweeper.before_epoch()
     assert part in world.servers["parts0"].prepared
 
 
@@ -107,7 +111,7 @@ def test_writers_are_not_ended_if_a_newer_start_comes_while_they_are_looked_for(
 
 def test_writers_are_ended_by_a_clean_stop(world: ModelWorld) -> None:
     coordinator = started(world)
-    orphan = open_transaction(world, coordinator.query)
+    orphan = open_transaction(world, coordinator.run.query)
     coordinator.close()
     assert orphan not in world.servers["parts0"].prepared, "nothing of ours stays open"
     assert sorted(ENDED) == sorted(world.servers)
@@ -149,9 +153,9 @@ def test_a_start_that_loses_its_slot_to_a_driver_that_still_decides_takes_the_ne
     with hooked(decide):
         new = started(world)
     assert decided == 2
-    assert new.generation == 2
+    assert new.run.generation == 2
     with pytest.raises(Fenced):
-        old.sweep_older()
+        old.sweeper.sweep_older()
     for server in world.servers.values():
         assert len(server.rows()) == 8
 
@@ -161,9 +165,9 @@ def test_each_sink_sweeps_its_own_where_two_share_a_server(world: ModelWorld) ->
     world.servers["ledger1"] = world.servers["parts0"]
     coordinator = started(world)
     for sink in ("parts0", "ledger1", "renamed-since"):
-        part = PartId(NAME, coordinator.query.incarnation, sink, 0, 0, 0, 0)
+        part = PartId(NAME, coordinator.run.query.incarnation, sink, 0, 0, 0, 0)
         world.servers["parts0"].prepared[part] = ("a row",)
-    coordinator.sweep_older()
+    coordinator.sweeper.sweep_older()
     assert world.servers["parts0"].prepared == {}
     assert {(kind, sink) for kind, sink in ABORTED if sink != "renamed-since"} == {
         ("parts", "parts0"),

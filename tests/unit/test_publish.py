@@ -9,12 +9,12 @@ import pytest
 
 from beadline.errors import Fenced, PrepareFailed
 from beadline.ids import EpochId
-from beadline.protocol.publish import Publisher
 from beadline.sink import CommitResult, Part, Prepared
 from beadline.testing.model import (
     ModelBatch,
     ModelWorld,
     Setting,
+    at_least_once,
     drive,
     make_coordinator,
     start_only,
@@ -41,8 +41,8 @@ def test_an_epoch_is_planned_on_disk_before_a_ledger_has_it(
 
     monkeypatch.setattr(ModelBatch, "offsets", offsets_noted)
     monkeypatch.setattr(ModelSink, "commit", commit_looked_at)
-    world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, coordinator=Publisher))
-    drive(world, Publisher)
+    world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, coordinator=at_least_once))
+    drive(world, at_least_once)
     assert durable == {0, 1, 2}
     world.check_end()
 
@@ -66,9 +66,9 @@ def test_refused_rows_name_query_epoch_sink_target_and_part() -> None:
 def test_a_publisher_that_was_overtaken_publishes_nothing() -> None:
     """Nothing is decided in this mode, so nothing else would stop it."""
     world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, publishes=True))
-    old = make_coordinator(world, Publisher)
+    old = make_coordinator(world, at_least_once)
     old.start()
-    start_only(world, Publisher)
+    start_only(world, at_least_once)
     world.planned[0] = (0, 4)
     with pytest.raises(Fenced):
         old.run_epoch(ModelBatch(world, 0))

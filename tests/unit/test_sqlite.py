@@ -209,14 +209,14 @@ def test_a_row_that_the_table_refuses_takes_the_epoch_back(path: Path) -> None:
         write(sink, 0, *parts)
     assert select(path) == []
     assert sink.last_seen(QUERY, "under-test") is None
-    assert len(list(sink.in_doubt(QUERY))) == 2
+    assert len(list(sink.in_doubt(QUERY, "under-test"))) == 2
 
 
 def test_null_in_a_key_is_refused_while_nothing_is_decided(path: Path) -> None:
     sink = SqliteSink(path, "t", mode="add", key=("id", "word"))
     with pytest.raises(RowsRefused, match=r"1 row.* null in column 'word'"):
         write(sink, 0, rows_of((1, None, 1)))
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
     assert not path.exists()
 
 
@@ -232,10 +232,10 @@ def test_a_real_kill_in_the_middle_of_a_commit(
             commit_elsewhere(sink, 0, parts)
     shown = "SELECT name FROM sqlite_master WHERE name = 't'"
     assert bool(select(path, shown)) is (point == "ledger.after")
-    assert len(list(sink.in_doubt(QUERY))) == 2
+    assert len(list(sink.in_doubt(QUERY, "under-test"))) == 2
     sink.commit(epoch_id(0), parts)
     assert select(path) == [(0, "y", 1), (1, "x", 20), (1, "y", 1)]
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
 
 
 def test_a_relative_path_is_settled_when_it_is_given(

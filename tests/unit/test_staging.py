@@ -14,8 +14,7 @@ import pytest
 from beadline.errors import BadSink
 from beadline.ids import PartId, QueryId
 from beadline.points import hooked
-from beadline.sink import Part, Prepared
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
+from beadline.sink import Part, Prepared, StagedPart, Staging, folders_in
 
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
 ID = PartId("orders", "a" * 32, "warehouse", 1, 7, 0, 0)

@@ -44,7 +44,7 @@ class AppendHarness(SinkHarness):
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, SqliteSink)
-        folder = Path(sink._staging.folder.removeprefix("file:"))
+        folder = Path(sink.staging_area.folder.removeprefix("file:"))
         folder.mkdir(parents=True)
         (folder / "notes.txt").write_text("mine")
         return "notes.txt"

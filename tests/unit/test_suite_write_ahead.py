@@ -1,6 +1,6 @@
-"""The conformance suite on ``WriteAheadSink``, with a receiver that honours ids or does not.
+"""The conformance suite on ``WriteAheadSink``, with an endpoint that honours ids or does not.
 
-The receiver is a file of JSON lines. What it makes of ids is its own affair, which is the point.
+The endpoint is a file of JSON lines. What it makes of ids is its own affair, which is the point.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from beadline.sink import AnySink
 from beadline.sinks import WriteAheadSink
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
-from tests.unit.write_ahead_receivers import FileReceiver, received
+from tests.unit.write_ahead_endpoints import FileEndpoint, received
 
 
 class HonestHarness(SinkHarness):
-    """In order, and the receiver honours ids."""
+    """In order, and the endpoint honours ids."""
 
     settings: dict[str, Any] = {"honours_ids": True}  # noqa: RUF012 (never changed)
-    volatile = ("*.lock", "received")  # the receiver's own file is its own affair
+    volatile = ("*.lock", "received")  # the endpoint's own file is its own affair
 
     def __init__(self, folder: Path) -> None:
         self.names = (folder / f"target{number}" for number in itertools.count())
 
     def fresh(self, schema: pa.Schema) -> AnySink:
         top = next(self.names)
-        receiver = FileReceiver(str(top / "received"), bool(self.settings.get("honours_ids")))
-        return WriteAheadSink(receiver, folder=top / "wal", batch_rows=2, **self.settings)
+        endpoint = FileEndpoint(str(top / "received"), bool(self.settings.get("honours_ids")))
+        return WriteAheadSink(endpoint, folder=top / "wal", batch_rows=2, **self.settings)
 
     def visible(self, sink: AnySink) -> list[Row]:
-        return [entry["row"] for entry in received(receiver_of(sink).path)]
+        return [entry["row"] for entry in received(endpoint_of(sink).path)]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         folder = parts_of(sink)
@@ -46,8 +46,8 @@ class HonestHarness(SinkHarness):
 
     @contextmanager
     def unreachable(self, sink: AnySink) -> Iterator[AnySink]:
-        """The receiver does not take anything; where the parts are is another matter."""
-        place = Path(receiver_of(sink).path)
+        """The endpoint does not take anything; where the parts are is another matter."""
+        place = Path(endpoint_of(sink).path)
         away = place.rename(place.with_name("away"))
         place.mkdir()
         yield sink
@@ -67,14 +67,14 @@ class ParallelHarness(HonestHarness):
 
 
 class CarelessHarness(HonestHarness):
-    """At-least-once: the receiver takes everything that comes."""
+    """At-least-once: the endpoint takes everything that comes."""
 
     settings: dict[str, Any] = {}  # noqa: RUF012
 
 
-def receiver_of(sink: AnySink) -> FileReceiver:
+def endpoint_of(sink: AnySink) -> FileEndpoint:
     assert isinstance(sink, WriteAheadSink)
-    assert isinstance(sink.deliver, FileReceiver)
+    assert isinstance(sink.deliver, FileEndpoint)
     return sink.deliver
 
 

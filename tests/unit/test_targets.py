@@ -20,7 +20,6 @@ from beadline.errors import (
 )
 from beadline.observe import Event
 from beadline.points import hooked
-from beadline.protocol.coordinator import Coordinator
 from beadline.sink import BoundSink
 from beadline.testing.model import Crash, ModelWorld, Setting, drive
 from beadline.testing.model_server import ModelCommittable, ModelSink
@@ -65,12 +64,7 @@ def lose(world: ModelWorld, name: str, holds: int = -1) -> None:
 def listening(world: ModelWorld, **arguments: object) -> list[Event]:
     """Start and run a driver; return what it told."""
     events: list[Event] = []
-
-    class Listening(Coordinator):
-        def tell(self, kind: str, epoch: int | None = None, **details: object) -> None:
-            events.append(Event(kind, self.name, self.generation, epoch, details))
-
-    drive(world, Listening, **arguments)  # type: ignore[arg-type]
+    drive(world, listener=events.append, **arguments)  # type: ignore[arg-type]
     return events
 
 

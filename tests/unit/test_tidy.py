@@ -78,7 +78,7 @@ def text_files() -> Iterator[Path]:
                 hidden = path.name.startswith(".") and path.name != ".ci"
                 if not hidden and path.name not in NOT_OURS:
                     yield from walk(path)
-            elif path.suffix in TEXT:
+            elif path.suffix in TEXT and path.name != ".git":  # a file in a worktree
                 yield path
 
     yield from walk(ROOT)
@@ -286,7 +286,7 @@ FINE: tuple[tuple[Rule, str, str], ...] = (
     (docstring_problems, "sinks/__init__.py", ""),
     (boundary_problems, "sinks/files/sink.py", "from beadline import ids, sink\n"),
     (boundary_problems, "sinks/files/sink.py", "from beadline.sink import Sink\n"),
-    (boundary_problems, "sinks/files/sink.py", "from beadline.sinks.shared.staging import stage\n"),
+    (boundary_problems, "sinks/files/sink.py", "from beadline.sink import stage\n"),
     (boundary_problems, "cli/dashboard.py", "from beadline.dashboard import serve\n"),
     (boundary_problems, "__main__.py", "from beadline.cli import main\n"),
     (spark_session_problems, "environment/session.py", "from pyspark.sql import SparkSession\n"),

@@ -28,7 +28,7 @@ class LockedSink(OwnSink):
     """Cannot be removed while anything is prepared, as a table of PostgreSQL."""
 
     def remove_scratch(self) -> None:
-        if list(self.in_doubt(QUERY)):
+        if list(self.in_doubt(QUERY, "under-test")):
             raise UsageError("canceling statement due to lock timeout")
         super().remove_scratch()
 
@@ -52,7 +52,7 @@ def a_round(folder: Path, sink: Any, *, in_place: bool = False) -> Round:
     store = FileStore(LocalFiles(), f"file:{folder / 'round' / CHECKPOINT}/{LOG_FOLDER}")
     store.make_folder()
     opened(store)
-    staging = Path(str(sink._staging.folder).removeprefix("file:"))
+    staging = Path(str(sink.staging_area.folder).removeprefix("file:"))
     staging.mkdir(parents=True)
     (staging / str(PartId(QUERY.name, QUERY.incarnation, "own", 1, 0, 0, 0))).touch()
     task = Task("job.py", {}, "v1", Limits())
@@ -65,7 +65,7 @@ def test_what_is_in_doubt_is_aborted_before_its_target_is_removed(tmp_path: Path
     made = a_round(tmp_path, sink)
     assert list(made.in_doubt()["own"])
     assert made.remove() == []
-    assert not list(sink.in_doubt(QUERY))
+    assert not list(sink.in_doubt(QUERY, "under-test"))
     assert not made.folder.exists()
 
 
@@ -84,7 +84,7 @@ def test_no_words_of_a_client_library_are_repeated(tmp_path: Path) -> None:
 def test_the_real_target_is_left_alone(tmp_path: Path) -> None:
     sink = LockedSink(tmp_path / "own.db", "t")
     assert a_round(tmp_path, sink, in_place=True).remove() == []
-    assert list(sink.in_doubt(QUERY))
+    assert list(sink.in_doubt(QUERY, "under-test"))
 
 
 class Half(Verifier):

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from beadline.protocol import coordinator, publish
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.publish import Publisher
-from beadline.testing.model import ModelWorld, drive
+from beadline.protocol.run import Run
+from beadline.testing.model import Make, ModelWorld, at_least_once, drive
 from beadline.testing.model_world import NAME
 
-EXACTLY, AT_LEAST = Coordinator, Publisher
+EXACTLY, AT_LEAST = Coordinator, at_least_once
 
 
 @pytest.mark.parametrize(
@@ -28,25 +27,21 @@ EXACTLY, AT_LEAST = Coordinator, Publisher
     ],
 )
 def test_a_clock_that_is_set_back_at_every_start(
-    starts: Sequence[type[Coordinator]], monkeypatch: pytest.MonkeyPatch
+    starts: Sequence[Make], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = ModelWorld()
     versions = []
     for number, kind in enumerate(starts):
         clock_ms = 1_000_000 - number * 1_000
-        monkeypatch.setattr(coordinator, "now_ms", lambda now=clock_ms: now)
-        monkeypatch.setattr(publish, "now_ms", lambda now=clock_ms: now)
+        monkeypatch.setattr(Run, "now_ms", lambda run, now=clock_ms: now)
         drive(world, kind, epochs=number + 1)
         versions.append(world.servers["ledger1"].seen[NAME].version_ms)
     assert versions == sorted(set(versions))
 
 
 @pytest.mark.parametrize("kind", [EXACTLY, AT_LEAST])
-def test_a_clock_that_stands_still(
-    kind: type[Coordinator], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinator, "now_ms", lambda: 5)
-    monkeypatch.setattr(publish, "now_ms", lambda: 5)
+def test_a_clock_that_stands_still(kind: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "now_ms", lambda run: 5)
     world = ModelWorld()
     drive(world, kind, epochs=4)
     assert world.servers["ledger1"].seen[NAME].version_ms >= 8  # 5, and one more for each epoch

@@ -12,7 +12,7 @@ import pytest
 # Large pieces, made and freed again and again: faults per piece, before and after.
 PROGRAM = """
 import resource
-from beadline.spark.worker_memory import keep_memory
+from beadline.spark.tasks import keep_memory
 
 def faults() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

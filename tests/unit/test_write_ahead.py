@@ -14,12 +14,12 @@ import pytest
 from beadline.errors import CommitFailed, WrongCheckpoint
 from beadline.ids import EpochId
 from beadline.sink import Guarantee, Outcome, Part, Seen
-from beadline.sinks.write_ahead import Delivery, Receiver, Refused, TryAgain, WriteAheadSink
-from beadline.sinks.write_ahead.lanes import cuts
+from beadline.sinks.write_ahead import Delivery, Endpoint, Rejected, TryAgain, WriteAheadSink
+from beadline.sinks.write_ahead.commit import cuts
 from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME, epoch_id, part_id
-from tests.unit.write_ahead_receivers import (
+from tests.unit.write_ahead_endpoints import (
     SCHEMA,
-    FileReceiver,
+    FileEndpoint,
     commit,
     numbers,
     prepare,
@@ -32,7 +32,7 @@ AGAIN = {Outcome.ALREADY_COMMITTED}
 
 
 @dataclass(frozen=True)
-class Scripted(Receiver):
+class Scripted(Endpoint):
     """Takes rows into a file, but first answers as the script says; "ok" takes them."""
 
     path: str
@@ -49,12 +49,12 @@ class Scripted(Receiver):
         answer = self.script[number] if number < len(self.script) else "ok"
         if isinstance(answer, Exception):
             raise answer
-        FileReceiver(self.path, honours_ids=False).deliver(delivery)
+        FileEndpoint(self.path, honours_ids=False).deliver(delivery)
 
 
 def scripted(folder: Path, *script: Any, **settings: Any) -> WriteAheadSink:
-    receiver = Scripted(str(folder / "received"), script, [])
-    return WriteAheadSink(receiver, folder / "wal", **{"batch_rows": 2, **settings})
+    endpoint = Scripted(str(folder / "received"), script, [])
+    return WriteAheadSink(endpoint, folder / "wal", **{"batch_rows": 2, **settings})
 
 
 def calls(sink: WriteAheadSink) -> list[Delivery]:
@@ -116,7 +116,7 @@ def test_a_zombie_stops_when_others_have_gone_on(tmp_path: Path) -> None:
     first, second = prepare(sink, 0, rows(1, 2, 3, 4, 5, 6)), prepare(sink, 1, rows(7))
     asleep, awake = threading.Event(), threading.Event()
 
-    class Sleepy(Receiver):
+    class Sleepy(Endpoint):
         def deliver(self, delivery: Delivery) -> None:
             if delivery.first_row == 2 and not asleep.is_set():
                 asleep.set()
@@ -161,7 +161,7 @@ def test_trying_again_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [call.first_row for call in calls(sink)] == [0, 2, 2, 2, 2, 4]
 
 
-def test_a_receiver_that_stays_away_is_unknown_and_asked_again(tmp_path: Path) -> None:
+def test_an_endpoint_that_stays_away_is_unknown_and_asked_again(tmp_path: Path) -> None:
     away = [TryAgain("it is on holiday", after_s=0.5)] * 50
     sink = scripted(tmp_path, "ok", *away, timeout_s=0.2)
     parts = prepare(sink, 0, rows(1, 2, 3))
@@ -178,7 +178,7 @@ def test_a_receiver_that_stays_away_is_unknown_and_asked_again(tmp_path: Path) -
     assert numbers(tmp_path / "received") == [1, 2, 3]
 
 
-def test_a_refusal_names_the_rows_and_the_next_start_goes_on_there(tmp_path: Path) -> None:
+def test_a_rejection_names_the_rows_and_the_next_start_goes_on_there(tmp_path: Path) -> None:
     sink = scripted(tmp_path, "ok", ZeroDivisionError("in my function"))
     parts = prepare(sink, 4, rows(1, 2, 3, 4, 5))
     with pytest.raises(CommitFailed, match="epoch 4, part 0, rows 2 to 3") as caught:
@@ -190,12 +190,12 @@ def test_a_refusal_names_the_rows_and_the_next_start_goes_on_there(tmp_path: Pat
     assert numbers(tmp_path / "received") == [1, 2, 3, 4, 5]
 
 
-def test_the_cut_of_an_epoch_changes_only_when_nothing_is_on_its_way(tmp_path: Path) -> None:
-    """So a batch that goes out again has the id that it had; after a refusal it may be smaller."""
+def test_the_cut_of_an_epoch_changes_only_when_nothing_is_in_flight(tmp_path: Path) -> None:
+    """A batch that is resent has the id that it had; after a rejection it may be smaller."""
     sink = scripted(tmp_path, *[TryAgain("?")] * 20, timeout_s=0.1)
     parts = prepare(sink, 0, rows(1, 2, 3, 4, 5, 6))
     assert commit(sink, 0, parts) == {Outcome.UNKNOWN}
-    refusing = scripted(tmp_path, "ok", Refused("413"), batch_rows=6)
+    refusing = scripted(tmp_path, "ok", Rejected("413"), batch_rows=6)
     with pytest.raises(CommitFailed, match="413"):
         commit(refusing, 0, parts)
     assert [len(call) for call in calls(refusing)] == [2, 2]
@@ -209,11 +209,11 @@ def test_parallel_parts_keep_the_order_within_each(tmp_path: Path) -> None:
     at_once: list[int] = []
     gate = threading.Barrier(3)
 
-    class Meeting(Receiver):
+    class Meeting(Endpoint):
         def deliver(self, delivery: Delivery) -> None:
             if delivery.first_row == 0 and delivery.part < 3:
                 at_once.append(gate.wait(10))  # passes only if three are here at once
-            FileReceiver(str(tmp_path / "received"), honours_ids=False).deliver(delivery)
+            FileEndpoint(str(tmp_path / "received"), honours_ids=False).deliver(delivery)
 
     sink = WriteAheadSink(Meeting(), tmp_path / "wal", name="m", batch_rows=2, parallel=3)
     parts = prepare(sink, 0, *(rows(*range(p * 10, p * 10 + 5)) for p in range(4)))
@@ -236,7 +236,7 @@ def test_another_incarnation_is_refused(tmp_path: Path) -> None:
 
 def test_half_an_epoch_of_another_incarnation_is_remembered(tmp_path: Path) -> None:
     """Its rows are out there: a start with a new checkpoint must notice, a commit must refuse."""
-    sink = scripted(tmp_path, "ok", Refused("no"))
+    sink = scripted(tmp_path, "ok", Rejected("no"))
     with pytest.raises(CommitFailed):
         commit(sink, 0, prepare(sink, 0, rows(1, 2, 3)))
     seen = sink.last_seen(SAME_NAME, "under-test")
@@ -250,7 +250,7 @@ def test_half_an_epoch_of_another_incarnation_is_remembered(tmp_path: Path) -> N
 
 def test_a_commit_after_a_newer_epoch_was_begun_has_no_effect(tmp_path: Path) -> None:
     """After drop= an epoch may stay half-delivered for good; its driver may still wake up."""
-    sink = scripted(tmp_path, "ok", Refused("no"), "ok", Refused("no"))
+    sink = scripted(tmp_path, "ok", Rejected("no"), "ok", Rejected("no"))
     old, new = prepare(sink, 0, rows(1, 2, 3)), prepare(sink, 5, rows(4, 5, 6))
     for epoch, parts in ((0, old), (5, new)):
         with pytest.raises(CommitFailed):
@@ -262,7 +262,7 @@ def test_a_commit_after_a_newer_epoch_was_begun_has_no_effect(tmp_path: Path) ->
 
 def test_an_epoch_that_was_not_decided_is_delivered_anew_under_other_ids(tmp_path: Path) -> None:
     """``at_least_once`` prepares it again: other content must not pass for what was taken."""
-    sink = scripted(tmp_path, "ok", Refused("no"))
+    sink = scripted(tmp_path, "ok", Rejected("no"))
     undecided = EpochId(QUERY, 0, "", 1)
     before = prepare(sink, 0, rows(1, 2, 3))
     with pytest.raises(CommitFailed):
@@ -276,7 +276,7 @@ def test_an_epoch_that_was_not_decided_is_delivered_anew_under_other_ids(tmp_pat
     assert set(sink.commit(undecided, after).outcomes.values()) == AGAIN
 
 
-def test_the_guarantee_is_what_the_receiver_makes_of_it(tmp_path: Path) -> None:
+def test_the_guarantee_is_what_the_endpoint_makes_of_it(tmp_path: Path) -> None:
     careless = scripted(tmp_path).check(SCHEMA, QUERY)
     assert careless.guarantee is Guarantee.AT_LEAST_ONCE
     assert "honours_ids=True" in careless.raised_by

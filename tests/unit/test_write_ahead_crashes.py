@@ -1,6 +1,6 @@
 """``WriteAheadSink``: processes that are killed, torn writes, and files that are gone.
 
-At-least-once is measured here: the receiver drops nothing, so its file shows each repeat.
+At-least-once is measured here: the endpoint drops nothing, so its file shows each repeat.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from beadline.errors import CommitFailed, CorruptRecord, WrongCheckpoint
-from beadline.sink import Outcome, Prepared
-from beadline.sinks.shared.staging import StagedPart
-from beadline.sinks.write_ahead import Delivery, Refused, TryAgain, WriteAheadSink
+from beadline.sink import Outcome, Prepared, StagedPart
+from beadline.sinks.write_ahead import Delivery, Rejected, TryAgain, WriteAheadSink
 from beadline.testing.suite.target import QUERY, SAME_NAME, epoch_id
-from tests.unit.write_ahead_receivers import (
+from tests.unit.write_ahead_endpoints import (
     Deadly,
-    FileReceiver,
+    FileEndpoint,
     commit,
     commit_in_child,
     ended,
@@ -41,8 +40,8 @@ ALL = [1, 2, 3, 4, 5, 6, 7, 8]
 def deadly(
     folder: Path, first_row: int, when: str, part: int = 0, **settings: Any
 ) -> WriteAheadSink:
-    receiver = Deadly(str(folder / "received"), first_row, when, part)
-    return WriteAheadSink(receiver, folder / "wal", batch_rows=2, **settings)
+    endpoint = Deadly(str(folder / "received"), first_row, when, part)
+    return WriteAheadSink(endpoint, folder / "wal", batch_rows=2, **settings)
 
 
 def left(folder: Path) -> list[str]:
@@ -88,7 +87,7 @@ def test_killed_between_delivery_and_progress_that_one_batch_comes_twice(
 @pytest.mark.parametrize("point", ["ledger.before", "ledger.after"])
 def test_killed_at_the_crash_points(tmp_path: Path, point: str, count: int) -> None:
     sink = WriteAheadSink(
-        FileReceiver(str(tmp_path / "received"), honours_ids=False), tmp_path / "wal", batch_rows=2
+        FileEndpoint(str(tmp_path / "received"), honours_ids=False), tmp_path / "wal", batch_rows=2
     )
     parts = prepare(sink, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
     child = commit_in_child(sink, 0, parts, crash=f"{point}#{count}")
@@ -115,11 +114,11 @@ def test_killed_with_parallel_parts_at_most_their_batches_come_twice(tmp_path: P
 
 
 def test_a_row_is_known_by_its_id_when_it_comes_again(tmp_path: Path) -> None:
-    """What makes exactly-once of it, with a receiver that honours ids."""
+    """What makes exactly-once of it, with an endpoint that honours ids."""
     path = tmp_path / "received"
     parts = prepare(deadly(tmp_path, 2, "after"), 0, rows(1, 2, 3, 4, 5))
     assert ended(commit_in_child(deadly(tmp_path, 2, "after"), 0, parts)) == -signal.SIGKILL
-    honest = WriteAheadSink(FileReceiver(str(path)), tmp_path / "wal", "deadly", honours_ids=True)
+    honest = WriteAheadSink(FileEndpoint(str(path)), tmp_path / "wal", "deadly", honours_ids=True)
     assert commit(honest, 0, parts) == FINE
     assert numbers(path) == [1, 2, 3, 4, 5]
 
@@ -143,7 +142,7 @@ def test_a_process_that_is_stopped_holds_others_up_and_nothing_more(tmp_path: Pa
     assert numbers(tmp_path / "received") == [1, 2, 3]
 
 
-class Slow(FileReceiver):
+class Slow(FileEndpoint):
     """The first delivery takes a minute, unless somebody ends it."""
 
     def deliver(self, delivery: Delivery) -> None:
@@ -156,7 +155,7 @@ class Slow(FileReceiver):
 
 def test_processes_that_race_deliver_each_batch_once(tmp_path: Path) -> None:
     sink = WriteAheadSink(
-        FileReceiver(str(tmp_path / "received"), honours_ids=False), tmp_path / "wal", batch_rows=1
+        FileEndpoint(str(tmp_path / "received"), honours_ids=False), tmp_path / "wal", batch_rows=1
     )
     parts = prepare(sink, 0, rows(*range(50)), rows(*range(50, 100)))
     children = [commit_in_child(sink, 0, parts) for _ in range(3)]
@@ -164,12 +163,12 @@ def test_processes_that_race_deliver_each_batch_once(tmp_path: Path) -> None:
     assert numbers(tmp_path / "received") == list(range(100))
 
 
-class Stops(FileReceiver):
+class Stops(FileEndpoint):
     """Takes the first batch only."""
 
     def deliver(self, delivery: Delivery) -> None:
         if numbers(self.path):
-            raise Refused("not today")
+            raise Rejected("not today")
         super().deliver(delivery)
 
 
@@ -180,7 +179,7 @@ def half_delivered(folder: Path) -> tuple[WriteAheadSink, Parts, Path]:
     parts = prepare(stops, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
     with pytest.raises(CommitFailed, match="not today"):
         commit(stops, 0, parts)
-    sink = WriteAheadSink(FileReceiver(path, False), folder / "wal", batch_rows=2)
+    sink = WriteAheadSink(FileEndpoint(path, False), folder / "wal", batch_rows=2)
     (progress,) = (folder / "wal").rglob("*.progress")
     return sink, parts, progress
 
@@ -248,17 +247,17 @@ def test_a_driver_goes_on_behind_what_another_has_delivered(tmp_path: Path) -> N
     """They take turns at one epoch, and each looks again before each batch."""
     path, waiting = str(tmp_path / "received"), threading.Event()
 
-    class AfterYou(FileReceiver):
+    class AfterYou(FileEndpoint):
         def deliver(self, delivery: Delivery) -> None:
             if numbers(path) == [1, 2] and not waiting.is_set():
                 waiting.set()
                 raise TryAgain("after you", after_s=1.5)  # meanwhile the lock is free
             super().deliver(delivery)
 
-    class OneMore(FileReceiver):
+    class OneMore(FileEndpoint):
         def deliver(self, delivery: Delivery) -> None:
             if len(numbers(path)) >= 4:
-                raise Refused("one is enough")
+                raise Rejected("one is enough")
             super().deliver(delivery)
 
     one = WriteAheadSink(AfterYou(path, False), tmp_path / "wal", batch_rows=2)
@@ -275,7 +274,7 @@ def test_a_driver_goes_on_behind_what_another_has_delivered(tmp_path: Path) -> N
 
 
 def test_another_incarnation_is_noticed_under_the_name_of_another_sink(tmp_path: Path) -> None:
-    sink = WriteAheadSink(FileReceiver(str(tmp_path / "received")), tmp_path / "wal")
+    sink = WriteAheadSink(FileEndpoint(str(tmp_path / "received")), tmp_path / "wal")
     commit(sink, 0, prepare(sink, 0, rows(1)))
     (part,) = prepare(sink, 0, rows(2), query=SAME_NAME)
     elsewhere = replace(part, id=replace(part.id, sink="second"))

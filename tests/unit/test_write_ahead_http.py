@@ -1,4 +1,4 @@
-"""``HttpReceiver`` against a real server on the loopback: answers, repeats, deaths."""
+"""``HttpEndpoint`` against a real server on the loopback: answers, repeats, deaths."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 
 from beadline.errors import BadSink, CommitFailed
 from beadline.sink import Outcome
-from beadline.sinks.write_ahead import Delivery, HttpReceiver, WriteAheadSink
+from beadline.sinks.write_ahead import Delivery, HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, pickled
-from tests.unit.write_ahead_receivers import SCHEMA, commit, prepare, rows
+from tests.unit.write_ahead_endpoints import SCHEMA, commit, prepare, rows
 from tests.unit.write_ahead_shop import SECRET, Shop, serving, sink_to
 
 FINE = {Outcome.COMMITTED}
@@ -40,8 +40,8 @@ def url(shop: Shop) -> Iterator[str]:
 def test_rows_arrive_with_their_ids_over_one_connection(
     shop: Shop, url: str, tmp_path: Path, form: Any
 ) -> None:
-    receiver = HttpReceiver(f"{url}/orders?key=1", {"Authorization": SECRET}, form=form)
-    sink = WriteAheadSink(receiver, tmp_path / "wal", batch_rows=2, honours_ids=True)
+    endpoint = HttpEndpoint(f"{url}/orders?key=1", {"Authorization": SECRET}, form=form)
+    sink = WriteAheadSink(endpoint, tmp_path / "wal", batch_rows=2, honours_ids=True)
     assert sink.default_name == "127.0.0.1-fc7d0552"
     assert commit(sink, 3, prepare(sink, 3, rows(1, 2, 3), rows(4))) == FINE
     start = f"suite~{'a' * 32}~under-test~3~"
@@ -135,11 +135,9 @@ def test_409_is_tried_again_whoever_honours_ids(shop: Shop, url: str, tmp_path: 
     assert "already_taken_status=409" in result.detail
 
 
-def test_409_is_taken_if_the_receiver_is_said_to_mean_that(
-    shop: Shop, url: str, tmp_path: Path
-) -> None:
-    receiver = HttpReceiver(f"{url}/orders", already_taken_status=409)
-    sink = WriteAheadSink(receiver, tmp_path / "wal", "shop", batch_rows=2)
+def test_409_is_a_success_where_the_setting_says_so(shop: Shop, url: str, tmp_path: Path) -> None:
+    endpoint = HttpEndpoint(f"{url}/orders", already_taken_status=409)
+    sink = WriteAheadSink(endpoint, tmp_path / "wal", "shop", batch_rows=2)
     parts = prepare(sink, 0, rows(1, 2, 3))
     shop.answers = [409]
     with pytest.raises(CommitFailed, match=r"409 Conflict.*honours_ids=True"):
@@ -152,10 +150,10 @@ def test_409_is_taken_if_the_receiver_is_said_to_mean_that(
 @pytest.mark.parametrize("status", [200, 408, 429, 500, "409"])
 def test_a_status_that_cannot_say_already_taken(status: Any) -> None:
     with pytest.raises(BadSink, match="already_taken_status"):
-        HttpReceiver("http://shop/", already_taken_status=status)
+        HttpEndpoint("http://shop/", already_taken_status=status)
 
 
-def test_retry_after_is_kept_to_by_the_next_call_too(shop: Shop, url: str, tmp_path: Path) -> None:
+def test_the_next_call_respects_retry_after_too(shop: Shop, url: str, tmp_path: Path) -> None:
     shop.answers, shop.retry_after = [200, 429], "2"
     sink = sink_to(url, tmp_path, timeout_s=0.2)
     parts = prepare(sink, 0, rows(1, 2, 3))
@@ -164,7 +162,9 @@ def test_retry_after_is_kept_to_by_the_next_call_too(shop: Shop, url: str, tmp_p
     assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
     assert "429 Too Many Requests" in result.detail
     assert "asks to wait" in result.detail
-    assert pickle.loads(pickled(sink))._wait.until_s == 0, "another machine has another clock"
+    assert pickle.loads(pickled(sink))._retry_after.until_s == 0, (
+        "another machine has another clock"
+    )
     while set(sink.commit(epoch_id(0), parts).outcomes.values()) == {Outcome.UNKNOWN}:
         assert time.monotonic() - began < 20
     assert time.monotonic() - began >= 2
@@ -173,7 +173,7 @@ def test_retry_after_is_kept_to_by_the_next_call_too(shop: Shop, url: str, tmp_p
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413])
-def test_a_refusal_names_epoch_part_and_rows(
+def test_a_rejection_names_epoch_part_and_rows(
     shop: Shop, url: str, tmp_path: Path, status: int
 ) -> None:
     shop.answers = [200, status]
@@ -196,11 +196,11 @@ def test_parallel_posts_share_no_connection(shop: Shop, url: str, tmp_path: Path
     assert len(shop.connections) <= 3
 
 
-def test_a_receiver_travels_without_its_connections() -> None:
-    receiver = HttpReceiver("http://shop/orders", {"a": "b"})
-    receiver._idle.append(http.client.HTTPConnection("shop"))
-    assert pickle.loads(pickled(receiver)) == receiver
-    assert pickle.loads(pickled(receiver))._idle == []
+def test_an_endpoint_travels_without_its_connections() -> None:
+    endpoint = HttpEndpoint("http://shop/orders", {"a": "b"})
+    endpoint._idle.append(http.client.HTTPConnection("shop"))
+    assert pickle.loads(pickled(endpoint)) == endpoint
+    assert pickle.loads(pickled(endpoint))._idle == []
 
 
 def test_every_value_has_a_form_in_json() -> None:
@@ -227,6 +227,6 @@ def test_every_value_has_a_form_in_json() -> None:
     schema = pa.schema([(name, kind) for name, (kind, _, _) in values.items()])
     table = pa.Table.from_pylist([{name: given for name, (_, given, _) in values.items()}], schema)
     delivery = Delivery("q", "a" * 32, "s", 0, 0, 0, table)
-    body = HttpReceiver("http://shop/orders", form="array")._body(delivery)
+    body = HttpEndpoint("http://shop/orders", form="array")._body(delivery)
     (entry,) = json.loads(body)
     assert entry["row"] == {name: wanted for name, (_, _, wanted) in values.items()}

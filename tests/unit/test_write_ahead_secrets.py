@@ -1,4 +1,4 @@
-"""What ``HttpReceiver`` shows to nobody, and whom it trusts."""
+"""What ``HttpEndpoint`` shows to nobody, and whom it trusts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from beadline.errors import BadSink, CommitFailed
 from beadline.sink import Outcome
-from beadline.sinks.write_ahead import HttpReceiver, WriteAheadSink
+from beadline.sinks.write_ahead import HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id
-from tests.unit.write_ahead_receivers import SCHEMA, commit, prepare, rows
+from tests.unit.write_ahead_endpoints import SCHEMA, commit, prepare, rows
 from tests.unit.write_ahead_shop import Shop, serving, sink_to
 
 
@@ -30,7 +30,7 @@ def url(shop: Shop) -> Iterator[str]:
 
 
 def everything_shown(sink: WriteAheadSink, shop: Shop, folder: Path, answer: Any) -> list[str]:
-    """Whatever people get to see of a sink whose receiver repeats what it was sent."""
+    """Whatever people get to see of a sink whose endpoint repeats what it was sent."""
     parts = prepare(sink, 0, rows(1))
     shop.answers = [answer]
     with pytest.raises(CommitFailed, match="400") as caught:
@@ -62,7 +62,7 @@ def test_secrets_in_a_url_show_nowhere_as_written_or_decoded(
 ) -> None:
     """The path of a webhook is its password; and a server may say what it has decoded."""
     where = f"{url}/services/T0K%2Fhook-pass?key=a%20b%2Bc+d&user=j%C3%B6rg"
-    sink = WriteAheadSink(HttpReceiver(where), tmp_path / "wal")
+    sink = WriteAheadSink(HttpEndpoint(where), tmp_path / "wal")
     for text in everything_shown(sink, shop, tmp_path, answer):
         for secret in ("hook-pass", "a%20b", "a b+c", "b%2Bc", "jörg", "j%C3%B6rg", "T0K"):
             assert secret not in text
@@ -71,7 +71,7 @@ def test_secrets_in_a_url_show_nowhere_as_written_or_decoded(
 def test_two_paths_of_one_host_are_two_places() -> None:
     """And a key that is exchanged leaves the place as it is."""
     urls = [f"https://shop.example/{path}" for path in ("a", "b", "b/", "b?key=1", "b?key=2")]
-    a, b, *others = map(HttpReceiver, urls)
+    a, b, *others = map(HttpEndpoint, urls)
     assert (a.name, a.target) != (b.name, b.target)
     assert {(other.name, other.target) for other in others} == {(b.name, b.target)}
 

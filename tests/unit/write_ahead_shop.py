@@ -1,4 +1,4 @@
-"""A shop that takes rows over HTTP, or HTTPS, for the tests of ``HttpReceiver``."""
+"""A shop that takes rows over HTTP, or HTTPS, for the tests of ``HttpEndpoint``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
-from beadline.sinks.write_ahead import HttpReceiver, WriteAheadSink
+from beadline.sinks.write_ahead import HttpEndpoint, WriteAheadSink
 
 SECRET = "Bearer t0p-s3cret-token"
 
 
 @dataclass
 class Shop:
-    """A receiver: what it took by id, every request, and how it will answer the next ones.
+    """An endpoint: what it took by id, every request, and how it will answer the next ones.
 
     An answer is a status, sent without taking the rows; "lost" takes them and hangs up; "echo" is a
     refusal that repeats what it was sent, "echo decoded" one that has decoded it.
@@ -109,5 +109,5 @@ def serving(shop: Shop, port: int = 0, certificate: Path | None = None) -> Itera
 
 
 def sink_to(url: str, folder: Path, **settings: Any) -> WriteAheadSink:
-    receiver = HttpReceiver(f"{url}/orders?key=k-very-secret", {"Authorization": SECRET}, 5.0)
-    return WriteAheadSink(receiver, folder / "wal", "shop", batch_rows=2, **settings)
+    endpoint = HttpEndpoint(f"{url}/orders?key=k-very-secret", {"Authorization": SECRET}, 5.0)
+    return WriteAheadSink(endpoint, folder / "wal", "shop", batch_rows=2, **settings)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.cli._watch import Watch
 from beadline.cli.output import Output
-from beadline.jobs.loading import JobFile, Planned
+from beadline.jobs.loading import JobFile, Planned, check_all
 from beadline.jobs.restart import Restarts
-from beadline.jobs.together import check_all
 
 if TYPE_CHECKING:
     from beadline.spark.query import Query

@@ -16,7 +16,7 @@ from typing import Any
 from beadline.environment.quiet import quiet
 from beadline.errors import BeadlineError, UsageError
 from beadline.extras import require
-from beadline.observe.transactions import Standing, read_standing
+from beadline.observe.transactions import LogStatus, read_log_status
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.inspect import Inspector
 from beadline.sinks.kafka.part import WriterId
@@ -32,15 +32,15 @@ class Cluster:
     servers: str
     options: Mapping[str, Any]
     inspector: Inspector
-    standing: Standing | None
+    status: LogStatus | None
     topic: str | None
 
     def control_topic(self, writer: WriterId) -> str:
         """Where the markers of a writer are."""
         if self.topic is not None:
             return self.topic
-        if self.standing is not None:
-            return self.standing.control_topic(writer)
+        if self.status is not None:
+            return self.status.control_topic(writer)
         return f"beadline-{writer.query}"
 
 
@@ -55,10 +55,10 @@ def asking(
     """Yield the cluster; what goes wrong with it is told in Beadline's words."""
     require("kafka")
     options = read_options(pairs or [], file)
-    standing = None
+    status = None
     if checkpoint is not None:
         quiet()  # a checkpoint on HDFS is read through a JVM
-        standing = read_standing(checkpoint)
+        status = read_log_status(checkpoint)
     from confluent_kafka import KafkaException
     from kafka.errors import KafkaError
 
@@ -66,7 +66,7 @@ def asking(
     try:
         _check(servers, options)
         inspector = Inspector(connect(servers, options), servers, options)
-        yield Cluster(servers, options, inspector, standing, topic)
+        yield Cluster(servers, options, inspector, status, topic)
     except BrokenPipeError:  # whoever read our output has gone
         raise
     except (KafkaError, KafkaException, OSError) as error:

@@ -14,7 +14,7 @@ from beadline.cli._transactions_ask import Cluster
 from beadline.cli._transactions_show import block
 from beadline.cli.output import ForPeople, Output
 from beadline.errors import Fenced, UsageError
-from beadline.observe.transactions import Action, Standing, judge, read_standing, verdict_of
+from beadline.observe.transactions import Action, LogStatus, judge, read_log_status, verdict_of
 from beadline.sink import Prepared
 from beadline.sinks.kafka import options as kafka_options
 from beadline.sinks.kafka.observed import Observed
@@ -64,20 +64,20 @@ def end(
     json: bool,
 ) -> None:
     """Judge all, ask once, end all; exits with 1 if one was not ended."""
-    standing = cluster.standing
-    if standing is not None:
-        standing.check_place()
-        _check_stopped(standing, force)
+    status = cluster.status
+    if status is not None:
+        status.check_place()
+        _check_stopped(status, force)
     found = cluster.inspector.client.describe(ids)
     looked = cluster.inspector.look(list(found.values()), cluster.control_topic)
     observed = {one.id: one for one in looked}
-    plans = [plan(action, id_, observed.get(id_), standing, force) for id_ in dict.fromkeys(ids)]
+    plans = [plan(action, id_, observed.get(id_), status, force) for id_ in dict.fromkeys(ids)]
     todo = [each for each in plans if isinstance(each, Planned)]
     if todo:
-        _tell(action, todo, standing, out)
+        _tell(action, todo, status, out)
         _confirm(action, len(todo), out, yes, json)
-        if standing is not None:
-            _check_unmoved(standing)
+        if status is not None:
+            _check_unmoved(status)
         _check_same(todo, cluster)
     results = [
         _try_end(action, each, cluster) if isinstance(each, Planned) else each for each in plans
@@ -92,37 +92,37 @@ def end(
 
 
 def plan(
-    action: Action, id_: str, one: Observed | None, standing: Standing | None, force: bool
+    action: Action, id_: str, one: Observed | None, status: LogStatus | None, force: bool
 ) -> Planned | Settled:
     """Say how one will be ended, or why there is nothing to end; raise if it must not be."""
-    named = standing.named.get(id_) if standing is not None else None
+    named = status.named.get(id_) if status is not None else None
     if one is None:
         if action == "commit" and named is not None:
             return Planned(id_, None, named)
         return Settled(id_, False, "", GONE, "the brokers know no such transactional id")
-    decided = standing.decided(one) if standing is not None else None
+    decided = status.decided(one) if status is not None else None
     if action == "commit" and decided is not None:
         return Planned(id_, one, decided)
     state = one.described.state
     if state not in _WHILE[action]:
         meaning = "being ended already" if one.is_open else "nothing is open under this id"
         return Settled(id_, False, "", state, meaning)
-    return Planned(id_, one, forced=judge(action, one, standing, force))
+    return Planned(id_, one, forced=judge(action, one, status, force))
 
 
-def _check_stopped(standing: Standing, force: bool) -> None:
-    driver = standing.driver()
+def _check_stopped(status: LogStatus, force: bool) -> None:
+    driver = status.driver()
     if driver is not None and not force:
         raise UsageError(
-            f"{driver}, lives: query {standing.query.name!r} seems to be running, and settles its "
+            f"{driver}, lives: query {status.query.name!r} seems to be running, and settles its "
             "transactions itself. Stop it first; --force if that process is something else by now. "
             f"{_NOTHING}"
         )
 
 
-def _check_unmoved(before: Standing) -> None:
+def _check_unmoved(before: LogStatus) -> None:
     """A log that moved while we looked has a driver, whose decisions we do not know."""
-    now = read_standing(before.checkpoint)
+    now = read_log_status(before.checkpoint)
     if now.claim.generation != before.claim.generation:
         raise Fenced(
             f"query {before.query.name!r} was started meanwhile (generation "
@@ -154,17 +154,17 @@ def _check_same(todo: Sequence[Planned], cluster: Cluster) -> None:
             )
 
 
-def _tell(action: Action, todo: list[Planned], standing: Standing | None, out: Output) -> None:
+def _tell(action: Action, todo: list[Planned], status: LogStatus | None, out: Output) -> None:
     """Show what is about to be ended and, where nobody vouches for it, what that means."""
     if not isinstance(out, ForPeople):
         return
     now_ms = time.time_ns() // 1_000_000
     for each in todo:
-        views = [] if each.one is None else list(block(each.one, standing, now_ms))
+        views = [] if each.one is None else list(block(each.one, status, now_ms))
         out.show({}, *views)
         if each.forced and each.one is not None:
             ours = each.one.writer is not None
-            means = _MEANS[action, verdict_of(each.one, standing) if ours else "strange"]
+            means = _MEANS[action, verdict_of(each.one, status) if ours else "strange"]
             out.show({}, Text.assemble((f"  {action} by force: ", "bold red"), means))
 
 
@@ -198,10 +198,10 @@ def _try_end(action: Action, planned: Planned, cluster: Cluster) -> Settled:
 def _end(action: Action, planned: Planned, cluster: Cluster) -> Settled:
     client = cluster.inspector.client
     if planned.decided is not None:
-        assert cluster.standing is not None
-        assert cluster.standing.epoch is not None
+        assert cluster.status is not None
+        assert cluster.status.epoch is not None
         sink = KafkaSink(bootstrap_servers=cluster.servers, options=cluster.options)
-        return commit_decided(sink, client, cluster.standing.epoch, planned.decided)
+        return commit_decided(sink, client, cluster.status.epoch, planned.decided)
     assert planned.one is not None
     transaction = planned.one.described.transaction
     ended = commit_open if action == "commit" else abort_open

@@ -13,7 +13,7 @@ from beadline.cli._transactions_show import as_object, blocks
 from beadline.cli.output import Output
 from beadline.errors import UsageError
 from beadline.files import same_folder
-from beadline.observe.transactions import Standing, verdict_of
+from beadline.observe.transactions import LogStatus, verdict_of
 from beadline.sinks.kafka.observed import UNENDED_STATES, Observed
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.transactions import Described
@@ -21,8 +21,8 @@ from beadline.sinks.kafka.transactions import Described
 
 def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output) -> None:
     """Show the open transactions of a query, or of everybody."""
-    standing = cluster.standing
-    name = _query(query, standing)
+    status = cluster.status
+    name = _query(query, status)
     everything = cluster.inspector.open_now()
     chosen = [one for one in everything if everybodys or name is None or _is_of(one, name)]
     found = cluster.inspector.look(chosen, cluster.control_topic, everything)
@@ -32,28 +32,28 @@ def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output
     result = {
         "bootstrap_servers": cluster.servers,
         "query": name,
-        "checkpoint": standing and standing.checkpoint,
-        "decided_epoch": standing and standing.epoch and standing.epoch.number,
-        "transactions": [as_object(one, standing, now_ms) for one in found],
+        "checkpoint": status and status.checkpoint,
+        "decided_epoch": status and status.epoch and status.epoch.number,
+        "transactions": [as_object(one, status, now_ms) for one in found],
         "others": others,
         "notes": notes,
     }
     whose = None if everybodys else name
     views: list[RenderableType] = [_head(cluster, whose, found, others)]
-    views += blocks(found, standing, now_ms)
+    views += blocks(found, status, now_ms)
     views += [Text(f"note: {note}", style="dim") for note in notes]
     out.show(result, *views)
 
 
-def _query(name: str | None, standing: Standing | None) -> str | None:
+def _query(name: str | None, status: LogStatus | None) -> str | None:
     """The query that is meant; both ways to name it must agree."""
-    if standing is None:
+    if status is None:
         return name
-    if name not in (None, standing.query.name):
+    if name not in (None, status.query.name):
         raise UsageError(
-            f"checkpoint {standing.checkpoint} is of query {standing.query.name!r}, not {name!r}."
+            f"checkpoint {status.checkpoint} is of query {status.query.name!r}, not {name!r}."
         )
-    return standing.query.name
+    return status.query.name
 
 
 def _is_of(one: Described, query: str) -> bool:
@@ -74,8 +74,8 @@ def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others:
     text = f": {count or 'no'} open transaction{'' if count == 1 else 's'}"
     if not found and "security.protocol" in cluster.options:
         text += " that this user may see"  # brokers leave out what one may not
-    if cluster.standing is not None and found:
-        verdicts = [verdict_of(one, cluster.standing) for one in found]
+    if cluster.status is not None and found:
+        verdicts = [verdict_of(one, cluster.status) for one in found]
         kinds = ((kind, verdicts.count(kind)) for kind in ("decided", "orphan", "unknown"))
         text += " (" + ", ".join(f"{number} {kind}" for kind, number in kinds if number) + ")"
     if held:
@@ -87,22 +87,22 @@ def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others:
 
 def _notes(cluster: Cluster) -> list[str]:
     """What an operator should know of the log beside its verdicts."""
-    standing = cluster.standing
-    if standing is None:
+    status = cluster.status
+    if status is None:
         return []
     notes = []
-    if not same_folder(standing.query.checkpoint, standing.checkpoint):
+    if not same_folder(status.query.checkpoint, status.checkpoint):
         notes.append(
-            f"the log was written for {standing.query.checkpoint}: this is a copy of a checkpoint, "
+            f"the log was written for {status.query.checkpoint}: this is a copy of a checkpoint, "
             "or another spelling, and the verdicts of a copy may be old"
         )
-    if driver := standing.driver():
+    if driver := status.driver():
         notes.append(f"{driver}, lives: the query may be running")
-    if standing.epoch is not None and standing.named and not standing.finished:
-        described = cluster.inspector.client.describe(standing.named)
+    if status.epoch is not None and status.named and not status.finished:
+        described = cluster.inspector.client.describe(status.named)
         still = sum(one.state in UNENDED_STATES for one in described.values())
         notes.append(
-            f"epoch {standing.epoch.number} is decided and not known to be finished: {still} of "
-            f"its {len(standing.named)} Kafka transactions still open"
+            f"epoch {status.epoch.number} is decided and not known to be finished: {still} of "
+            f"its {len(status.named)} Kafka transactions still open"
         )
     return notes

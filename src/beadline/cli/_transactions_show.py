@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from beadline.observe.transactions import Standing, verdict_of
+from beadline.observe.transactions import LogStatus, verdict_of
 from beadline.sinks.kafka.observed import Observed, Touched
 
 _COLOURS = {"decided": "yellow", "orphan": "red", "unknown": "dim"}
@@ -23,7 +23,7 @@ _MEANING = {
 }
 
 
-def as_object(one: Observed, standing: Standing | None, now_ms: int) -> dict[str, Any]:
+def as_object(one: Observed, status: LogStatus | None, now_ms: int) -> dict[str, Any]:
     """Everything that is known of one transaction; what is not known is null."""
     described, writer, part = one.described, one.writer, one.part
     return {
@@ -42,7 +42,7 @@ def as_object(one: Observed, standing: Standing | None, now_ms: int) -> dict[str
             "generation": part.generation,
         },
         "state": described.state,
-        "verdict": verdict_of(one, standing),
+        "verdict": verdict_of(one, status),
         "producer_id": described.transaction.producer_id,
         "producer_epoch": described.transaction.producer_epoch,
         "started_at_ms": described.started_at_ms,
@@ -54,43 +54,43 @@ def as_object(one: Observed, standing: Standing | None, now_ms: int) -> dict[str
 
 
 def blocks(
-    found: Sequence[Observed], standing: Standing | None, now_ms: int
+    found: Sequence[Observed], status: LogStatus | None, now_ms: int
 ) -> Iterator[RenderableType]:
     """One block for each transaction, then what the verdicts mean."""
     numbers = {one.id: number for number, one in enumerate(found, 1)}
     for one in found:
-        yield from block(one, standing, now_ms, numbers)
-    verdicts = Counter(verdict_of(one, standing) for one in found)
+        yield from block(one, status, now_ms, numbers)
+    verdicts = Counter(verdict_of(one, status) for one in found)
     for verdict, meaning in _MEANING.items():
-        if verdicts.get(verdict) and standing is not None:  # type: ignore[call-overload]
+        if verdicts.get(verdict) and status is not None:  # type: ignore[call-overload]
             yield Text.assemble((verdict, _COLOURS[verdict]), f": {meaning}")
 
 
 def block(
     one: Observed,
-    standing: Standing | None,
+    status: LogStatus | None,
     now_ms: int,
     numbers: Mapping[str, int] | None = None,
 ) -> Iterator[RenderableType]:
     """One transaction in full; ``numbers`` are those of all that are shown, to name them by."""
     numbers = numbers or {}
-    verdict = verdict_of(one, standing)
+    verdict = verdict_of(one, status)
     number = f"{numbers[one.id]}. " if one.id in numbers else ""
     yield Text.assemble(number, (one.id, "bold"))
-    yield Text(f"  {_whose(one, standing)}")
-    known = [(f", {verdict}", _COLOURS[verdict])] if standing is not None else []
+    yield Text(f"  {_whose(one, status)}")
+    known = [(f", {verdict}", _COLOURS[verdict])] if status is not None else []
     yield Text.assemble(f"  {one.described.state}", *known, f", {_clock(one, now_ms)}")
     if one.partitions:
         yield Padding(_partitions(one, numbers), (0, 0, 0, 2))
 
 
-def _whose(one: Observed, standing: Standing | None) -> str:
+def _whose(one: Observed, status: LogStatus | None) -> str:
     writer, part = one.writer, one.part
     if writer is None:
         return "not of Beadline's making"
     whose = f"query {writer.query}, sink {writer.sink}, slot {writer.slot}"
     if not one.is_open:
-        named = standing.named.get(one.id) if standing is not None else None
+        named = status.named.get(one.id) if status is not None else None
         if named is None:
             return f"{whose}: nothing is open under this id"
         part = named.id

@@ -9,8 +9,8 @@ Claims and decisions compete for the same next slot (rule 1), so there is no mom
   empty again. After each append the log is listed: a slot above our own means that somebody has
   been here, and we are fenced whatever the create said. Retention never deletes the newest claim,
   so there is such a slot for as long as there is such a somebody;
-- a reader never scans downwards for the newest decision, where such a sleeper's leaving could
-  lie: every record points, by slot and nonce, to the newest decision before it.
+- a reader never scans downwards for the newest decision, where what such a sleeper has left
+  could lie: every record points, by slot and nonce, to the newest decision before it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DecisionLog:
                 return self.state
 
     def close(self) -> None:
-        """Let go of what the store holds; the log can still be read."""
+        """Release what the store holds; the log can still be read."""
         self._store.close()
 
     def moved(self) -> bool:
@@ -181,7 +181,7 @@ class DecisionLog:
     def _fenced(self, slot: int) -> Fenced:
         return Fenced(
             f"slot {slot} of the decision log ({self._store.path(slot)}) was taken by a newer "
-            "start of this query, which finishes what was decided and gives the rest again. "
+            "start of this query, which finishes what was decided; the rest is redelivered to it. "
             "Nothing was committed by this one. Stop one of the two drivers."
         )
 
@@ -189,5 +189,5 @@ class DecisionLog:
         return DecisionUnknown(
             f"the append to {self._store.path(slot)} failed ({cause!r}) and it cannot be told "
             "whether it landed. Nothing was committed or aborted; the next start of the query "
-            "reads the log and settles it, without loss or duplicate."
+            "reads the log and knows, without loss or duplicate."
         )

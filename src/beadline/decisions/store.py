@@ -40,7 +40,7 @@ class Store(Protocol):
         """Remove what crashes have left under temporary names; only after our own claim."""
 
     def close(self) -> None:
-        """Let go of threads; a later call may take them up again."""
+        """End the threads; a later call may start them again."""
 
 
 class FileStore:

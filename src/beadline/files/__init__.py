@@ -3,7 +3,7 @@
 Local files go through the operating system, everything else through the Hadoop client that
 comes with Spark. The one operation that matters is ``create_exclusive``: create-if-absent that
 is really atomic and durable against power loss (rule 2). A scheme whose rule is not tested is
-refused for exactly-once (``keeps_rule``).
+refused for exactly-once (``has_atomic_create``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import os
 from beadline.files.base import FileSystem, split_uri
 from beadline.files.local import LocalFiles
 
-__all__ = ["FileSystem", "join", "keeps_rule", "open_files", "qualify", "same_folder", "split_uri"]
+__all__ = [
+    "FileSystem",
+    "has_atomic_create",
+    "join",
+    "open_files",
+    "qualify",
+    "same_folder",
+    "split_uri",
+]
 
 # The schemes whose create-if-absent is tested, by races of real processes, to have one winner.
 TESTED_SCHEMES = ("file", "hdfs")
 
 
-def keeps_rule(uri: str) -> bool:
+def has_atomic_create(uri: str) -> bool:
     """Whether ``create_exclusive`` on this file system keeps rule 2, and is tested to."""
     return split_uri(uri)[0] in TESTED_SCHEMES
 

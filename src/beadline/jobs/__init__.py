@@ -6,13 +6,12 @@ In the order of a file's way::
     environment   ``${NAME}`` in its strings, and how to keep the values out of what is said
     document      the file as tables that know their place; its errors
     kinds         what ``type = "kafka"`` stands for
-    values        a value of TOML as the argument that a constructor wants
-    arguments     a table as the arguments of a constructor, read from its signature
+    arguments     a table as the arguments of a constructor, read from its signature (pydantic)
     restart       what to do when a query fails
     sql           what is asked of the views, and Spark's answers to what is wrong
     sources, sinks, queries     the tables of a job
-    together      several queries: what would refuse one is found before another is started
     toml_job      the whole of it, as `beadline run` wants it
+    loading       job files of both kinds, and Python's; queries as the command line starts them
     schema        the same signatures as a JSON schema, for editors
 
 Nothing is known twice: a new argument of a sink is a new key here, checked and in the schema.

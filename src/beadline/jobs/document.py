@@ -74,6 +74,14 @@ class Place:
         filled = self.document.environment.fill(below.value, below.problem)
         return Place(self.document, below.path, filled)
 
+    def filled(self) -> Any:
+        """Return the value with all variables below it filled in; tables know their places."""
+        if isinstance(self.value, dict):
+            return Table(self, {key: self[key].filled() for key in self.value})
+        if isinstance(self.value, list):
+            return [each.filled() for each in self]
+        return self.value
+
     def __contains__(self, key: str) -> bool:
         """Whether a table has a key."""
         return key in self.value
@@ -113,6 +121,15 @@ class Place:
             return path
         whole = str(self.document.folder / path)
         return f"file:{whole}" if uri else whole
+
+
+class Table(dict[str, Any]):
+    """The values of a table, which knows where it stands."""
+
+    def __init__(self, place: Place, values: dict[str, Any]) -> None:
+        """Keep the place beside the values."""
+        super().__init__(values)
+        self.place = place
 
 
 def read(path: Path, environment: Environment | None = None) -> Place:

@@ -43,7 +43,10 @@ class Kinds:
         return found
 
     def _own(self, place: Place) -> Callable[..., Any]:
-        found = own(place)
+        try:
+            found = own(place.value)
+        except ValueError as error:
+            raise place.problem(str(error)) from error
         bases = tuple(imported(base) for base in self.bases)
         if bases and not (isinstance(found, type) and issubclass(found, bases)):
             wanted = " or ".join(self.bases)
@@ -57,14 +60,14 @@ def imported(text: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def own(place: Place) -> Callable[..., Any]:
+def own(text: str) -> Callable[..., Any]:
     """Return what a user wrote: ``module:name``, in a module that lies beside the job file."""
     try:
-        found = imported(str(place.value))
+        found = imported(str(text))
     except (ImportError, AttributeError, ValueError) as error:
-        raise place.problem(f"{place.value!r} cannot be imported: {error}") from error
+        raise ValueError(f"{str(text)!r} cannot be imported: {error}") from error
     if not callable(found):
-        raise place.problem(f"{place.value!r} is not a function or a class")
+        raise ValueError(f"{str(text)!r} is not a function or a class")
     called: Callable[..., Any] = found
     return called
 
@@ -109,10 +112,10 @@ NESTED: Mapping[str, Kinds] = {
         {"socket": f"{_SOURCES}:SocketReceiver"},
         bases=("beadline.sources:Receiver",),
     ),
-    "beadline.sinks.write_ahead.receiver:Receiver": Kinds(
-        "receiver",
-        {"http": f"{_SINKS}.write_ahead:HttpReceiver"},
-        bases=("beadline.sinks.write_ahead:Receiver",),
+    "beadline.sinks.write_ahead.endpoint:Endpoint": Kinds(
+        "endpoint",
+        {"http": f"{_SINKS}.write_ahead:HttpEndpoint"},
+        bases=("beadline.sinks.write_ahead:Endpoint",),
     ),
 }
 

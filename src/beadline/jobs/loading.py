@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BeadlineError, UsageError
 from beadline.jobs.restart import NoRestart, Strategy
-from beadline.stream import Stream
+from beadline.stream import StartSettings, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +100,18 @@ class JobFile:
     def redact(self, text: str) -> str:
         """Take what is secret out of a text; nothing of a Python file is known to be."""
         return text
+
+
+def check_all(plans: list[Planned]) -> None:
+    """Ask of every query what its start will ask, before another is started; writes nothing."""
+    from beadline.spark.analyze import check_start
+
+    for plan in plans:
+        settings = StartSettings(
+            str(plan.checkpoint), plan.every, plan.available_now, plan.output_mode, (), plan.keep,
+            plan.options,
+        )  # fmt: skip
+        check_start(plan.stream, settings)
 
 
 @dataclass(frozen=True)

@@ -5,143 +5,74 @@ An editor that knows ``#:schema URL`` at the top of a TOML file completes keys a
 
 from __future__ import annotations
 
-import collections.abc
-import dataclasses
-import inspect
-import os
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from types import GenericAlias
+from typing import Annotated, Any
 
-from beadline.jobs.arguments import Argument, arguments_of
-from beadline.jobs.kinds import RESTARTS, SINKS, SOURCES, Kinds, nested
+from pydantic import Field, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+from typing_extensions import NotRequired, Required
+
+from beadline.jobs.arguments import arguments_of, one_of, table_type, typed_dict
+from beadline.jobs.kinds import RESTARTS, SINKS, SOURCES
 from beadline.jobs.queries import QueryWords
 from beadline.jobs.sinks import DEAD_LETTER, SinkWords
 from beadline.jobs.sources import Shaping
-from beadline.jobs.values import members
 
-Schema = dict[str, Any]
-
-_VARIABLE: Schema = {"$ref": "#/definitions/variable"}
-# What an environment variable may stand for.
-_WORDS: dict[Any, str] = {int: "integer", float: "number", bool: "boolean"}
-_OWN = r"^[\w.]+:\w+$"
+_VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
 
-def schema() -> Schema:
+class _WithVariables(GenerateJsonSchema):
+    """Takes a variable of the environment where a number or one of a few words is wanted."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().int_schema(schema), _VARIABLE]}
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().float_schema(schema), _VARIABLE]}
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().bool_schema(schema), _VARIABLE]}
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        found = super().literal_schema(schema)
+        return {"anyOf": [found, _VARIABLE]} if "enum" in found else found
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Keys are their own titles."""
+        return False
+
+
+def schema() -> dict[str, Any]:
     """Return the whole of it."""
-    query = _table(QueryWords, arguments_of(QueryWords))
-    query["properties"]["sinks"] = {"type": "array", "items": {"$ref": "#/definitions/sink"}}
-    query["properties"]["sinks"]["minItems"] = 1
-    query["required"] = [*query["required"], "sinks"]
+
+    def some(kind: Any, each: Any, text: str | None = None) -> Any:
+        return Annotated[GenericAlias(kind, each), Field(min_length=1, description=text)]
+
+    dead_letter = {DEAD_LETTER: NotRequired[one_of(SINKS, DEAD_LETTER)]}
+    sink = one_of(SINKS, "sink", arguments_of(SinkWords), **dead_letter)
+    sinks = {"sinks": Required[some(list, (sink,))]}
+    query = table_type("query", QueryWords, arguments_of(QueryWords), **sinks)
+    views = (str, one_of(SOURCES, "source", arguments_of(Shaping)))
+    spark = Field(description='Settings of Spark, without "spark." before them.')
+    keys = {
+        "spark": NotRequired[Annotated[dict[str, Any], spark]],
+        "sources": Required[some(dict, views, "Each becomes a view of its name.")],
+        "query": NotRequired[query],
+        "queries": NotRequired[some(list, (query,))],
+        "restart": NotRequired[one_of(RESTARTS)],
+    }
+    job = typed_dict("job", keys)
+    made = TypeAdapter(job).json_schema(
+        schema_generator=_WithVariables, ref_template="#/definitions/{model}"
+    )
+    definitions = made.pop("$defs")
     return {
+        **made,
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A job of Beadline",
         "description": "Sources, SQL over them as views, and sinks: beadline run job.toml",
-        "type": "object",
         "additionalProperties": False,
-        "required": ["sources"],
         "oneOf": [{"required": ["query"]}, {"required": ["queries"]}],
-        "properties": {
-            "spark": {
-                "type": "object",
-                "description": 'Settings of Spark, without "spark." before them.',
-            },
-            "sources": {
-                "type": "object",
-                "description": "Each becomes a view of its name.",
-                "minProperties": 1,
-                "additionalProperties": {"$ref": "#/definitions/source"},
-            },
-            "query": {"$ref": "#/definitions/query"},
-            "queries": {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/query"}},
-            "restart": _one_of(RESTARTS, {}),
-        },
-        "definitions": {
-            "query": query,
-            "source": _one_of(SOURCES, arguments_of(Shaping)),
-            "sink": _one_of(
-                SINKS, arguments_of(SinkWords), {DEAD_LETTER: {"$ref": "#/definitions/dead_letter"}}
-            ),
-            "dead_letter": _one_of(SINKS, {}),
-            "variable": {"type": "string", "pattern": r"\$\{"},
-            **{word: {"anyOf": [{"type": word}, _VARIABLE]} for word in _WORDS.values()},
-        },
+        "definitions": definitions,
     }
-
-
-def _one_of(
-    kinds: Kinds, ours: Mapping[str, Argument], more: Mapping[str, Schema] | None = None
-) -> Schema:
-    """Return a table that is one of several kinds, which one of its keys tells apart."""
-    choices = []
-    for word in kinds.known:
-        build = kinds.named(word)
-        choice = _table(build, {**ours, **arguments_of(build)})
-        for key in ours:
-            if key in arguments_of(build):  # the two share a key, told apart by what stands there
-                both = (ours[key].annotation, arguments_of(build)[key].annotation)
-                kinds_of = [kind for each in both for kind in members(each)]
-                choice["properties"][key] = _any_of([_value(each) for each in kinds_of])
-        tag = {kinds.key: {"const": word}}
-        choice["properties"] = {**tag, **choice["properties"], **(more or {})}
-        choice["required"] = [kinds.key, *choice["required"]]
-        choices.append(choice)
-    if not kinds.closed:
-        own = {kinds.key: {"type": "string", "pattern": _OWN}}
-        choices.append({"type": "object", "properties": own, "required": [kinds.key]})
-    return {"oneOf": choices}
-
-
-def _table(build: Callable[..., Any], arguments: Mapping[str, Argument]) -> Schema:
-    text = (inspect.getdoc(build) or "").partition("\n\n")[0]
-    return {
-        "type": "object",
-        "description": " ".join(text.split()),
-        "additionalProperties": False,
-        "properties": {name: _property(each) for name, each in arguments.items()},
-        "required": [name for name, each in arguments.items() if each.required],
-    }
-
-
-def _property(argument: Argument) -> Schema:
-    found = _any_of([_value(kind) for kind in members(argument.annotation)])
-    default = argument.default
-    if isinstance(default, bool | int | float | str) and default != "":
-        # Beside a reference nothing else is read.
-        found = {"allOf": [found]} if "$ref" in found else found
-        found = {**found, "default": default}
-    return found
-
-
-def _any_of(choices: list[Schema]) -> Schema:
-    different = [each for n, each in enumerate(choices) if each not in choices[:n]]
-    return different[0] if len(different) == 1 else {"anyOf": different}
-
-
-def _value(kind: Any) -> Schema:
-    origin = get_origin(kind) or kind
-    if origin in _PLAIN:
-        return dict(_PLAIN[origin])
-    if origin is Literal:
-        return {"anyOf": [{"enum": list(get_args(kind))}, _VARIABLE]}
-    if origin in (list, tuple, collections.abc.Sequence):
-        items = _property(Argument("", get_args(kind)[0]))
-        array = {"type": "array", "items": items}
-        return {"anyOf": [{"type": "string"}, array]} if str in get_args(kind) else array
-    if origin in (dict, collections.abc.Mapping):
-        values = _property(Argument("", get_args(kind)[1]))
-        return {"type": "object", "additionalProperties": values}
-    kinds = nested(kind)
-    if kinds is not None:
-        return _one_of(kinds, {})
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _table(kind, arguments_of(kind))
-    return {}
-
-
-_PLAIN: dict[Any, Schema] = {
-    str: {"type": "string"},
-    os.PathLike: {"type": "string"},
-    **{kind: {"$ref": f"#/definitions/{word}"} for kind, word in _WORDS.items()},
-    collections.abc.Callable: {"type": "string", "pattern": _OWN},
-}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from beadline.jobs.arguments import arguments_of, call, read_arguments
+from beadline.jobs.arguments import arguments_of, call, made
 from beadline.jobs.document import Place
 from beadline.jobs.kinds import SINKS
 from beadline.jobs.sql import rows_of_epoch
@@ -77,17 +77,8 @@ def own_keys(build: Callable[..., Any], table: dict[str, Any]) -> list[str]:
 
 
 def _sink(table: Place) -> SinkTable:
-    build = SINKS.find(table)
-    keys = own_keys(build, table.value)
-    sink = _made(table, build, [SINKS.key, DEAD_LETTER, *keys])
+    keys = own_keys(SINKS.find(table), table.value)
+    sink: AnySink = made(table, SINKS, [DEAD_LETTER, *keys])
     words = {key: arguments_of(SinkWords)[key].read(table[key]) for key in keys if key in table}
-    letters = None
-    if DEAD_LETTER in table:
-        below = table[DEAD_LETTER].table()
-        letters = _made(below, SINKS.find(below), [SINKS.key])
-    return SinkTable(table, sink, SinkWords(**words), letters)
-
-
-def _made(table: Place, build: Callable[..., Any], others: list[str]) -> AnySink:
-    sink: AnySink = call(table, build, **read_arguments(build, table, others))
-    return sink
+    dead_letter = made(table[DEAD_LETTER].table(), SINKS) if DEAD_LETTER in table else None
+    return SinkTable(table, sink, SinkWords(**words), dead_letter)

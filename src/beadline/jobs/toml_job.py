@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.environment.jars import CONNECTORS
 from beadline.errors import BeadlineError, UsageError
-from beadline.jobs.arguments import call, read_arguments
+from beadline.jobs.arguments import made
 from beadline.jobs.document import NOTHING, Place, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
 from beadline.jobs.loading import Job, JobFile, Planned, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
-from beadline.jobs.restart import NoRestart, Strategy
+from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def open_toml(path: Path) -> TomlJob:
             path=path,
             conf=_settings(job["spark"].table()) if "spark" in job else {},
             connectors=tuple(sorted(types & set(CONNECTORS))),
-            restart=_restart(job["restart"].table()) if "restart" in job else NoRestart(),
+            restart=made(job["restart"].table(), RESTARTS) if "restart" in job else NoRestart(),
             sources=sources,
             no_checkpoint=next(lacking, None),
             tables=tables,
@@ -141,12 +141,6 @@ def _joined(place: Place, key: str, name: str) -> str:
     if name.startswith(_SPARK):
         raise place.problem(f"the setting {name} must stand right under [spark]")
     return f"{key}.{name}"
-
-
-def _restart(table: Place) -> Strategy:
-    build = RESTARTS.find(table)
-    strategy: Strategy = call(table, build, **read_arguments(build, table, [RESTARTS.key]))
-    return strategy
 
 
 def _text(value: Any) -> str:

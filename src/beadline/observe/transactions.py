@@ -29,7 +29,7 @@ _NOTHING = "Nothing was changed."
 
 
 @dataclass(frozen=True)
-class Standing:
+class LogStatus:
     """Where a query stands by its log: the newest decision, and the transactions that it names.
 
     ``head`` is the newest slot that is known: if it moves, somebody is at work. ``finished`` says
@@ -92,14 +92,14 @@ class Standing:
             )
 
 
-def read_standing(checkpoint: str) -> Standing:
+def read_log_status(checkpoint: str) -> LogStatus:
     """Read where a query stands; nothing is written."""
     history = read_history(checkpoint)
     query = history.newest.query
     decided = [epoch for epoch in history.epochs if epoch.decision is not None]
     newest = decided[-1] if decided else None
     decision = newest.decision if newest else None
-    return Standing(
+    return LogStatus(
         query,
         history.checkpoint,
         history.newest,
@@ -155,54 +155,54 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def verdict_of(one: Observed, standing: Standing | None) -> Verdict:
+def verdict_of(one: Observed, status: LogStatus | None) -> Verdict:
     """The log's verdict; nobody's, if there is no log."""
-    return "unknown" if standing is None else standing.verdict(one)
+    return "unknown" if status is None else status.verdict(one)
 
 
-def judge(action: Action, one: Observed, standing: Standing | None, force: bool) -> bool:
+def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) -> bool:
     """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
     ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
     ``UsageError`` for what nobody vouches for.
     """
-    verdict = verdict_of(one, standing)
+    verdict = verdict_of(one, status)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:
         return False
     if force:
         return True
-    if standing is None or verdict == "unknown":
-        raise UsageError(f"{one.id}: {_nobody_knows(action, one, standing)} {_NOTHING}")
-    query = f"query {standing.query.name!r}"
+    if status is None or verdict == "unknown":
+        raise UsageError(f"{one.id}: {_nobody_knows(action, one, status)} {_NOTHING}")
+    query = f"query {status.query.name!r}"
     if action == "commit":
         named = f"{query} has decided no epoch yet"
-        if standing.epoch is not None:
-            named = f"the newest decision of {query}, epoch {standing.epoch.number}, names others"
+        if status.epoch is not None:
+            named = f"the newest decision of {query}, epoch {status.epoch.number}, names others"
         raise GuaranteeRefused(
             f"{one.id}: {named}, so the rows of this transaction are computed again, and would "
             f"show twice if it were committed. Abort it, or start the query, which does. {_NOTHING}"
         )
-    assert standing.epoch is not None, "nothing is decided without an epoch"
+    assert status.epoch is not None, "nothing is decided without an epoch"
     raise GuaranteeRefused(
-        f"{one.id}: epoch {standing.epoch.number} of {query} is decided and names this "
+        f"{one.id}: epoch {status.epoch.number} of {query} is decided and names this "
         "transaction, so its rows must show, and would be missing if it were aborted. Commit "
         f"it, or start the query, which does. {_NOTHING}"
     )
 
 
-def _nobody_knows(action: Action, one: Observed, standing: Standing | None) -> str:
+def _nobody_knows(action: Action, one: Observed, status: LogStatus | None) -> str:
     if one.writer is None:
         return (
             f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
             "whoever owns it; or take it upon yourself with --force."
         )
-    if standing is None:
+    if status is None:
         return (
             f"it is of query {one.writer.query!r}, and without --checkpoint nobody knows whether "
             "it was decided. Give the query's --checkpoint; or, if that is lost, --force."
         )
     return (
         f"it is of query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "
-        f"checkpoint is that of {standing.query.name!r}, incarnation {standing.query.incarnation}. "
+        f"checkpoint is that of {status.query.name!r}, incarnation {status.query.incarnation}. "
         "Give the checkpoint that it belongs to; or, if that is lost, --force."
     )

@@ -3,29 +3,83 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from beadline.decisions import Decision, DecisionLog, StoredPart
+from beadline.decisions import Decision, StoredPart
 from beadline.points import reach
-from beadline.protocol.engine import Acks, Batch
-from beadline.sink import BoundSink, Prepared
+from beadline.protocol.batch import Batch
+from beadline.protocol.epoch import Epoch
+from beadline.protocol.run import Run
+from beadline.protocol.targets import previous_epochs
+from beadline.sink import Prepared
 
 
-@dataclass(frozen=True)
-class Times:
-    """When the steps of this epoch were, and when the epoch before it was finished."""
+def decide(run: Run, epoch: Epoch) -> Decision:
+    """Append the decision of a prepared epoch, or raise with it undecided or unknown."""
+    state = run.log.state
+    assert state.claim is not None, "nothing is decided without a claim"
+    assert state.claim_at is not None, "nothing is decided without a claim"
+    now_ms = run.now_ms()
+    decision = Decision(
+        nonce=uuid.uuid4().hex,
+        generation=run.generation,
+        epoch=epoch.number,
+        offsets=epoch.batch.offsets(),
+        parts=max((ack.parts for ack in epoch.acks.values()), default=0),
+        settings=epoch.batch.settings(),
+        sinks={name: stored_parts(ack.prepared) for name, ack in epoch.acks.items()},
+        claim=state.claim_at,
+        decided=state.decided_at,
+        started_at_ms=epoch.started_at_ms,
+        prepared_at_ms=now_ms,
+        at_ms=max(now_ms, run.version_ms + 1),
+        finished_at_ms=run.finished_at_ms,
+        previous=previous_epochs(state, run.sinks),
+        sources={
+            name: one for name, one in epoch.sources.items() if name not in state.claim.sources
+        },
+        kinds={sink.name: sink.kind for sink in run.sinks},
+    )
+    decision = _append(run, decision)
+    run.tell("decided", decision.epoch, nonce=decision.nonce)
+    return decision
 
-    started_at_ms: int
-    prepared_at_ms: int
-    now_ms: int
-    finished_at_ms: int | None = None
+
+def decide_replayed(
+    run: Run, batch: Batch, before: Decision, parts: Mapping[str, tuple[StoredPart, ...]]
+) -> Decision:
+    """Append the decision of an epoch whose lost parts were replaced."""
+    state = run.log.state
+    assert state.claim_at is not None, "nothing is decided without a claim"
+    return _append(
+        run,
+        replace(
+            before,
+            nonce=uuid.uuid4().hex,
+            generation=run.generation,
+            offsets=batch.offsets(),
+            settings=batch.settings(),
+            sinks=dict(parts),
+            claim=state.claim_at,
+            decided=state.decided_at,
+            finished_at_ms=None,
+            previous=previous_epochs(state, run.sinks, of_newest=True),
+            replays=before.replays + 1,
+        ),
+    )
 
 
-def stored(acks: Acks) -> tuple[StoredPart, ...]:
-    """Return the acks as the log keeps them."""
-    return stored_parts(acks.prepared)
+def _append(run: Run, decision: Decision) -> Decision:
+    # Strictly increasing, so that a sink can use it as a version.
+    newest = run.log.state.decision
+    newest_ms = newest.at_ms if newest else 0
+    decision = replace(decision, at_ms=max(decision.at_ms, newest_ms + 1))
+    reach("decide.before")
+    run.log.append(decision)
+    reach("decide.after")
+    return decision
 
 
 def stored_parts(parts: Sequence[Prepared[Any]]) -> tuple[StoredPart, ...]:
@@ -41,51 +95,3 @@ def stored_parts(parts: Sequence[Prepared[Any]]) -> tuple[StoredPart, ...]:
         )
         for part in parts
     )
-
-
-def decide(
-    log: DecisionLog,
-    batch: Batch,
-    generation: int,
-    parts: Mapping[str, tuple[StoredPart, ...]],
-    count: int,
-    times: Times,
-    previous: Mapping[str, int],
-    sources: Mapping[str, str],
-    kinds: Mapping[str, str],
-    replays: int = 0,
-) -> Decision:
-    """Append the decision, or raise with the epoch undecided or unknown."""
-    state = log.state
-    assert state.claim_at is not None, "nothing is decided without a claim"
-    # Strictly increasing, so that a sink can use it as a version.
-    newest_ms = state.decision.at_ms if state.decision else 0
-    decision = Decision(
-        nonce=uuid.uuid4().hex,
-        generation=generation,
-        epoch=batch.number,
-        offsets=batch.offsets(),
-        parts=count,
-        settings=batch.settings(),
-        sinks=dict(parts),
-        claim=state.claim_at,
-        decided=state.decided_at,
-        started_at_ms=times.started_at_ms,
-        prepared_at_ms=times.prepared_at_ms,
-        at_ms=max(times.now_ms, newest_ms + 1),
-        finished_at_ms=times.finished_at_ms,
-        replays=replays,
-        previous=dict(previous),
-        sources=dict(sources),
-        kinds=dict(kinds),
-    )
-    reach("decide.before")
-    log.append(decision)
-    reach("decide.after")
-    return decision
-
-
-def rows_of(decision: Decision, sinks: Collection[BoundSink]) -> dict[str, int]:
-    """Rows per sink that a decision was committed to: one that was dropped got none."""
-    parts = {sink.name: decision.sinks.get(sink.name, ()) for sink in sinks}
-    return {name: sum(part.rows for part in some) for name, some in parts.items()}

@@ -10,15 +10,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from beadline.decisions import Decision, LogState
-from beadline.errors import WrongCheckpoint
+from beadline.decisions import Decision, DecisionLog, LogState
+from beadline.errors import NOTHING_WRITTEN, WrongCheckpoint
 from beadline.files import same_folder
 from beadline.ids import QueryId
-from beadline.protocol.engine import Progress
+from beadline.protocol.batch import Progress
 from beadline.sink import BoundSink, Guarantee
 
 EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
-NOTHING = "Nothing was written."
 
 
 def identify(state: LogState, progress: Progress, name: str, checkpoint: str) -> QueryId:
@@ -31,21 +30,21 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
                 "decision log: it was made by a query without Beadline, or its folder 'beadline' "
                 "was deleted. Which rows of the last epoch are already in the sinks cannot be "
                 "known. Restore the log from a backup, or start with an empty checkpoint folder "
-                f"and the source positions you want. {NOTHING}"
+                f"and the source positions you want. {NOTHING_WRITTEN}"
             )
         return QueryId(name, uuid.uuid4().hex, checkpoint)
     query = state.claim.query
     if query.name != name:
         raise WrongCheckpoint(
             f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
-            f"query a checkpoint folder of its own, or its old name back. {NOTHING}"
+            f"query a checkpoint folder of its own, or its old name back. {NOTHING_WRITTEN}"
         )
     # A link is another name of the folder, not a copy: the name in the log still leads here.
     if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may go on from the same place, which would double every row. "
-            f"Move it back, or give this query an empty checkpoint folder. {NOTHING}"
+            f"Move it back, or give this query an empty checkpoint folder. {NOTHING_WRITTEN}"
         )
     return query
 
@@ -76,7 +75,7 @@ def given_up(state: LogState, decision: Decision) -> frozenset[str]:
     return frozenset(state.claim.dropped)
 
 
-def settled_epoch(state: LogState) -> int:
+def newest_certain(state: LogState) -> int:
     """Return the newest epoch that the log knows to be certain; -1 for none."""
     decided = state.decision.epoch if state.decision else -1
     return max(decided, state.claim.base if state.claim else -1)
@@ -87,26 +86,26 @@ def check_progress(state: LogState, progress: Progress) -> None:
     if state.claim is None:
         return
     committed = progress.last_committed()
-    settled = settled_epoch(state)
+    certain = newest_certain(state)
     decision = state.decision
     decided = decision.epoch if decision else -1
-    if committed < settled - (1 if settled == decided else 0):
+    if committed < certain - (1 if certain == decided else 0):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
-            f"to {settled}: the checkpoint was rewound or partly deleted, and going on would write "
-            f"rows a second time. Restore folder and log from one backup. {NOTHING}"
+            f"to {certain}: the checkpoint was rewound or partly deleted, and going on would write "
+            f"rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
         )
-    if committed > max(settled, published(state, committed)):
+    if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
-            f"{settled}: the log was rewound, or another program ran on this checkpoint. Restore "
-            f"folder and log from one backup. {NOTHING}"
+            f"{certain}: the log was rewound, or another program ran on this checkpoint. Restore "
+            f"folder and log from one backup. {NOTHING_WRITTEN}"
         )
     if decision is not None and decision.epoch >= committed:
         check_offsets(decision, progress.offsets(decision.epoch))
 
 
-def check_offsets(decision: Decision, digest: str | None) -> None:
+def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING_WRITTEN) -> None:
     """The epoch must have been planned with the source positions that were decided."""
     if digest == decision.offsets:
         return
@@ -114,8 +113,29 @@ def check_offsets(decision: Decision, digest: str | None) -> None:
     raise WrongCheckpoint(
         f"the source positions of epoch {decision.epoch} in Spark's checkpoint {what}: the "
         "checkpoint was rewound or replaced, and rows would be lost or written twice. Restore "
-        f"folder and log from one backup. {NOTHING}"
+        f"folder and log from one backup. {meaning}"
     )
+
+
+def undecided(epoch: int) -> str:
+    """Return what an error means in the midst of an epoch that is not decided."""
+    return f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
+
+
+def decided(epoch: int) -> str:
+    """Return what an error means in the midst of an epoch that is decided."""
+    return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
+
+
+def check_next(name: str, log: DecisionLog, epoch: int) -> None:
+    """Epochs are dense: a gap means that somebody else moved the checkpoint."""
+    certain = newest_certain(log.state)
+    if epoch != certain + 1:
+        log.check_newest()
+        raise WrongCheckpoint(
+            f"Spark gave epoch {epoch}, but the decision log is at {certain}: the checkpoint "
+            f"of query {name!r} was changed while it ran. {undecided(epoch)}"
+        )
 
 
 def check_seen(
@@ -127,7 +147,7 @@ def check_seen(
     """
     version_ms = 0
     committed = progress.last_committed()
-    newest = max(settled_epoch(state), committed, published(state, committed))
+    newest = max(newest_certain(state), committed, published(state, committed))
     for sink in sinks:
         seen = sink.sink.last_seen(query, sink.name)
         if seen is None:
@@ -140,7 +160,7 @@ def check_seen(
                 "would write the source's rows a second time, under another name too. Restore the "
                 "old checkpoint and every row stays right; or start over, which reads the source "
                 f"again from where the query begins: {sink.capabilities.start_over}. Where two "
-                f"queries share the name, give the newer one a name of its own. {NOTHING}"
+                f"queries share the name, give the newer one a name of its own. {NOTHING_WRITTEN}"
             )
         decision = state.decision
         other = (
@@ -157,7 +177,7 @@ def check_seen(
                 f"{where} holds epoch {seen.epoch}, which the decision log does not know as such "
                 f"(it ends at {newest}): the checkpoint was rewound to an older state. Restore the "
                 f"newest checkpoint, or empty the target and what Beadline keeps beside it. "
-                f"{NOTHING}"
+                f"{NOTHING_WRITTEN}"
             )
         version_ms = max(version_ms, seen.version_ms)
     return version_ms
@@ -178,7 +198,7 @@ def known_sources(state: LogState) -> dict[str, str]:
 
 
 def check_sources(
-    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING
+    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
 ) -> None:
     """What is read must be the thing that the offsets were counted in.
 

@@ -8,21 +8,47 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from beadline.dead_letter import Refused, checksum
-from beadline.errors import BeadlineError, PrepareFailed, RowsRefused
+from beadline.errors import BeadlineError, PrepareFailed, RowsRefused, UsageError, without_meaning
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
-from beadline.protocol.engine import Acks, Batch, Ticket
+from beadline.protocol import identity
+from beadline.protocol.batch import Acks, Batch, Ticket
+from beadline.protocol.epoch import Epoch
+from beadline.protocol.run import Run
+from beadline.protocol.sweep import Sweeper
 from beadline.sink import BoundSink
 
 
 def prepare(
-    batch: Batch,
+    run: Run,
+    sweeper: Sweeper,
+    epoch: Epoch,
     sinks: Sequence[BoundSink],
-    query: QueryId,
-    generation: int,
     decided: Mapping[str, tuple[PartId, ...]],
 ) -> dict[str, Acks]:
-    """Return every sink's acks, or raise with nothing decided."""
+    """Return these sinks' acks, or raise with nothing decided and what was prepared swept.
+
+    ``decided`` is what writers that live on are told of the epochs before, by sink.
+    """
+    try:
+        acks = _collect(run, epoch.batch, sinks, decided)
+        epoch.sources = _check_sources(run, epoch.number)
+    except Exception:
+        sweeper.after_failure()
+        raise
+    if any(ack.extra_attempts for ack in acks.values()):
+        sweeper.expect()
+    run.tell("prepared", epoch.number, acks={n: len(a.prepared) for n, a in acks.items()})
+    return acks
+
+
+def _collect(
+    run: Run,
+    batch: Batch,
+    sinks: Sequence[BoundSink],
+    decided: Mapping[str, tuple[PartId, ...]],
+) -> dict[str, Acks]:
+    """Prepare one sink after the other, all from the same rows."""
     reach("prepare.before")
     acks: dict[str, Acks] = {}
     owners = owners_of(sinks)
@@ -31,13 +57,23 @@ def prepare(
             if acks:
                 reach("prepare.between")
             last = decided.get(sink.name, ())
-            ticket = Ticket(query, generation, batch.number, sink.name, last)
+            ticket = Ticket(run.query, run.generation, batch.number, sink.name, last)
             refused = acks[owners[sink.name]].refused if sink.name in owners else None
-            with failing(query, batch, sink):
+            with failing(run, batch, sink):
                 acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
-            check_shared(query, batch.number, acks)
+            check_shared(run.query, batch.number, acks)
     reach("prepare.after")
     return acks
+
+
+def _check_sources(run: Run, epoch: int) -> dict[str, str]:
+    """What was read must still be what the offsets were counted in; asked after reading."""
+    now = run.progress.sources()
+    decision = run.log.state.decision
+    replayed = decision is not None and decision.epoch == epoch
+    meaning = identity.decided(epoch) if replayed else identity.undecided(epoch)
+    identity.check_sources(run.name, run.log.state, now, meaning)
+    return {**identity.known_sources(run.log.state), **now}
 
 
 def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
@@ -56,12 +92,12 @@ def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
 
 
 def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
-    """Return, by the name of each dead letter sink, the sink whose refused rows it takes."""
+    """Return, by the name of each dead-letter sink, the sink whose refused rows it takes."""
     return {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
 
 
 def readers(sinks: Sequence[BoundSink]) -> int:
-    """How many sinks read the epoch's own rows; a dead letter sink does not."""
+    """How many sinks read the epoch's own rows; a dead-letter sink does not."""
     owners = owners_of(sinks)
     return sum(sink.name not in owners for sink in sinks)
 
@@ -69,16 +105,16 @@ def readers(sinks: Sequence[BoundSink]) -> int:
 def prepare_sink(
     batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
 ) -> Acks:
-    """Prepare one sink: from the epoch's rows or, for a dead letter sink, from those refused.
+    """Prepare one sink: from the epoch's rows or, for a dead-letter sink, from those refused.
 
     A checksum of those is always kept: the owner refuses the same rows again when it is replayed,
     or the target has changed, and they could show in both sinks or in none.
     """
     if refused is None:
-        return counted(batch.prepare(sink, ticket))
+        return counted(batch.run_prepare(sink, ticket))
     if not refused:
         return Acks((), 0)  # nearly every epoch, so nothing is run for it
-    acks = counted(batch.prepare(sink, ticket, refused))
+    acks = counted(batch.run_prepare(sink, ticket, refused))
     content = checksum(refused)
     prepared = tuple(replace(part, checksum=content) for part in acks.prepared)
     return replace(acks, prepared=prepared)
@@ -97,16 +133,18 @@ def counted(acks: Acks) -> Acks:
 
 
 @contextmanager
-def failing(query: QueryId, batch: Batch, sink: BoundSink) -> Iterator[None]:
+def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
     """Turn whatever a sink or Spark raises into an error that says where, and what it means."""
     try:
         yield
     except Exception as error:
-        # Refused on an executor, it comes as one of Spark's errors; on the driver, as itself.
-        if isinstance(error, BeadlineError) and not isinstance(error, RowsRefused):
+        # Raised on an executor, these come as one of Spark's errors; on the driver, as themselves.
+        ours = isinstance(error, BeadlineError)
+        if ours and not isinstance(error, RowsRefused | UsageError):
             raise
+        reason = without_meaning(str(error) if ours else batch.reason(error))
         raise PrepareFailed(
-            f"query {query.name!r}, epoch {batch.number}, sink {sink.name!r} "
-            f"({sink.capabilities.target}): preparing failed: {batch.reason(error)}. Nothing of "
+            f"query {run.name!r}, epoch {batch.number}, sink {sink.name!r} "
+            f"({sink.capabilities.target}): preparing failed: {reason}. Nothing of "
             "the epoch is decided; it is redelivered by the next start."
         ) from error

@@ -1,123 +1,183 @@
-"""Recover: claim the log, sweep orphans, finish the newest decision. Before Spark starts."""
+"""Recover: claim the log, open the sinks, finish the newest decision. Before Spark starts."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from beadline.decisions import Claim, DecisionLog
-from beadline.errors import BadSink, BeadlineError, CommitFailed
-from beadline.ids import PartId, QueryId
+from beadline.decisions import Claim, Decision
+from beadline.errors import BadSink, BeadlineError, CheckpointProblem, Fenced
 from beadline.points import reach
-from beadline.protocol.commit import Helpers
-from beadline.protocol.identity import EXACTLY_ONCE, known_sources, published
-from beadline.protocol.targets import Found
-from beadline.sink import BoundSink, Prepared
+from beadline.protocol import identity
+from beadline.protocol.commit import commit
+from beadline.protocol.epoch import Lost
+from beadline.protocol.run import Run
+from beadline.protocol.sweep import Sweeper
+from beadline.protocol.targets import Drop, Found, check_targets, epochs_text
+from beadline.sink import BoundSink
+
+logger = logging.getLogger("beadline")
+
+CLAIM_TRIES_MAX = 100
 
 
-def claim(
-    log: DecisionLog,
-    query: QueryId,
-    mode: str,
-    sinks: Sequence[BoundSink],
-    base: int,
-    found: Found,
-    sources: Mapping[str, str],
-    now_ms: int,
-) -> int:
-    """Take the next slot for a new generation; return its number."""
-    before = log.state.claim
-    generation = before.generation + 1 if before else 1
+@dataclass(frozen=True)
+class Recovered:
+    """What a start has made of the newest decision: committed, but for what is proven lost."""
+
+    decision: Decision
+    lost: Lost
+
+    def is_of(self, decision: Decision) -> bool:
+        """Whether it is this decision that was recovered, and not an older one."""
+        return self.decision.nonce == decision.nonce
+
+
+def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
+    """Take the log over; return the decision that may be unfinished.
+
+    A slot lost to a driver that still decides is no defeat: look again and take the next. Nor is a
+    disagreement between what was read before and after that driver moved on.
+    """
+    for _ in range(CLAIM_TRIES_MAX):
+        state = run.log.open()
+        before = run.progress.last_committed()
+        try:
+            run.query = identity.identify(state, run.progress, run.name, run.checkpoint)
+            identity.check_progress(state, run.progress)
+            run.version_ms = identity.check_seen(run.query, state, run.progress, run.sinks)
+            sources = run.progress.sources()
+            identity.check_sources(run.name, state, sources)
+            pending = identity.unfinished(state, run.progress)
+            certain = max(identity.newest_certain(state), before)
+            found = check_targets(run.query, state, pending, certain, run.sinks, drop)
+        except CheckpointProblem:
+            if run.log.moved() or run.progress.last_committed() != before:
+                continue
+            raise
+        try:
+            _append_claim(run, found, sources)
+        except Fenced:
+            continue
+        _tell_found(run, found, pending)
+        return pending
+    raise Fenced(
+        f"query {run.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next slot of "
+        "the decision log. Another driver of this query is running: stop it first."
+    )
+
+
+def _append_claim(run: Run, found: Found, sources: Mapping[str, str]) -> None:
+    """Take the next slot for a new generation."""
+    state, base = run.log.state, run.progress.last_committed()
+    generation = state.claim.generation + 1 if state.claim else 1
     reach("claim.before")
-    log.append(
+    run.log.append(
         Claim(
             nonce=uuid.uuid4().hex,
-            query=query,
+            query=run.query,
             generation=generation,
-            mode=mode,
+            mode=str(run.mode),
             base=base,
-            sinks={sink.name: sink.capabilities.target for sink in sinks},
-            decided=log.state.decided_at,
-            at_ms=now_ms,
+            sinks={sink.name: sink.capabilities.target for sink in run.sinks},
+            decided=state.decided_at,
+            at_ms=run.now_ms(),
             host=socket.gethostname(),
             pid=os.getpid(),
             dropped=tuple(sorted(found.dropped)),
-            published=published(log.state, base),
+            published=identity.published(state, base),
             histories=tuple(found.histories),
-            sources={**known_sources(log.state), **sources},
+            sources={**identity.known_sources(state), **sources},
         )
     )
     reach("claim.after")
-    return generation
+    run.generation = generation
 
 
-def prepares(sink: BoundSink, mode: str) -> bool:
-    """Whether a sink prepares parts in this mode, or publishes them at once."""
-    return mode == EXACTLY_ONCE or not sink.capabilities.publishes
+def _tell_found(run: Run, found: Found, pending: Decision | None) -> None:
+    """Say from where each sink has rows, and which it will never have; rows do not show it."""
+    here = [one for one in found.histories if one.until is None]
+    lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}
+    run.tell("claimed", since={one.name: one.since for one in here}, lacks=lacks)
+    for name, epoch in found.added.items():
+        run.tell("added", epoch, sink=name)
+        logger.warning(
+            "query %s: sink %s is new and has rows from epoch %s on; those of earlier epochs "
+            "are not in it",
+            *(run.name, name, epoch),
+        )
+    for name, target in found.removed.items():
+        run.tell("removed", sink=name)
+        logger.warning(
+            "query %s: sink %s (%s) is not among the sinks any more. If a crash left something "
+            "prepared there, it is aborted only where another sink of this query uses the same "
+            "system: else start once more with that sink",
+            *(run.name, name, target),
+        )
+    for name, spans in found.given_up.items():
+        epochs = epochs_text(spans)
+        run.tell("dropped", pending.epoch if pending else None, sink=name, epochs=epochs)
+        logger.warning(
+            "query %s: sink %s lacks the rows of %s for good: they were given up by drop=",
+            *(run.name, name, epochs),
+        )
 
 
-def open_sinks(query: QueryId, mode: str, sinks: Collection[BoundSink]) -> None:
+def open_sinks(run: Run) -> None:
     """Let every sink create what it keeps beside its target: we hold a claim by now.
 
     A sink that publishes keeps nothing, unless it has decided epochs to answer for.
     """
-    for sink in sinks:
-        if not prepares(sink, mode):
+    for sink in run.sinks:
+        if not run.prepares(sink):
             continue
         try:
-            sink.sink.open(query, sink.name)
+            sink.sink.open(run.query, sink.name)
         except BeadlineError:
             raise
         except Exception as error:
             raise BadSink(
-                f"query {query.name!r}: sink {sink.name!r} cannot be opened: "
+                f"query {run.name!r}: sink {sink.name!r} cannot be opened: "
                 f"{type(error).__name__}: {error}. Nothing was written to it."
             ) from error
 
 
-Wanted = Callable[[Prepared[Any]], bool]
+def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper) -> Recovered:
+    """Commit a decided epoch, once to each sink; lost parts wait for Spark to redeliver it.
 
-
-def sweep(
-    query: QueryId,
-    sinks: Collection[BoundSink],
-    ids: Collection[PartId],
-    named: Sequence[Prepared[Any]],
-    wanted: Wanted,
-    helpers: Helpers,
-) -> int:
-    """Abort the parts in doubt that are ``wanted``, but for those that a decision names.
-
-    A sink sweeps its own, and those of names that are gone from the query: nobody else will
-    (rule 27). ``ids`` are the decision's, ``named`` those of them that a sink can read.
-
-    Only after our own claim holds a slot: before that, a part in doubt may be decided by
-    somebody else the moment after we looked. Return how many there were.
+    A sink that ``drop=`` names is tried before the others, so that nothing is given up which can be
+    shown. What it cannot take is given up by a claim of its own: later starts must know it too.
     """
-    names = {sink.name for sink in sinks}
+    names = Drop.parse(drop).names
+    named = [sink for sink in run.kept(pending) if sink.name in names]
+    stuck: list[str] = []
+    lost: Lost = {}
+    for sink in named:
+        found = _try_commit(run, pending, sink)
+        if found is None:
+            stuck.append(sink.name)
+        else:
+            lost |= found
+    if stuck:
+        claim(run, [f"{name}@{pending.epoch}" for name in stuck])
+        sweeper.sweep_older()
+    others = [sink for sink in run.kept(pending) if sink.name not in names]
+    lost |= commit(run, pending, others)
+    run.tell("recovered", pending.epoch, lost=sorted(lost))
+    return Recovered(pending, lost)
 
-    def is_decided(part: Prepared[Any]) -> bool:
-        # A sink may be unable to tell which part it is, and still name the thing itself.
-        return part.id in ids or any(part.committable.is_same(one.committable) for one in named)
 
-    def one(sink: BoundSink) -> int:
-        try:
-            found = [p for p in sink.sink.in_doubt(query) if wanted(p) and not is_decided(p)]
-            orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
-            if orphans:
-                sink.sink.abort(orphans)
-        except BeadlineError:
-            raise
-        except Exception as error:
-            raise CommitFailed(
-                f"query {query.name!r}, sink {sink.name!r}: sweeping orphans failed: "
-                f"{type(error).__name__}: {error}. Nothing decided is touched by this; start again "
-                "when the system behind the sink answers."
-            ) from error
-        return len(orphans)
-
-    return sum(helpers.run_all([partial(one, sink) for sink in sinks]))
+def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
+    """Commit a decided epoch to one sink; None if it does not take it, now or by a replay."""
+    try:
+        lost = commit(run, decision, [sink])
+    except Fenced:
+        raise
+    except BeadlineError as error:
+        logger.warning("query %s: sink %s is stuck: %s", run.name, sink.name, error)
+        return None
+    return lost if all(part.checksum is not None for part in lost.get(sink.name, ())) else None

@@ -8,70 +8,59 @@ its commits would otherwise find half of it missing from the old decision and pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from beadline.dead_letter import Refused, checksum
 from beadline.decisions import Decision, StoredPart
 from beadline.errors import EpochFailed, NotDeterministic, PartLost
 from beadline.ids import PartId
-from beadline.protocol.decide import Times, decide, stored_parts
-from beadline.protocol.engine import Batch
-from beadline.protocol.identity import check_offsets, given_up
-from beadline.protocol.targets import previous_epochs
+from beadline.protocol.decide import decide_replayed, stored_parts
+from beadline.protocol.epoch import Epoch
+from beadline.protocol.identity import check_offsets, decided, given_up
+from beadline.protocol.prepare import prepare
+from beadline.protocol.run import Run
+from beadline.protocol.sweep import Sweeper
 from beadline.sink import BoundSink, Prepared
-
-if TYPE_CHECKING:
-    from beadline.protocol.commit import Lost
-    from beadline.protocol.coordinator import Coordinator
 
 REPLAYS_MAX = 3
 
 
-def replay(
-    coordinator: Coordinator, decision: Decision, batch: Batch, lost: Lost, times: int
-) -> Decision:
+def replay(run: Run, sweeper: Sweeper, epoch: Epoch) -> Decision:
     """Return a new decision of the same epoch, in which the lost parts are replaced."""
-    where = f"query {coordinator.query.name!r}, epoch {decision.epoch}"
-    coordinator.tell("lost", decision.epoch, parts={n: len(p) for n, p in lost.items()})
-    sinks = [sink for sink in coordinator.sinks if sink.name in lost]
-    if times > REPLAYS_MAX:
+    decision, lost, batch = epoch.decided, epoch.lost, epoch.batch
+    where = f"query {run.name!r}, epoch {decision.epoch}"
+    run.tell("lost", decision.epoch, parts={name: len(parts) for name, parts in lost.items()})
+    if epoch.replays == REPLAYS_MAX:
+        sinks = [sink for sink in run.sinks if sink.name in lost]
         settings = ", ".join(sorted({sink.capabilities.timeout_setting for sink in sinks}))
         raise PartLost(
-            f"{where}: parts of {sorted(lost)} were lost {times} times in a row. Nothing is "
-            f"dropped: the epoch stays decided. Raise {settings} above the time that an epoch "
+            f"{where}: parts of {sorted(lost)} were lost {REPLAYS_MAX + 1} times in a row. Nothing "
+            f"is dropped: the epoch stays decided. Raise {settings} above the time that an epoch "
             "takes, then start again."
         )
-    coordinator.log.check_newest()
-    check_offsets(decision, batch.offsets())
-    parts = _replace_lost(coordinator, decision, batch, lost, where)
-    again = decide(
-        coordinator.log,
-        batch,
-        coordinator.generation,
-        parts,
-        decision.parts,
-        Times(decision.started_at_ms, decision.prepared_at_ms, decision.at_ms),
-        previous_epochs(coordinator.log.state, coordinator.sinks, of_newest=True),
-        decision.sources,
-        decision.kinds,
-        replays=decision.replays + 1,
-    )
-    coordinator.tell("replayed", decision.epoch, sinks=sorted(lost))
+    run.log.check_newest()
+    check_offsets(decision, batch.offsets(), decided(decision.epoch))
+    parts = _replace_lost(run, sweeper, epoch, where)
+    again = decide_replayed(run, batch, decision, parts)
+    run.tell("replayed", decision.epoch, sinks=sorted(lost))
     return again
 
 
 def _replace_lost(
-    coordinator: Coordinator, decision: Decision, batch: Batch, lost: Lost, where: str
+    run: Run, sweeper: Sweeper, epoch: Epoch, where: str
 ) -> dict[str, tuple[StoredPart, ...]]:
     """Prepare the epoch again and return its parts, the lost ones replaced; nothing else is left.
 
-    Which rows are dead letters is known only by the sink that refuses them: where dead letters are
-    lost, it is prepared again as well, and all of its parts are spare.
+    Which rows are refused is known only by the sink that refuses them: where dead-letter records
+    are lost, it is prepared again as well, and all of its parts are spare.
     """
-    sinks = [s for s in coordinator.sinks if s.name in lost or s.dead_letter in lost]
-    acks = coordinator.prepare(batch, sinks, again=True)
-    coordinator.losers = True  # attempts that are in no ack
-    dropped = given_up(coordinator.log.state, decision)
+    decision, lost = epoch.decided, epoch.lost
+    sinks = [s for s in run.sinks if s.name in lost or s.dead_letter in lost]
+    # Writers are told nothing of what was decided, so that none goes on under a name that the
+    # decision has: its late commit would be ours (rule 17).
+    acks = prepare(run, sweeper, epoch, sinks, decided={})
+    sweeper.expect()  # attempts that are in no ack
+    dropped = given_up(run.log.state, decision)
     parts = {name: part for name, part in decision.sinks.items() if name not in dropped}
     spare: dict[str, list[Prepared[Any]]] = {}
     try:
@@ -80,14 +69,14 @@ def _replace_lost(
             again = list(acks[sink.name].prepared)
             if sink.name in lost:
                 gone = {part.id for part in lost[sink.name]}
-                old = coordinator.parts(decision, sink)
-                cut = _cut(decision.settings, batch.settings())
+                old = run.parts(decision, sink)
+                cut = _cut(decision.settings, epoch.batch.settings())
                 used = _match(where, sink, old, gone, again, cut)
                 parts[sink.name] = stored_parts([p for p in old if p.id not in gone] + used)
                 again = [part for part in again if part not in used]
             spare[sink.name] = again
     except EpochFailed:
-        coordinator.sweep_losers()
+        sweeper.after_failure()
         raise
     for sink in sinks:
         # Parts that were not lost were prepared a second time.
@@ -99,17 +88,17 @@ def _replace_lost(
 def _check_refused(
     where: str, sink: BoundSink, decision: Decision, refused: Sequence[Refused]
 ) -> None:
-    """The sink must refuse the rows that it refused before: they are decided as dead letters."""
+    """The sink must refuse the rows that it refused before: those are dead-letter records."""
     decided = decision.sinks.get(sink.dead_letter, ())
     rows = sum(part.rows for part in decided)
     if rows == len(refused) and all(part.checksum == checksum(refused) for part in decided):
         return
     raise NotDeterministic(
         f"{where}, sink {sink.name!r}: parts are lost, and when the epoch was computed again the "
-        f"sink refused {len(refused)} rows, which are not the {rows} that were decided as dead "
-        "letters. Publishing now could lose or double rows, so nothing was published. The target "
-        "has changed (a topic or a constraint that was not there before?), or the plan is not "
-        "deterministic. Change it back and start again; nothing is dropped."
+        f"sink refused {len(refused)} rows, which are not the {rows} that were decided as "
+        "dead-letter records. Publishing now could lose or double rows, so nothing was published. "
+        "The target has changed (a topic or a constraint that was not there before?), or the plan "
+        "is not deterministic. Change it back and start again; nothing is dropped."
     )
 
 
@@ -159,9 +148,9 @@ def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     if changed:
         values = "; ".join(f"{key} was {then[key]!r} and is {now[key]!r}" for key in changed)
         return (
-            "What Spark cuts an epoch's rows into parts by has changed, and could not all be set "
-            f"back for the replay: {values}. Start once with the old values (where the number of "
-            "cores is among them, as many as before, or spark.default.parallelism set to it); "
+            "What Spark cuts an epoch's rows into parts by has changed, and could not all be "
+            f"restored for the replay: {values}. Start once with the old values (where the number "
+            "of cores is among them, as many as before, or spark.default.parallelism set to it); "
             "nothing is dropped."
         )
     old = (

@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from beadline.decisions import Decision, LogState, SinkHistory
-from beadline.errors import BadSetting, CheckpointProblem
+from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
-from beadline.protocol.identity import NOTHING, given_up
+from beadline.protocol.identity import given_up
 from beadline.sink import BoundSink
 
 Span = tuple[int, int]
@@ -42,7 +42,7 @@ class Drop:
             if at and not (epoch.isascii() and epoch.isdigit()):
                 raise BadSetting(
                     f"drop={word!r}: behind the @ stands the number of a decided epoch, as in "
-                    f'drop=["{name}@17"]. {NOTHING}'
+                    f'drop=["{name}@17"]. {NOTHING_WRITTEN}'
                 )
             if at:
                 epochs.add((name, int(epoch)))
@@ -50,19 +50,19 @@ class Drop:
                 names.add(name)
         return cls(frozenset(names), frozenset(epochs))
 
-    def check_known(self, known: Collection[str], settled: int) -> None:
+    def check_known(self, known: Collection[str], certain: int) -> None:
         """A name that nobody knows is a mistake, and so is an epoch that is still to come."""
         for name in sorted(self.names | {name for name, _ in self.epochs}):
             if name not in known:
                 raise BadSetting(
                     f"drop={name!r}: neither this query nor its decision log knows a sink of that "
-                    f"name. Known: {', '.join(sorted(known)) or 'none'}. {NOTHING}"
+                    f"name. Known: {', '.join(sorted(known)) or 'none'}. {NOTHING_WRITTEN}"
                 )
         for name, epoch in sorted(self.epochs):
-            if epoch > settled:
+            if epoch > certain:
                 raise BadSetting(
-                    f'drop="{name}@{epoch}": the newest decided epoch is {settled}, and only what '
-                    f"was decided can be given up. {NOTHING}"
+                    f'drop="{name}@{epoch}": the newest decided epoch is {certain}, and only what '
+                    f"was decided can be given up. {NOTHING_WRITTEN}"
                 )
 
 
@@ -147,16 +147,16 @@ def check_targets(
     query: QueryId,
     state: LogState,
     pending: Decision | None,
-    settled: int,
+    certain: int,
     sinks: Sequence[BoundSink],
     words: Collection[str],
 ) -> Found:
-    """Compare every sink with what the log knows of it; ``settled`` is the newest certain epoch."""
+    """Compare every sink with what the log knows of it; ``certain`` is the newest certain epoch."""
     drop = Drop.parse(words)
     known = known_histories(state)
     names = {one.name for one in known} | {sink.name for sink in sinks}
     names |= {*(pending.sinks if pending else ())}
-    drop.check_known(names, settled)
+    drop.check_known(names, certain)
     found = Found()
     if pending is not None and state.claim is not None:
         found.dropped |= given_up(state, pending)
@@ -164,9 +164,9 @@ def check_targets(
     _check_gone(state, pending, sinks, drop, found)
     for one in known:
         if (one.name, one.target) not in here:
-            found.histories.append(_taken_out(state, pending, settled, one, found))
+            found.histories.append(_taken_out(state, pending, certain, one, found))
     for sink in sinks:
-        found.histories.append(_check_sink(query, state, pending, settled, sink, drop, found))
+        found.histories.append(_check_sink(query, state, pending, certain, sink, drop, found))
     return found
 
 
@@ -190,14 +190,14 @@ def _check_gone(
             raise CheckpointProblem(
                 f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
                 "rows would never show there. Start once more with that sink, or give its rows up "
-                f'with start(..., drop=["{name}"]). {NOTHING}'
+                f'with start(..., drop=["{name}"]). {NOTHING_WRITTEN}'
             )
         found.dropped.add(name)
         found.give_up(name, (pending.epoch, pending.epoch))
 
 
 def _taken_out(
-    state: LogState, pending: Decision | None, settled: int, known: SinkHistory, found: Found
+    state: LogState, pending: Decision | None, certain: int, known: SinkHistory, found: Found
 ) -> SinkHistory:
     """Keep what is known of a sink that is not there: it may come back."""
     if known.until is not None:
@@ -207,35 +207,35 @@ def _taken_out(
     missing = set(known.missing)
     if pending is not None and known.name in found.dropped:
         missing.add((pending.epoch, pending.epoch))
-    return replace(known, until=settled, holds=holds, missing=tuple(sorted(missing)))
+    return replace(known, until=certain, holds=holds, missing=tuple(sorted(missing)))
 
 
 def _check_sink(
     query: QueryId,
     state: LogState,
     pending: Decision | None,
-    settled: int,
+    certain: int,
     sink: BoundSink,
     drop: Drop,
     found: Found,
 ) -> SinkHistory:
     """Compare one sink with its history, and return the history that the claim will hold."""
     name, target = sink.name, sink.capabilities.target
-    now = SinkHistory(name, target, sink.capabilities.instance, settled + 1)
+    now = SinkHistory(name, target, sink.capabilities.instance, certain + 1)
     known = history_of(state, name, target)
     if known is None:
-        if state.claim is not None and settled >= 0:
-            found.added[name] = settled + 1
+        if state.claim is not None and certain >= 0:
+            found.added[name] = certain + 1
         return now
     if known.instance and now.instance and known.instance != now.instance:
-        _accept(drop, sink, (known.since, settled), found, _remade(known, now))
+        _accept(drop, sink, (known.since, certain), found, _remade(known, now))
         if pending is not None and pending.sinks.get(name):
             found.dropped.add(name)  # prepared for the old one, and given up with it
         return now
     holds = held(state, known) if pending is None else held_before(state, known)
     missing = list(known.missing)
-    if known.until is not None and known.until < settled:
-        hole = (known.until + 1, settled)
+    if known.until is not None and known.until < certain:
+        hole = (known.until + 1, certain)
         _accept(drop, sink, hole, found, f"it was taken out of the query after epoch {known.until}")
         missing.append(hole)
     if sink.capabilities.remembers and holds >= 0:
@@ -269,7 +269,7 @@ def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found)
             f"{pending.kinds[name]}, and the sink of that name is now of another kind "
             f"({sink.kind}), which cannot finish it. Start "
             "once with the sink as it was, which finishes the epoch, and change it then; or give "
-            f"its rows of this epoch up with start(..., {one}). {NOTHING}"
+            f"its rows of this epoch up with start(..., {one}). {NOTHING_WRITTEN}"
         )
 
 
@@ -282,7 +282,7 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> 
         f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
         f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
-        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING}'
+        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING_WRITTEN}'
     )
 
 

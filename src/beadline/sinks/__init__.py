@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from beadline.sinks.postgres import PostgresSink
     from beadline.sinks.redis import RedisSink
     from beadline.sinks.sqlite.sink import SqliteSink
-    from beadline.sinks.two_phase import TwoPhaseCommitSink
     from beadline.sinks.write_ahead import WriteAheadSink
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "PostgresSink",
     "RedisSink",
     "SqliteSink",
-    "TwoPhaseCommitSink",
     "WriteAheadSink",
 ]
 
@@ -45,7 +43,6 @@ _HOME = {
     "PostgresSink": "postgres",
     "RedisSink": "redis",
     "SqliteSink": "sqlite",
-    "TwoPhaseCommitSink": "two_phase",
     "WriteAheadSink": "write_ahead",
 }
 

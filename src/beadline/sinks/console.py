@@ -11,12 +11,22 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from beadline.committable import Committable
-from beadline.errors import BadSink
-from beadline.ids import EpochId, QueryId
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    BadSink,
+    Capabilities,
+    CommitResult,
+    Committable,
+    EpochId,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    QueryId,
+    Seen,
+    Sink,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +48,6 @@ class ConsoleSink(Sink[ConsolePart]):
     rows: int = 20
     width: int = 40
     to: Literal["stdout", "stderr"] = "stdout"
-
-    committable: ClassVar[type[Committable]] = ConsolePart
 
     def __post_init__(self) -> None:
         """Refuse settings that would print nothing."""
@@ -89,7 +97,7 @@ class ConsoleSink(Sink[ConsolePart]):
     def abort(self, parts: Sequence[Prepared[ConsolePart]]) -> None:
         """Nothing was printed."""
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[ConsolePart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[ConsolePart]]:
         """Nothing is kept."""
         return ()
 

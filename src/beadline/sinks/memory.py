@@ -14,15 +14,25 @@ import base64
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from beadline.committable import Committable
-from beadline.errors import WrongCheckpoint
-from beadline.ids import EpochId, QueryId
-from beadline.names import name_from
-from beadline.points import reach
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
-from beadline.sinks.shared.readable import without_unreadable
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Committable,
+    EpochId,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    QueryId,
+    Seen,
+    Sink,
+    WrongCheckpoint,
+    name_from,
+    reach,
+    without_unreadable,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,14 +59,13 @@ _tables: dict[str, _Table] = {}
 _lock = threading.Lock()
 
 
-# A frozen dataclass: configuration only, because it is pickled and sent to the executors.
+# A frozen dataclass: configuration only, because it is pickled and sent to the executors. The class
+# line says what prepare returns.
 @dataclass(frozen=True)
 class MemorySink(Sink[MemoryPart]):
     """Rows in a table of this process, by name; gone when the process ends."""
 
     name: str
-
-    committable: ClassVar[type[Committable]] = MemoryPart
 
     # Made from the target, so that two sinks of one query get two names and keep them.
     @property
@@ -129,7 +138,7 @@ class MemorySink(Sink[MemoryPart]):
 
     # Everything that prepare left outside under this query's name and incarnation, found without
     # any memory of your own: list it in the outside system, PartId.parse each name, skip the rest.
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MemoryPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MemoryPart]]:
         """Nothing was left outside the committables."""
         return ()
 

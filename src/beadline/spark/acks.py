@@ -1,4 +1,6 @@
-"""What the driver is told of a part: one row with one text, which is JSON.
+"""What the driver is told of a part, and what the protocol is told of it in turn.
+
+An ack is one row with one text, which is JSON.
 
 Spark hands rows to a Python driver over a socket that it opens for each job. A few short texts are
 quicker asked for by name: a Java list of rows of one column prints as ``[[text], [text]]``, which
@@ -13,7 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
+
+from beadline.dead_letter import Refused
+from beadline.protocol.batch import Acks, Ticket
+from beadline.sink import BoundSink, Part, Prepared, Sink
+from beadline.spark.refusals import Refusals, RefusedAgain, Refusing, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,3 +68,39 @@ def collect(frame: DataFrame, task: Column) -> tuple[Sequence[Ack], Any]:
 def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:
     """Return the acks that tasks have answered with, in the order of their parts."""
     return sorted((Ack(**fields) for fields in found), key=lambda ack: ack.partition)
+
+
+def refusing_of(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
+    """Where the rows go that the sink refuses; a dead-letter sink has nowhere to send any."""
+    if refused is not None:
+        return RefusedAgain
+    return Refusals if sink.dead_letter else None
+
+
+def refused_rows(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
+    """All refused rows, by partition, and in the sink's own order in each."""
+    return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
+
+
+def prepared_part(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
+    """Return a part as it was acknowledged."""
+    assert ack.committable is not None
+    committable = sink.committable.from_json(ack.committable)
+    return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
+
+
+def prepare_frame(sink: Any, frame: DataFrame, part: Part, refusals: Refusals) -> Acks:
+    """Let a ``FrameSink`` write the frame, and count its rows as they pass."""
+    observed = Observation()
+    frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
+    committable = sink.prepare(frame, part)
+    rows = observed.get["rows"] - len(refusals)
+    refused = tuple(parse(refusals.to_text(), part.id.sink, 0))
+    if committable is not None:
+        return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
+    if rows:
+        raise RuntimeError(
+            f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
+            "write to a disk that the driver does not see?"
+        )
+    return Acks((), 1, refused=refused)

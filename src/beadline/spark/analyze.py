@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from beadline.guarantee import Report
     from beadline.sink import BoundSink
-    from beadline.spark.settings import Settings
-    from beadline.stream import Stream
+    from beadline.stream import StartSettings, Stream
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _check_sources(stream: Stream) -> None:
         check_options(seen.name, seen.options, seen.part)
 
 
-def check_start(stream: Stream, settings: Settings) -> Checked:
+def check_start(stream: Stream, settings: StartSettings) -> Checked:
     """Ask everything that a start asks before it writes; raise with the first thing wrong."""
     checks.check_stream(stream)
     checks.check_settings(stream, settings.options)

@@ -1,6 +1,6 @@
 """Spark's own checkpoint, as far as the protocol reads it.
 
-It is never written from here; one kind of leaving is taken away, over which Spark would not start.
+It is never written from here; one kind of leftover is removed, over which Spark would not start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SparkProgress:
         self._files = files or open_files(checkpoint)
 
     def last_committed(self) -> int:
-        """Return the last epoch that Spark will never give again; -1 for none."""
+        """Return the last epoch that Spark never redelivers; -1 for none."""
         names = self._files.names(join(self._checkpoint, "commits"))
         return max((int(name) for name in names if name.isdigit()), default=-1)
 

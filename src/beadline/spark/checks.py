@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 
 from beadline import dead_letter
 from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
-from beadline.files import keeps_rule, open_files
+from beadline.files import has_atomic_create, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.spark.conf import is_set, told
-from beadline.stream import Output, Stream
+from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from beadline.guarantee import Report
-    from beadline.spark.settings import Settings
 
 logger = logging.getLogger("beadline")
 
@@ -117,7 +116,7 @@ def check_files(checkpoint: str, mode: Guarantee) -> None:
 
 def check_rule(checkpoint: str, mode: Guarantee) -> None:
     """The same, by the name of the file system alone."""
-    if mode is Guarantee.EXACTLY_ONCE and not keeps_rule(checkpoint):
+    if mode is Guarantee.EXACTLY_ONCE and not has_atomic_create(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Put the checkpoint on a local "
@@ -160,7 +159,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
     One that promises too little is refused, unless it is only asked for a report.
     """
     bound = []
-    letters = {output.refused_by: output.name for output in stream.outputs}
+    dead_letters = {output.refused_by: output.name for output in stream.outputs}
     for output in stream.outputs:
         try:
             found = output.sink.check(arrow_schema(output, stream.frame), query)
@@ -179,7 +178,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found, letters.get(output.name, "")))
+        bound.append(BoundSink(output.name, output.sink, found, dead_letters.get(output.name, "")))
     return bound
 
 
@@ -198,7 +197,7 @@ def refuse_weak(report: Report) -> None:
     )
 
 
-def writer(stream: Stream, settings: Settings, checkpoint: str) -> DataStreamWriter:
+def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStreamWriter:
     """Return Spark's writer, set up; what Spark would refuse is refused now."""
     frame = stream.frame
     try:

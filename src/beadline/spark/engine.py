@@ -19,9 +19,17 @@ from pyspark.util import PythonEvalType
 
 from beadline import dead_letter
 from beadline.dead_letter import Refused
-from beadline.protocol.engine import Acks, Ticket
+from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink, FrameSink, Sink
-from beadline.spark.acks import ACK_TYPE, Ack, collect
+from beadline.spark.acks import (
+    ACK_TYPE,
+    Ack,
+    collect,
+    prepare_frame,
+    prepared_part,
+    refused_rows,
+    refusing_of,
+)
 from beadline.spark.arrow_rdd import ArrowTask, arrow_task, executed_plan, plan_of_epoch
 from beadline.spark.batch_size import BatchSize
 from beadline.spark.checkpoint import SparkProgress, planned_offsets
@@ -30,7 +38,6 @@ from beadline.spark.checksum import ORDERED, SUMMED, supported
 from beadline.spark.failures import reason
 from beadline.spark.partitioning import Partitioning
 from beadline.spark.plan import is_narrow
-from beadline.spark.prepared import prepare_frame, prepared_part, refused_rows, refusing_of
 from beadline.spark.refusals import keeping
 from beadline.spark.sharing import TAG, Columns, Shared, Tags, release, tags_in, tags_of
 from beadline.spark.slots import SLOTS, Owners
@@ -55,13 +62,13 @@ class Engine:
     query: StreamingQuery | None = None  # Spark's, once it has started
     owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
-    handed: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
+    arrow_tasks: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
     kinds: dict[str, str] = field(default_factory=dict)
     batch_size: BatchSize = field(default_factory=BatchSize)
     # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
-    as_wanted: set[str] = field(default_factory=set)
+    columns_match: set[str] = field(default_factory=set)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
     )
@@ -139,17 +146,19 @@ class SparkBatch:
             release(self._frame)
             self._frame, self._shared = before, None
 
-    def prepare(
+    def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
-        acks = self._prepare(sink, ticket, refused)
+        acks = self._prepare_once(sink, ticket, refused)
         if self._shared is None or refused is not None or acks.tags is not None:
             return acks
         # What it was given is not proven to be what the others will be. What it made is a loser.
-        return replace(self._prepare(sink, ticket, refused), extra_attempts=True)
+        return replace(self._prepare_once(sink, ticket, refused), extra_attempts=True)
 
-    def _prepare(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
+    def _prepare_once(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+    ) -> Acks:
         if isinstance(sink.sink, FrameSink):
             return self._prepare_frame(sink, ticket, refused)
         refusing = refusing_of(sink, refused)
@@ -198,7 +207,7 @@ class SparkBatch:
             self._engine.checksums[name] = column
         return column
 
-    def publish(
+    def run_publish(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
@@ -242,9 +251,9 @@ class SparkBatch:
         # Only the stream's own rows: those of rows= may have other columns in every epoch.
         if not engine.batch_size.small or frame is not self._frame:
             return collect(frame, column)
-        if key not in engine.handed:
-            engine.handed[key] = arrow_task(frame, to_arrow(frame), make())
-        task = engine.handed[key]
+        if key not in engine.arrow_tasks:
+            engine.arrow_tasks[key] = arrow_task(frame, to_arrow(frame), make())
+        task = engine.arrow_tasks[key]
         if task is None:
             return collect(frame, column)
         plan = None
@@ -275,7 +284,7 @@ class SparkBatch:
         refused: Sequence[Refused] | None,
         metrics: Observation | None = None,
     ) -> DataFrame:
-        """Return what the sink is given: its share of the epoch's rows, or dead letters.
+        """Return what the sink is given: its share of the epoch's rows, or dead-letter records.
 
         Shared rows have a tag in their last column. Where that would be seen, by rows= or Spark's
         own writer, ``metrics`` has them.
@@ -284,9 +293,9 @@ class SparkBatch:
         rows = self._engine.rows.get(sink.name)
         if refused is not None:
             wanted = sink.sink.dead_letter_columns
-            letters = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
+            records = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
             # One part, so that they stay in their order.
-            frame = self._frame.sparkSession.createDataFrame(letters).coalesce(1)
+            frame = self._frame.sparkSession.createDataFrame(records).coalesce(1)
         elif self._shared and (rows or metrics):
             frame = self._shared.without_tags(metrics)
         else:
@@ -294,11 +303,11 @@ class SparkBatch:
         if rows and refused is None:
             frame = rows(frame)
         columns = sink.capabilities.columns
-        if columns is None or (sink.name in self._engine.as_wanted and frame is self._frame):
+        if columns is None or (sink.name in self._engine.columns_match and frame is self._frame):
             return frame
         wanted = (*columns, TAG) if frame is self._frame and self._shared else columns
         if frame is self._frame and tuple(frame.columns) == tuple(wanted):
-            self._engine.as_wanted.add(sink.name)
+            self._engine.columns_match.add(sink.name)
             return frame
         return frame.select(*wanted)
 

@@ -75,11 +75,16 @@ KNOWN = (
 )
 _STOPPED = KNOWN[2].says
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
-# Of Spark's two logs, on file systems that can tell; and of a query that runs in the same session.
-_OTHER_DRIVER = re.compile(
-    r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|"
-    r"Concurrent update to the (?:log|commit log)"
-)
+# What Spark says where somebody else has written to its checkpoint, and whether that proves it.
+OTHER_DRIVER = {
+    "CONCURRENT_STREAM_LOG_UPDATE": True,
+    "Concurrent update to the log": True,
+    "Concurrent update to the commit log": True,
+    "Multiple streaming queries are concurrently using": True,
+    # At a first start, of files that the other is about to write; they may also have been deleted.
+    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": False,
+    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY": False,
+}
 
 
 def reason(error: BaseException, context: SparkContext | None = None) -> str:
@@ -100,7 +105,7 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
     if error is None or isinstance(error, BeadlineError):
         return error
     text = str(error).partition(_PLAN)[0]
-    if _OTHER_DRIVER.search(text):
+    if any(proof and sign in text for sign, proof in OTHER_DRIVER.items()):
         return Fenced(
             f"query {query!r}: another driver of this query has planned or finished the same epoch "
             "in Spark's own log, so a newer start has taken over. This one stops, and has decided "
@@ -113,6 +118,12 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
         return error
     kind = SparkGone if said == _STOPPED else SparkFailed
     return kind(f"query {query!r}: Spark ended it: {said}. {_MEANS}")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether Spark may have ended because another driver writes to the same checkpoint."""
+    text = str(error)
+    return any(sign in text for sign in OTHER_DRIVER)
 
 
 def stopped(query: str) -> SparkGone:

@@ -29,11 +29,9 @@ from beadline.errors import (
 from beadline.files import join, open_files
 from beadline.observe import Listener, ignore
 from beadline.protocol import identity
-from beadline.protocol.commit import Threads
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.publish import Publisher
-from beadline.protocol.recover import prepares
-from beadline.sink import Guarantee
+from beadline.protocol.run import Run
+from beadline.protocol.threads import Threads
 from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
 from beadline.sources.kafka.topics import SourceTopics
@@ -43,16 +41,14 @@ from beadline.spark.batch_size import BatchSize
 from beadline.spark.checkpoint import SparkProgress
 from beadline.spark.engine import Engine
 from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
-from beadline.spark.settings import Settings
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
-from beadline.spark.spark_query import SparkQuery, is_conflict, start_settings
+from beadline.spark.spark_query import SparkQuery, start_settings
 from beadline.spark.wait_reporter import WaitReporter
-from beadline.stream import Stream
+from beadline.stream import StartSettings, Stream
 
 SWEEP_AGAIN_S = 15.0
 LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
-_NOTHING = "Nothing was written"  # what a check at the start says, and it is true there
 
 
 class Query:
@@ -68,6 +64,7 @@ class Query:
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
+        self._protocol = coordinator.run
         self._engine = engine
         self._threads = threads
         self._positions = positions
@@ -75,7 +72,7 @@ class Query:
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
-        self._settled = False
+        self._cleaned_up = False
         self._started: SparkQuery | None = None
         self._context: SparkContext | None = None
         self._later = threading.Timer(SWEEP_AGAIN_S, self._sweep_again)
@@ -97,12 +94,12 @@ class Query:
     @property
     def name(self) -> str:
         """The query's name."""
-        return self._coordinator.name
+        return self._protocol.name
 
     @property
     def generation(self) -> int:
         """Which start of the query this is."""
-        return self._coordinator.generation
+        return self._protocol.generation
 
     @property
     def isActive(self) -> bool:  # noqa: N802
@@ -143,7 +140,7 @@ class Query:
                 raise self._beneath.failed
             if isinstance(self._error, Fenced):
                 raise self._error
-        self._settle()
+        self._clean_up()
         self._close()
         return True
 
@@ -169,7 +166,7 @@ class Query:
                 self._error = self._spark_failure()  # not to be hidden by this stop
             self._stopping = True
             self._beneath.stop()
-            self._settle()
+            self._clean_up()
         except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
             self._gone(error)
         finally:
@@ -213,7 +210,7 @@ class Query:
             if failure is not None:
                 self._close()
                 raise failure from None
-        ended = self._settled or self._stopping or self._error is not None
+        ended = self._cleaned_up or self._stopping or self._error is not None
         if not ended and failures.is_stopped(self._context):
             self._error = failures.stopped(self.name)
             self._close()
@@ -233,13 +230,13 @@ class Query:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
         session = stream.frame.sparkSession
         self._context = session.sparkContext
-        decision = self._coordinator.log.state.decision
-        recorded = decision.settings if decision and self._coordinator.lost else {}
+        recovered = self._coordinator.recovered
+        recorded = recovered.decision.settings if recovered and recovered.lost else {}
         self._engine.partitioning.pin(session, recorded)
         self._started = SparkQuery(
             writer.foreachBatch(self._epoch),
             session,
-            start_settings(stream.frame, self._coordinator.checkpoint),
+            start_settings(stream.frame, self._protocol.checkpoint),
             self._judge,
             self._is_fenced,
             self._engine.use,
@@ -256,32 +253,32 @@ class Query:
         if isinstance(fenced, Fenced):
             self._error = fenced
             raise fenced
-        if not (again and (ours is not None or is_conflict(error))):
+        if not (again and (ours is not None or failures.is_conflict(error))):
             if ours is None and not isinstance(error, StreamingQueryException):
                 self._error = error  # of a restart: Spark's last query does not know it
             raise error
         try:
             # Spark will read its checkpoint again, in which somebody else has written.
-            identity.check_progress(self._coordinator.log.state, self._engine.progress)
+            identity.check_progress(self._protocol.log.state, self._engine.progress)
         except BeadlineError as refused:
             self._error = refused
             raise
         self._engine.planned.look()
-        self._coordinator.losers = True  # of an epoch that was prepared and not decided
+        self._coordinator.sweeper.expect()  # parts of an epoch that was prepared and not decided
         self._error = None
-        self._coordinator.tell("spark restarted", reason=str(ours or error)[:300])
+        self._protocol.tell("spark restarted", reason=str(ours or error)[:300])
 
     def _is_fenced(self) -> bool:
         """Whether a newer start has taken over while Spark had nothing to do.
 
         In an epoch the protocol looks by itself, and has something to say about what it was doing.
         """
-        if self._stopping or not self._coordinator.running.acquire(blocking=False):
+        if self._stopping or not self._protocol.in_epoch.acquire(blocking=False):
             return False
         try:
             found = self._fenced_instead(RuntimeError("idle"))
         finally:
-            self._coordinator.running.release()
+            self._protocol.in_epoch.release()
         if isinstance(found, Fenced) and self._error is None:
             self._error = found
             return True
@@ -292,7 +289,7 @@ class Query:
         if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
             return error
         try:
-            self._coordinator.log.check_newest()
+            self._protocol.log.check_newest()
         except Fenced as fenced:
             fenced.__cause__ = error
             return fenced
@@ -309,11 +306,10 @@ class Query:
         except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)
-            self._in_epoch(error, number)
-            # stop() has something to settle first, and so has a Spark that is started again.
+            # stop() has something to clean up first, and so has a Spark that is started again.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
-                # Where losers are left, a sweep has failed: it would only fail again.
-                swept = isinstance(error, PrepareFailed) and not self._coordinator.losers
+                # Where something is left, a sweep has failed: it would only fail again.
+                swept = isinstance(error, PrepareFailed) and not self._coordinator.sweeper.due
                 if swept and self._holds_up:
                     self._end_late_tasks()
                 self._close()
@@ -325,36 +321,22 @@ class Query:
         finally:
             self._waits.ended()
 
-    def _in_epoch(self, error: BaseException, number: int) -> None:
-        """Say of an error that a start raises too what it means in the midst of a run."""
-        if not isinstance(error, BeadlineError) or _NOTHING not in str(error):
-            return
-        decision = self._coordinator.log.state.decision
-        if self._coordinator.mode != str(Guarantee.EXACTLY_ONCE):
-            means = f"The next start computes epoch {number} again"
-        elif decision is not None and decision.epoch >= number:
-            means = f"Epoch {number} is decided, and the next start finishes it"
-        else:
-            means = f"Nothing of epoch {number} is decided, and the next start computes it again"
-        means += "; epochs before it are committed"
-        error.args = (str(error).replace(f"{_NOTHING}..", f"{_NOTHING}.").replace(_NOTHING, means),)
-
     def _sweep_again(self) -> None:
         """A task of an older driver may have finished after its orphans were swept (rule 7)."""
         if self._started is None or not self.isActive:
             return
         try:
-            self._coordinator.sweep_later()
+            self._coordinator.sweeper.later()
         except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
-            self._coordinator.tell("sweep failed", error=str(error))
+            self._protocol.tell("sweep failed", error=str(error))
 
-    def _settle(self) -> None:
-        """Leave nothing open outside. What cannot be settled now is swept by the next start."""
-        if self._settled or (self._error is not None and not self._interrupted):
+    def _clean_up(self) -> None:
+        """Leave nothing open outside. What cannot be ended now is swept by the next start."""
+        if self._cleaned_up or (self._error is not None and not self._interrupted):
             return
         if isinstance(self._error, LogProblem):
             return  # an append that cannot be told may still land: the next start knows more
-        self._settled = True
+        self._cleaned_up = True
         self._end_late_tasks(LATE_TASK_PAUSES_S if self._interrupted else ())
 
     def _end_late_tasks(self, pauses_s: Sequence[float] = LATE_TASK_PAUSES_S) -> None:
@@ -365,45 +347,47 @@ class Query:
                 time.sleep(pause_s)
                 self._coordinator.close()
         except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
-            self._coordinator.tell("sweep failed", error=str(error))
+            self._protocol.tell("sweep failed", error=str(error))
 
     @property
     def _holds_up(self) -> bool:
         """Whether what a sink prepares keeps others waiting."""
-        sinks, mode = self._coordinator.sinks, self._coordinator.mode
-        return any(sink.capabilities.holds_up and prepares(sink, mode) for sink in sinks)
+        sinks = self._protocol.sinks
+        return any(sink.capabilities.holds_up and self._protocol.prepares(sink) for sink in sinks)
 
     def _close(self) -> None:
         self._later.cancel()
         self._waits.close()
         self._threads.close()
-        self._coordinator.log.close()
+        self._protocol.log.close()
         self._engine.close()
         self._positions.close()  # last: it may wait, for a Kafka that does not answer
 
 
-def start(stream: Stream, settings: Settings, listener: Listener | None) -> Query:
+def start(stream: Stream, settings: StartSettings, listener: Listener | None) -> Query:
     """Check, claim, finish, sweep; then start Spark (rule 15)."""
     checked = check_start(stream, settings)
     checkpoint = checked.checkpoint
     log = _open_log(checkpoint, settings.keep)
     threads = Threads()
     engine = _engine(stream, checkpoint)
-    kind = Coordinator if stream.mode is Guarantee.EXACTLY_ONCE else Publisher
     positions = Positions(source_options(stream.frame), checkpoint)
     waits = WaitReporter()
     listener = waits.listening(positions.listening(listener or ignore))
     sinks = whole_rows_first(checked.sinks, engine.rows)
-    coordinator = kind(stream.name, checkpoint, sinks, log, engine.progress, threads, listener)
+    run = Run(
+        *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
+    )
+    coordinator = Coordinator(run)
     query = Query(coordinator, engine, threads, positions, waits)
     threads.stopping = lambda: query._stopping
     try:
-        waits.start(coordinator.tell)
+        waits.start(run.tell)
         coordinator.start(settings.drop)
         log.check_newest()
         engine.progress.forget_unfinished()
         waits.ended()
-        positions.start(coordinator.tell, engine.progress.last_committed())
+        positions.start(run.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)
     except BaseException:
         query._stopping = True  # or a thread that waits for an outcome would wait for ever

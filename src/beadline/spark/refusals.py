@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from beadline.dead_letter import Refused
 from beadline.errors import RowsRefused
 from beadline.sink import Part
-from beadline.spark.row_json import row_texts
+from beadline.sinks.shared.row_json import row_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ REFUSED_BYTES_MAX = 16 << 20
 
 
 class Refusals:
-    """The refused rows of one part, for the dead letter sink."""
+    """The refused rows of one part, for the dead-letter sink."""
 
     def __init__(self) -> None:
         self._found: list[tuple[str, str]] = []
@@ -46,7 +46,7 @@ class Refusals:
         if self._size_bytes + more_bytes > REFUSED_BYTES_MAX:
             raise RowsRefused(
                 f"more than {REFUSED_BYTES_MAX >> 20} MB of one part are refused, the last of it: "
-                f"{reason}. That is more than a dead letter sink is for, so nothing of the epoch "
+                f"{reason}. That is more than a dead-letter sink is for, so nothing of the epoch "
                 "was written. Filter such rows in rows=, and give them a sink of their own"
             )
 
@@ -56,12 +56,12 @@ class Refusals:
 
 
 class RefusedAgain(Refusals):
-    """For the dead letter sink itself: there is nowhere else to go."""
+    """For the dead-letter sink itself: there is nowhere else to go."""
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
         """Stop: a row that goes nowhere would be lost."""
         raise RowsRefused(
-            f"the dead letter sink cannot take {rows.num_rows} refused row(s) either: {reason}. "
+            f"the dead-letter sink cannot take {rows.num_rows} refused row(s) either: {reason}. "
             "Nothing of the epoch was written. Give dead_letter= a sink that takes any text, files "
             "for example"
         )
@@ -73,7 +73,7 @@ Refusing = type[Refusals] | None
 def keeping(part: Part, refusing: Refusing) -> tuple[Part, Refusals]:
     """Return the part as the sink is given it, and where the rows gather that it refuses.
 
-    Without a dead letter sink ``refusing`` is None, and a refusal stops the epoch.
+    Without a dead-letter sink ``refusing`` is None, and a refusal stops the epoch.
     """
     if refusing is None:
         return part, Refusals()

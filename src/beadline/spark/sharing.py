@@ -99,7 +99,7 @@ def whole_rows_first(sinks: Iterable[BoundSink], own: Container[str]) -> list[Bo
     """Order sinks so that one that reads every row is prepared before those with a ``rows=``.
 
     It shows the tags of all parts by its acks, so that nobody has to ask for them in a job more.
-    A dead letter sink stays behind the one that it serves.
+    A dead-letter sink stays behind the one that it serves.
     """
     sinks = list(sinks)
     owners = {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}

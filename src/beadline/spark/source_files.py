@@ -55,7 +55,7 @@ class PlannedFiles:
             more = f" and {len(gone) - _SHOWN_MAX} more" if len(gone) > _SHOWN_MAX else ""
             raise SourceGone(
                 f"epoch {epoch} was planned with source files that are gone: "
-                f"{', '.join(gone[:_SHOWN_MAX])}{more}. Spark would give the epoch again without "
+                f"{', '.join(gone[:_SHOWN_MAX])}{more}. Spark would redeliver the epoch without "
                 "their rows, so nothing was prepared or decided without them. Bring the files "
                 "back, and start again."
             )

@@ -22,16 +22,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
+from beadline.spark.failures import is_conflict
 from beadline.spark.plan import has_own_log
 
-# What Spark says where somebody else wrote to its checkpoint: while it ran, and at its first start.
-_CONFLICTS = (
-    "CONCURRENT_STREAM_LOG_UPDATE",
-    "Concurrent update to the log",
-    "Multiple streaming queries are concurrently using",
-    "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
-    "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY",
-)
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_MANAGERS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -148,12 +141,6 @@ class SparkQuery:
     @property
     def _left(self) -> bool:
         return self._tries < len(PAUSES_S)
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether Spark ended because another driver writes to the same checkpoint."""
-    text = str(error)
-    return any(sign in text for sign in _CONFLICTS)
 
 
 def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:

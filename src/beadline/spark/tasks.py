@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,19 +14,24 @@ from pyspark import TaskContext
 
 from beadline.committable import Committable
 from beadline.points import reach
-from beadline.protocol.engine import Ticket
+from beadline.protocol.batch import Ticket
 from beadline.sink import Part, Sink
 from beadline.spark.acks import Ack
 from beadline.spark.checksum import ORDERED, SUMMED, Ordered
 from beadline.spark.refusals import Refusals, Refusing, keeping
 from beadline.spark.slots import SLOTS, Worker, parse
-from beadline.spark.worker_memory import keep_memory
 
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
 # Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
 # would keep garbage alive that happened to be caught in a freeze.
-SETTLING_TASKS = 3
+WARM_UP_TASKS = 3
+# The names of mallopt(3).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_KEPT_BYTES = 64 << 20
+_GROWN_BY_BYTES = 4 << 20
+_SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
+_LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more than this
 _tasks_seen = 0
 _worker = Worker()
 
@@ -104,13 +110,13 @@ def prepare_task(
 ) -> Task:
     """Return the function that prepares one part and answers with its ack.
 
-    The same function serves every epoch, so that Spark is handed it once. ``refusing`` takes the
-    rows that the sink refuses, if there is a dead letter sink. ``tagged`` says that the rows are
+    The same function serves every epoch, so that Spark is given it once. ``refusing`` takes the
+    rows that the sink refuses, if there is a dead-letter sink. ``tagged`` says that the rows are
     shared with other sinks (``sharing``).
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        warm_up_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         reach("prepare.part")
@@ -128,7 +134,7 @@ def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = Fals
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
+        warm_up_worker()
         part, context = _this_part()
         part, refusals = keeping(part, refusing)
         counted = Counted(batches, None, tagged)
@@ -166,7 +172,7 @@ def worker_name() -> str:
     return _worker.name
 
 
-def settle_worker() -> None:
+def warm_up_worker() -> None:
     """Make a reused worker ready for its next task sooner.
 
     PySpark's daemon runs a full garbage collection after every task, some 40 ms with pyarrow and
@@ -176,7 +182,33 @@ def settle_worker() -> None:
     global _tasks_seen
     if not _tasks_seen:
         keep_memory()
-    if _tasks_seen < SETTLING_TASKS:
+    if _tasks_seen < WARM_UP_TASKS:
         _tasks_seen += 1
         gc.collect()
         gc.freeze()
+
+
+def keep_memory() -> bool:
+    """Let this worker keep the memory of one batch for the next; whether the C library was told.
+
+    glibc gives the memory of a batch back to the system when it is free, and every page of the next
+    batch then is a fault and is filled with zeros before it is filled with rows: with small rows, a
+    twelfth of a worker's CPU. So more of it is kept, at the end of each of glibc's heaps. Whoever
+    has set it in the environment is left alone.
+    """
+    if any(name in os.environ for name in _SET_BY_USER):
+        return False
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    try:
+        import ctypes
+
+        mallopt = ctypes.CDLL(None).mallopt
+    except (ImportError, OSError, AttributeError):  # another C library, or a bare Python
+        return False
+    told = (
+        (_MMAP_THRESHOLD, _LARGE_BYTES),
+        (_TRIM_THRESHOLD, _KEPT_BYTES),
+        (_TOP_PAD, _GROWN_BY_BYTES),
+    )
+    return all(mallopt(name, value) == 1 for name, value in told)

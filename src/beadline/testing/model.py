@@ -22,10 +22,12 @@ from typing import Any
 import pyarrow as pa
 
 from beadline.dead_letter import Refused
+from beadline.observe import Listener, ignore
 from beadline.points import reach
+from beadline.protocol.batch import Acks, Ticket
 from beadline.protocol.coordinator import Coordinator
-from beadline.protocol.engine import Acks, Ticket
-from beadline.sink import BoundSink, Part, Prepared, Sink
+from beadline.protocol.run import Run
+from beadline.sink import BoundSink, Guarantee, Part, Prepared, Sink
 from beadline.testing.model_server import IN_DOUBT, SCHEMA, SEEN, ModelServer, ModelSink
 from beadline.testing.model_world import (
     CHECKPOINT,
@@ -33,6 +35,7 @@ from beadline.testing.model_world import (
     NAME,
     READ,
     Crash,
+    Make,
     ModelStore,
     ModelWorld,
     Setting,
@@ -44,6 +47,7 @@ __all__ = [
     "PLANNED",
     "READING",
     "Crash",
+    "Make",
     "ModelBatch",
     "ModelServer",
     "ModelSink",
@@ -52,6 +56,7 @@ __all__ = [
     "Setting",
     "SparkConflict",
     "Violation",
+    "at_least_once",
     "crash_at",
     "drive",
     "make_coordinator",
@@ -113,7 +118,7 @@ class ModelBatch:
         ]
         self.moved = total + sum(span)
 
-    def prepare(
+    def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run every part, one after the other; with ``losers``, the first part twice."""
@@ -158,7 +163,7 @@ class ModelBatch:
 
         return (replace(part, refuse=refuse) if sink.dead_letter else part), refused
 
-    def publish(
+    def run_publish(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Publish every part."""
@@ -217,29 +222,39 @@ class ModelSpark:
         reach(COMMITTED)
 
 
+def at_least_once(run: Run) -> Coordinator:
+    """Return the coordinator of a start in the other mode, whatever the run says."""
+    return Coordinator(replace(run, mode=Guarantee.AT_LEAST_ONCE))
+
+
 def make_coordinator(
-    world: ModelWorld, of: type[Coordinator] | None = None, names: Collection[str] = ()
+    world: ModelWorld,
+    of: Make | None = None,
+    names: Collection[str] = (),
+    listener: Listener = ignore,
 ) -> Coordinator:
     """Return the coordinator of one start."""
     setting = world.setting
     log = setting.log(world.store, setting.keep)
-    return (of or setting.coordinator)(NAME, CHECKPOINT, world.bound(names), log, world)
+    run = Run(NAME, CHECKPOINT, world.bound(names), log, world, listener=listener)
+    return (of or setting.coordinator)(run)
 
 
-def start_only(world: ModelWorld, of: type[Coordinator] | None = None) -> None:
+def start_only(world: ModelWorld, of: Make | None = None) -> None:
     """Start a driver and stop it before its first epoch: finish, and sweep."""
     make_coordinator(world, of).start()
 
 
 def drive(
     world: ModelWorld,
-    of: type[Coordinator] | None = None,
+    of: Make | None = None,
     names: Collection[str] = (),
     drop: Collection[str] = (),
     epochs: int | None = None,
+    listener: Listener = ignore,
 ) -> None:
     """Run one driver process until so many epochs of the query are done."""
-    coordinator = make_coordinator(world, of, names)
+    coordinator = make_coordinator(world, of, names, listener)
     coordinator.start(drop)
     spark = ModelSpark(world)
     while spark.epoch < (epochs or world.setting.epochs):

@@ -231,7 +231,7 @@ class ModelSink(Sink[ModelCommittable]):
         for part in parts:
             self.server.abort(part.id)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[ModelCommittable]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[ModelCommittable]]:
         """Everything of this query that is prepared, or staged for longer than it need be."""
         found = [
             Prepared(part, len(rows), ModelCommittable(str(part)))
@@ -243,7 +243,7 @@ class ModelSink(Sink[ModelCommittable]):
 
     def close(self, query: QueryId, name: str) -> Callable[[], None]:
         """Look which parts are open, as Kafka's writers are; to end them aborts those."""
-        found = list(self.in_doubt(query))
+        found = list(self.in_doubt(query, name))
         return partial(self.abort, found)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:

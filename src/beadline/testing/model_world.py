@@ -17,6 +17,7 @@ from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
 from beadline.protocol.coordinator import Coordinator
+from beadline.protocol.run import Run
 from beadline.sink import BoundSink
 from beadline.testing.model_server import (
     LEDGER,
@@ -40,6 +41,9 @@ class Violation(BaseException):
     """The checker saw what must never be seen."""
 
 
+Make = Callable[[Run], Coordinator]
+
+
 @dataclass(frozen=True)
 class Setting:
     """What is tried: the shape of the query, and the classes that may be exchanged for worse."""
@@ -56,7 +60,7 @@ class Setting:
     publishes: bool = False
     closes: bool = False  # whether a driver that comes to its end stops cleanly
     strict: bool = True
-    coordinator: type[Coordinator] = Coordinator
+    coordinator: Make = Coordinator
     log: Callable[..., DecisionLog] = DecisionLog
     sink: type[ModelSink] = ModelSink
 

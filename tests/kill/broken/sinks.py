@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from beadline.files.local import local_path
 from beadline.ids import EpochId
-from beadline.sink import CommitResult, Outcome, Part, Prepared
+from beadline.sink import CommitResult, Outcome, Part, Prepared, StagedPart
 from beadline.sinks import SqliteSink
-from beadline.sinks.shared.staging import StagedPart
 
 Staged = Prepared[StagedPart]
 FLUSHED_WITHIN_S = 5.0
@@ -67,7 +66,7 @@ class OwnSink(SqliteSink):
             if staged.exists():
                 shutil.copyfile(staged, copy)
             copies.append(replace(part, committable=replace(part.committable, file=f"file:{copy}")))
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return copies
 
     def write(self, parts: Sequence[Staged]) -> None:
@@ -75,7 +74,7 @@ class OwnSink(SqliteSink):
         with closing(self._connect()) as database:
             database.execute("BEGIN IMMEDIATE")
             for part in parts:
-                self._insert(database, part.committable)
+                self._insert(database, self.staging_area.read(part.committable))
             database.execute("COMMIT")
 
 
@@ -91,7 +90,7 @@ class CommitsBeforeDecision(OwnSink):
         return staged
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        self._staging.discard(parts)
+        self.staging_area.discard(parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
@@ -128,7 +127,7 @@ class AcksBeforeFlush(OwnSink):
         for path in paths:
             _asking(path).touch()
         deadline_s = time.monotonic() + FLUSHED_WITHIN_S
-        while self._staging.damage(parts) and time.monotonic() < deadline_s:
+        while self.staging_area.damage(parts) and time.monotonic() < deadline_s:
             time.sleep(0.02)
         there = [part for part, path in zip(parts, paths, strict=True) if path.exists()]
         super().commit(epoch, there)
@@ -158,7 +157,7 @@ class LateTakesEffect(OwnSink):
             if parts and seen != epoch.number:
                 database.execute("BEGIN IMMEDIATE")
                 for part in copies:
-                    self._insert(database, part.committable)
+                    self._insert(database, self.staging_area.read(part.committable))
                 database.execute("DELETE FROM newest")
                 database.execute("INSERT INTO newest VALUES (?)", (epoch.number,))
                 database.execute("COMMIT")

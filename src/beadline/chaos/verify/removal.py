@@ -25,7 +25,7 @@ def abort(name: str, sink: Any, query: QueryId) -> None:
     """Throw away what a query has prepared, decided or not: its target is going too."""
     with suppress(Exception):
         hasty = _hasty(sink)
-        parts = list(hasty.in_doubt(query))
+        parts = list(hasty.in_doubt(query, name))
         if parts:
             hasty.abort(parts)
 

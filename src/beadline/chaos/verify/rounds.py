@@ -131,7 +131,8 @@ class Round:
             return {}
         query = state.claim.query
         return {
-            name: {part.id for part in sink.in_doubt(query)} for name, sink in self.readers.items()
+            name: {part.id for part in sink.in_doubt(query, name)}
+            for name, sink in self.readers.items()
         }
 
     def judge(self, references: Mapping[str, Reference], alike: bool) -> list[Violation]:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from beadline.chaos.verify.scratch import Place, Store
 from beadline.errors import UsageError
+from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.secrets import redacted
 from beadline.sinks.shared.sql.dialect import quoted
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from beadline.chaos.verify.scratch import Place, Store
 from beadline.chaos.verify.scratch_databases import elsewhere
-from beadline.sinks.shared.ledger import LEDGER
+from beadline.sink import LEDGER
 
 if TYPE_CHECKING:
     from beadline.sinks import HBaseSink, RedisSink

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from beadline.errors import BadSink
-from beadline.files import FileSystem, join, keeps_rule, split_uri
+from beadline.files import FileSystem, has_atomic_create, join, split_uri
 from beadline.sinks.files.moves import parent
 from beadline.sinks.files.text import lossy_options
 
@@ -162,7 +162,7 @@ def _is_variant(kind: pa.DataType) -> bool:
 
 def check_places(where: str, files: FileSystem, target: str, staging: str, checkpoint: str) -> None:
     """Refuse folders that cannot be written, renamed between, or kept apart."""
-    if not keeps_rule(target):
+    if not has_atomic_create(target):
         raise BadSink(
             f"{where}: finishing a file is a rename, and on {split_uri(target)[0]}: it is not "
             f"proven to be one atomic act. Use a local disk or HDFS. {_NOTHING}"

@@ -227,7 +227,7 @@ class FileSink(FrameSink[PendingFiles]):
         """Delete the pending folders."""
         discard(open_files(self.target), parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[PendingFiles]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[PendingFiles]]:
         """Every pending folder of this query, in whatever state its writer left it.
 
         One that is ``.moving`` too: it may be of an epoch that was dropped by name, or published

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Prepared
+from beadline.sink import CommitResult, Outcome, PartsDamaged, Prepared, StagedPart, Staging, holds
 from beadline.sinks.hbase.changes import last_words
 from beadline.sinks.hbase.client import Address, Client, Refused, Unreachable, connected
 from beadline.sinks.hbase.columns import Cells
@@ -18,8 +18,6 @@ from beadline.sinks.hbase.encode import encode
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.settings import changed
 from beadline.sinks.hbase.write import RowRefused, Writer
-from beadline.sinks.shared.ledger import holds
-from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,8 +93,8 @@ class Commit:
             return [], "; ".join(damage.values())
         try:
             return [batch for p in self._ordered for batch in self.staging.read(p.committable)], ""
-        except FileNotFoundError as error:
-            return [], f"a staged file is gone: {error}"
+        except PartsDamaged as error:
+            return [], str(error)
 
     def _staged_cells(self, batches: Sequence[pa.RecordBatch]) -> Cells:
         """Return where the staged columns go; raise if they were staged under other settings."""
@@ -118,7 +116,7 @@ class Commit:
 
     def _part_with(self, key: bytes) -> str:
         """Say in which part the row is that HBase was sent: the last one that has the key."""
-        with suppress(FileNotFoundError):
+        with suppress(PartsDamaged):
             for part in reversed(self._ordered):
                 for batch in self.staging.read(part.committable):
                     cells = self.cells(batch.schema.names)

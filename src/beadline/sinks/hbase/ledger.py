@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from beadline.errors import BadSink
 from beadline.ids import EpochId, QueryId
-from beadline.sink import Seen
+from beadline.sink import LEDGER, Seen
 from beadline.sinks.hbase.client import Client, Refused, put, row_of
-from beadline.sinks.shared.ledger import LEDGER
 
 FAMILY = "f"
 _CELL = b"f:epoch"

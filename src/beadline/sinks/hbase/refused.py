@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part
+from beadline.sink import Part, far_dates, refuse
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.encode import encode
-from beadline.sinks.shared.refused import far_dates, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

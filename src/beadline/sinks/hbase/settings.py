@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from beadline.sink.staged import settings_in, with_settings
 from beadline.sinks.hbase.columns import Cells
-from beadline.sinks.shared.staged_settings import settings_in, with_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,20 @@ from beadline.errors import BadSink
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    LEDGER,
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    StagedPart,
+    Staging,
+    folders_in,
+)
 from beadline.sinks.hbase.check import check_server, check_staging, unreachable
 from beadline.sinks.hbase.client import Address, Refused, Unreachable, asked
 from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
@@ -29,9 +42,7 @@ from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import limits_of, without_refused
 from beadline.sinks.hbase.settings import noted
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import running
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,7 +222,7 @@ class HBaseSink(Sink[StagedPart]):
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too; also of tables that sinks had before."""
         beside = folders_in(f"file:{self.staging}", "hbase-")
         return self._staging.in_doubt(query, beside)

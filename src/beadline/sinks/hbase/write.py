@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from beadline.ids import EpochId
+from beadline.sink import holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import Address, Client, Refused, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.shared.ledger import holds
 
 PIECE_ROWS = 1000
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part
+from beadline.sink import Part, refuse
 from beadline.sinks.kafka import native, rows
 from beadline.sinks.kafka.messages import Messages
 from beadline.sinks.kafka.options import LARGEST, LARGEST_DEFAULT
 from beadline.sinks.kafka.producer import Producer
 from beadline.sinks.kafka.topics import Missing, Topics
-from beadline.sinks.shared.refused import refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

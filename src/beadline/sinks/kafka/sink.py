@@ -242,7 +242,7 @@ class KafkaSink(Sink[KafkaPart]):
             if left:
                 threading.Event().wait(_FENCE_PAUSE_S)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[KafkaPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[KafkaPart]]:
         """List the query's open transactions; their markers tell which parts they are.
 
         Those of all its sinks on this cluster, also of names that the query has no more (rule 27).

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from beadline.ids import EpochId, QueryId
-from beadline.sink import Seen
+from beadline.sink import LEDGER, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
-from beadline.sinks.shared.ledger import LEDGER, holds
 from beadline.sinks.shared.sql.ledger import LedgerRows
 
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"

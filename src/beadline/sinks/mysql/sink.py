@@ -11,13 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    LEDGER,
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+)
 from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import MYSQL, Column
 from beadline.sinks.mysql.connection import Address, Connection, Server
@@ -36,7 +45,6 @@ from beadline.sinks.mysql.xa import (
     may_recover,
     xa_in_doubt,
 )
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.sql.plan import TablePlan
 from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
 
@@ -75,8 +83,6 @@ class MySqlSink(Sink[MySqlPart]):
     deleted: str | None = None
     how: How = "auto"
     timeout_s: float = 60.0
-
-    committable: ClassVar[type[Committable]] = MySqlPart
 
     def __post_init__(self) -> None:
         """Refuse what cannot be right, whatever the server says."""
@@ -250,7 +256,7 @@ class MySqlSink(Sink[MySqlPart]):
         # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
         self._ask(sweep)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged in this database or prepared on this server, half-written too.
 
         Whatever sink it was for: that of a sink that is gone has nobody else to find it.

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from beadline.ids import QueryId
-from beadline.sink import Capabilities, Guarantee
+from beadline.sink import LEDGER, Capabilities, Guarantee
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import retry, starting
 from beadline.sinks.shared.sql.dialect import quoted
 

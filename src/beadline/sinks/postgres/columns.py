@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from beadline.sink import PER_DAY
 from beadline.sinks.postgres.table import Column
-from beadline.sinks.shared.refused import PER_DAY
 from beadline.sinks.shared.sql import checks
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import LEDGER, Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES
@@ -34,7 +33,6 @@ from beadline.sinks.postgres.problems import (
     verdict,
 )
 from beadline.sinks.postgres.table import read_table
-from beadline.sinks.shared.ledger import LEDGER
 from beadline.sinks.shared.retry import Retries, Verdict, running
 from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
 
@@ -72,8 +70,6 @@ class PostgresSink(Sink[PostgresPart]):
     deleted: str | None = None
     how: How = "auto"
     timeout_s: float = 30.0
-
-    committable: ClassVar[type[Committable]] = PostgresPart
 
     def __post_init__(self) -> None:
         """Refuse what cannot be right on any server."""
@@ -199,7 +195,7 @@ class PostgresSink(Sink[PostgresPart]):
         if parts:
             self._ask(lambda run: discard(run, [part.committable for part in parts]))
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[PostgresPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[PostgresPart]]:
         """List this query's prepared transactions and staging tables in this database.
 
         Whatever sink they were for: those of a sink that is gone have nobody else to find them.

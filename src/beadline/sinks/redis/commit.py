@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Prepared
+from beadline.sink import CommitResult, Outcome, PartsDamaged, Prepared, StagedPart, Staging, holds
 from beadline.sinks.redis import chunks, ledger, notes
 from beadline.sinks.redis.apply import Behind, Overtaken, RowRefused, apply, mark
 from beadline.sinks.redis.client import Client, NotNow
@@ -20,8 +20,6 @@ from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.rows import Rows, rows_of
 from beadline.sinks.redis.script import Script, script_for
 from beadline.sinks.redis.settings import changed
-from beadline.sinks.shared.ledger import holds
-from beadline.sinks.shared.staging import StagedPart, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +75,7 @@ class Commit:
             if damage:
                 return self._damaged(client, "; ".join(damage.values()))
             self._write(client, held)
-        except (Overtaken, FileNotFoundError) as stopped:
+        except (Overtaken, PartsDamaged) as stopped:
             # Somebody else commits the same epoch, and may have finished it and cleared away.
             if not self._there(self._look(client)):
                 raise self._stuck(stopped) from None
@@ -92,7 +90,7 @@ class Commit:
         reach("ledger.after")
         return self._answer(Outcome.COMMITTED)
 
-    def _stuck(self, stopped: Overtaken | FileNotFoundError) -> Exception:
+    def _stuck(self, stopped: Overtaken | PartsDamaged) -> Exception:
         """Return why a commit could not go on, although the head of the ledger lets it."""
         entry = stopped.entry if isinstance(stopped, Overtaken) else None
         if entry is None or not holds(entry.seen, self._alone, self.where):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part
+from beadline.sink import Part, far_dates, refuse
 from beadline.sinks.redis.columns import ONE_VALUE, Layout, binary
 from beadline.sinks.redis.ledger import MARK
-from beadline.sinks.shared.refused import far_dates, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from beadline.sink import staged
 from beadline.sinks.redis.columns import Layout
-from beadline.sinks.shared import staged_settings as _staged_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 def with_settings(batch: pa.RecordBatch, layout: Layout) -> pa.RecordBatch:
     """Return the batch with the settings in its schema, which is stored with it."""
-    return _staged_settings.with_settings(batch, asdict(layout))
+    return staged.with_settings(batch, asdict(layout))
 
 
 def changed(schema: pa.Schema, layout: Layout) -> str:
     """Say which settings are not those that the part was staged under; empty if all are."""
-    before, now = _staged_settings.settings_in(schema), asdict(layout)
+    before, now = staged.settings_in(schema), asdict(layout)
     return ", ".join(
         f"{name}= was {before[name]!r} and is {now.get(name)!r}"
         for name in before

@@ -17,7 +17,18 @@ from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
 from beadline.files import split_uri
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Outcome,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    StagedPart,
+    Staging,
+    folders_in,
+)
 from beadline.sinks.redis import ledger, notes
 from beadline.sinks.redis.address import Address
 from beadline.sinks.redis.check import check_folder, check_layout, check_server
@@ -32,7 +43,6 @@ from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
 from beadline.sinks.redis.settings import with_settings
 from beadline.sinks.shared.retry import retry, running, starting
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -235,7 +245,7 @@ class RedisSink(Sink[StagedPart]):
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
         """Return what is staged, half-written files too, whatever sink and prefix it was for."""
         return self._staging.in_doubt(query, folders_in(f"file:{self.staging}", "redis"))
 

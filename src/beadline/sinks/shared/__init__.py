@@ -1,1 +1,1 @@
-"""What sinks have in common: staging, ledgers, retries, refused rows."""
+"""What sinks have in common: retries, and secrets kept out of texts."""

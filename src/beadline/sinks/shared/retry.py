@@ -26,6 +26,30 @@ class Verdict(enum.Enum):
 
 
 Judge = Callable[[Exception], Verdict]
+
+
+class Unavailable(Exception):
+    """No answer, or "not now"; the same act may succeed later, and may have been done.
+
+    ``answered`` says that it was the system itself that said so.
+    """
+
+    def __init__(self, text: str, answered: bool = False) -> None:
+        super().__init__(text)
+        self.answered = answered
+
+
+class Rejected(Exception):
+    """The system answered, and would answer the same again."""
+
+
+def verdict(error: BaseException) -> Verdict:
+    """Judge the two errors above, for sinks whose clients raise no others."""
+    if not isinstance(error, Unavailable):
+        return Verdict.FINAL
+    return Verdict.BUSY if error.answered else Verdict.AWAY
+
+
 # At a start, an address that nobody answers at is more often wrong than down.
 NO_ANSWER_S = 5.0
 _PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -55,15 +79,19 @@ class Retries:
         """It got further than before: the next failure is a new one."""
         self._first_s, self._tries = None, 0
 
-    def again(self, verdict: Verdict) -> bool:
-        """Wait a moment and say that there is time for another try; False at once if not."""
+    def again(self, verdict: Verdict, after_s: float = 0.0) -> bool:
+        """Wait a moment and say that there is time for another try; False at once if not.
+
+        ``after_s`` is how long the system itself asked to wait; the deadline stays.
+        """
         now_s = time.monotonic()
         # From the first failure: an act may have been at work for long when it fails.
         self._first_s = now_s if self._first_s is None else self._first_s
         left_s = self._first_s + self._limits.get(verdict, 0.0) - now_s
         if left_s <= 0:
             return False
-        time.sleep(min(left_s, _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]))
+        pause_s = _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]
+        time.sleep(min(left_s, max(pause_s, after_s)))
         self._tries += 1
         return True
 

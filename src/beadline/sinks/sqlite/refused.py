@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part
-from beadline.sinks.shared.refused import far_dates, not_utf8, refuse
+from beadline.sink import Part, far_dates, not_utf8, refuse
 from beadline.sinks.sqlite.columns import folded
 
 if TYPE_CHECKING:

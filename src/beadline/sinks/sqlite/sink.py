@@ -1,7 +1,7 @@
 """``SqliteSink``: an epoch's rows and its ledger row in one transaction of one SQLite file.
 
-SQLite cannot hold a prepared transaction, so parts are staged as files beside the database
-(``_staging``) and written at commit. Because the ledger row is in the same transaction, even
+SQLite cannot hold a prepared transaction, so parts are staged as files beside the database and
+written at commit. Because the ledger row is in the same transaction, even
 ``add``, which is not idempotent, happens once: a commit that is repeated, or comes late, finds its
 epoch in the ledger and changes nothing.
 """
@@ -14,26 +14,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed
-from beadline.ids import EpochId, QueryId
-from beadline.names import name_from
-from beadline.points import reach
 from beadline.sink import (
+    LEDGER,
+    BadSink,
     Capabilities,
-    CommitResult,
+    CommitFailed,
     Guarantee,
     Outcome,
+    OutcomeUnknown,
     Part,
-    Prepared,
+    QueryId,
     Seen,
-    Sink,
+    StagedEpoch,
+    StagedPart,
+    StagedSink,
     check_previous,
+    folders_in,
+    name_from,
+    reach,
 )
-from beadline.sinks.shared.ledger import LEDGER, holds
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in
 from beadline.sinks.sqlite.check import (
     check_file,
     check_key,
@@ -68,7 +69,7 @@ _WRITE_LEDGER = f"""INSERT OR REPLACE INTO {LEDGER}
 
 
 @dataclass(frozen=True)
-class SqliteSink(Sink[StagedPart]):
+class SqliteSink(StagedSink):
     """Rows into a table of an SQLite file, which is made at the first commit if it is missing.
 
     ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; if an epoch holds a key
@@ -94,8 +95,6 @@ class SqliteSink(Sink[StagedPart]):
     key: Sequence[str] = ()
     busy_timeout_s: float = 10.0
 
-    committable: ClassVar[type[Committable]] = StagedPart
-
     def __post_init__(self) -> None:
         """Settle the path here, as executors work in other folders; refuse what cannot be right."""
         key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
@@ -110,7 +109,7 @@ class SqliteSink(Sink[StagedPart]):
             raise BadSink(f"mode {self.mode!r} is not append, upsert or add. {_NOTHING}")
         if (self.mode == "append") == bool(key):
             what = "takes no key" if key else 'needs the columns of a key, key=("id",) for example'
-            raise BadSink(f"{self._where}: mode {self.mode!r} {what}. {_NOTHING}")
+            raise BadSink(f"{self.target_name}: mode {self.mode!r} {what}. {_NOTHING}")
 
     @property
     def default_name(self) -> str:
@@ -118,23 +117,33 @@ class SqliteSink(Sink[StagedPart]):
         return name_from(Path(self.path).stem, self.table)
 
     @property
-    def _where(self) -> str:
+    def target_name(self) -> str:
+        """The table and its file."""
         return f"SQLite table {self.table!r} in {self.path}"
 
     @property
-    def _staging(self) -> Staging:
+    def staging_folder(self) -> str:
+        """A hidden folder beside the database."""
+        return f"{self._staging_root}/{name_from(folded(self.table))}"
+
+    @property
+    def staging_folders(self) -> Iterable[str]:
+        """Those of other tables of this file."""
+        return folders_in(f"file:{self._staging_root}")
+
+    @property
+    def _staging_root(self) -> Path:
         path = Path(self.path)
-        folder = path.parent / f".{path.name}.beadline" / name_from(folded(self.table))
-        return Staging(f"file:{folder}")
+        return path.parent / f".{path.name}.beadline"
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Can the file be written, and does the table, if there is one, fit the rows?"""
-        kinds = kinds_of(schema, self._where)
-        check_key(self.mode, self.key, kinds, self._where)
+        kinds = kinds_of(schema, self.target_name)
+        check_key(self.mode, self.key, kinds, self.target_name)
         table = check_file(Path(self.path), self.busy_timeout_s, self.table)
         if table is not None:
-            check_table(table, kinds, self._where)
-            check_unique(table, self.table, self.key, self._where)
+            check_table(table, kinds, self.target_name)
+            check_unique(table, self.table, self.key, self.target_name)
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
             sentence="Each row takes effect once: an epoch's rows and its ledger row are one "
@@ -152,66 +161,50 @@ class SqliteSink(Sink[StagedPart]):
         never_null = {folded(name) for name in self.key} | never_null_columns(
             Path(self.path), self.busy_timeout_s, self.table
         )
-        taken = (without_refused(batch, never_null, part) for batch in rows)
-        return self._staging.write(taken, part)
+        return super().prepare((without_refused(batch, never_null, part) for batch in rows), part)
 
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write all parts and the ledger row in one transaction, or nothing."""
-        if not parts:
-            return CommitResult({})
         try:
+            # Closing the connection with the transaction open takes everything back.
             with closing(self._connect()) as database:
-                result = self._commit(database, epoch, parts)
+                return self._write_epoch(database, epoch)
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
-            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._where} is locked by another program")
-        if Outcome.LOST not in result.outcomes.values():
-            self._staging.discard(parts)
-        return result
+            raise OutcomeUnknown(f"{self.target_name} is locked by another program") from error
 
-    def _commit(
-        self, database: sqlite3.Connection, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]
-    ) -> CommitResult:
-        """Closing the connection with the transaction open takes everything back."""
+    def _write_epoch(self, database: sqlite3.Connection, epoch: StagedEpoch) -> Outcome:
         # Locked from the first statement on: nobody can write between the look and the write.
         database.execute("BEGIN IMMEDIATE")
         database.execute(_MAKE_LEDGER)
-        seen = self._seen(database, epoch.query, parts[0].id.sink)
-        if holds(seen, epoch, self._where):
-            return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        if epoch.is_committed(self._seen(database, epoch.id.query, epoch.sink)):
+            return Outcome.ALREADY_COMMITTED
         if not self._has(database, self.table):
-            check_previous(epoch, None)  # dropped, with the ledger left: it must not begin anew
-        damage = self._staging.damage(parts)
-        if damage:
-            # The ledger is behind, so no part of the epoch is there: all are lost, not some.
-            lost = CommitResult.all(parts, Outcome.LOST).outcomes
-            return CommitResult(lost, "; ".join(damage.values()))
-        for part in sorted(parts, key=lambda part: part.id.partition):
+            check_previous(epoch.id, None)  # dropped, with the ledger left: must not begin anew
+        epoch.check_parts()
+        for part in epoch.parts:
             try:
-                self._insert(database, part.committable)
+                self._insert(database, epoch.read(part))
             except sqlite3.IntegrityError as error:
                 raise CommitFailed(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}, part {part.id.partition}: "
-                    f"{self._where} refuses a row: {error}. The epoch is decided and none of it "
-                    "is visible. Remove the constraint or the row in its way; the next start "
-                    "finishes the epoch."
+                    f"{epoch}, part {part.id.partition}: {self.target_name} refuses a row: "
+                    f"{error}. The epoch is decided and none of it is visible. Remove the "
+                    "constraint or the row in its way; the next start finishes the epoch."
                 ) from error
-        row = {**self._ledger_key(epoch.query, parts[0].id.sink), "epoch": epoch.number}
-        row |= {"nonce": epoch.nonce, "rows": sum(part.rows for part in parts)}
-        database.execute(_WRITE_LEDGER, {**row, "decided_at_ms": epoch.decided_at_ms})
+        row = {**self._ledger_key(epoch.id.query, epoch.sink), "epoch": epoch.id.number}
+        row |= {"nonce": epoch.id.nonce, "rows": epoch.rows}
+        database.execute(_WRITE_LEDGER, {**row, "decided_at_ms": epoch.id.decided_at_ms})
         reach("ledger.before")
         database.execute("COMMIT")
-        reach("ledger.after")
-        return CommitResult.all(parts, Outcome.COMMITTED)
+        return Outcome.COMMITTED
 
-    def _insert(self, database: sqlite3.Connection, part: StagedPart) -> None:
+    def _insert(self, database: sqlite3.Connection, batches: Iterator[pa.RecordBatch]) -> None:
         statement = ""
         kinds: dict[str, Kind] = {}
-        for batch in self._staging.read(part):
+        for batch in batches:
             if not statement:
-                kinds = kinds_of(batch.schema, self._where)
+                kinds = kinds_of(batch.schema, self.target_name)
                 database.execute(self._create(kinds))
                 statement = self._statement(list(kinds))
             database.executemany(statement, values_of(batch, list(kinds.values())))
@@ -241,15 +234,6 @@ class SqliteSink(Sink[StagedPart]):
         # A sum with null is null, which would wipe out the total: then the one that is there.
         total = f"{column} + excluded.{column}"
         return f"{column} = coalesce({total}, {column}, excluded.{column})"
-
-    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete what was staged."""
-        self._staging.discard(parts)
-
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too; also for other tables of this file."""
-        staging = self._staging
-        return staging.in_doubt(query, folders_in(staging.folder.rpartition("/")[0]))
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""

@@ -3,7 +3,7 @@
 Rows become durable files at prepare (``sinks/shared/staging``) and are delivered at commit, in
 order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it
 goes on behind the last batch that was acknowledged. The one that was on its way may arrive
-twice. Every row has an id that never changes: a receiver that drops repeats by it makes this
+twice. Every row has an id that never changes: an endpoint that drops repeats by it makes this
 exactly-once.
 """
 
@@ -13,38 +13,50 @@ import fcntl
 import inspect
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.committable import Committable
-from beadline.errors import BadSink
+from beadline.errors import BadSink, PrepareFailed
 from beadline.files import join
 from beadline.files.base import split_uri
 from beadline.files.local import local_path
 from beadline.ids import EpochId, QueryId
 from beadline.names import name_from
-from beadline.sink import Capabilities, CommitResult, Guarantee, Part, Prepared, Seen, Sink
-from beadline.sinks.shared.staging import StagedPart, Staging, folders_in, tidy
-from beadline.sinks.write_ahead.epoch import Run
-from beadline.sinks.write_ahead.ledger import StateFiles, last_seen
-from beadline.sinks.write_ahead.readable import Accepts, without_refused
-from beadline.sinks.write_ahead.receiver import Deliver, FunctionReceiver, Receiver
-from beadline.sinks.write_ahead.rounds import Wait, Ways
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    Guarantee,
+    Part,
+    Prepared,
+    Seen,
+    Sink,
+    StagedPart,
+    Staging,
+    folders_in,
+    refuse,
+    without_unreadable,
+)
+from beadline.sink.staged import tidy
+from beadline.sinks.write_ahead.commit import DeliverySettings, EpochDelivery, RetryAfter
+from beadline.sinks.write_ahead.endpoint import Deliver, Endpoint, FunctionEndpoint
+from beadline.sinks.write_ahead.state import StateFiles, last_seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Accepts = Callable[["pa.RecordBatch"], tuple["pa.Array", str]]
 _NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
 class WriteAheadSink(Sink[StagedPart]):
-    """Rows to ``deliver``, a top-level function or a ``Receiver``, ``batch_rows`` at a time.
+    """Rows to ``deliver``, a top-level function or an ``Endpoint``, ``batch_rows`` at a time.
 
-    ``folder`` holds the staged rows, and what is remembered of the receiver: driver and executors
-    must share that disk, and the next start needs it too. ``name`` names the receiver in it.
-    ``honours_ids=True`` is your promise that the receiver takes no row twice that has the same id.
+    ``folder`` holds the staged rows, and what is remembered of the endpoint: driver and executors
+    must share that disk, and the next start needs it too. ``name`` names the endpoint in it.
+    ``honours_ids=True`` is your promise that the endpoint applies no id twice.
     ``timeout_s`` is how long a batch is tried again before the outcome is called unknown, which is
     logged and asked again. ``parallel`` parts are delivered at once; above 1, order is kept within
     each part only. ``accepts`` is given every batch at prepare and returns a boolean per row, true
@@ -52,7 +64,7 @@ class WriteAheadSink(Sink[StagedPart]):
     sink, which after the decision they cannot be.
     """
 
-    deliver: Deliver | Receiver
+    deliver: Deliver | Endpoint
     folder: str | os.PathLike[str]
     name: str = ""
     batch_rows: int = 500
@@ -60,20 +72,20 @@ class WriteAheadSink(Sink[StagedPart]):
     timeout_s: float = 30.0
     parallel: int = 1
     accepts: Accepts | None = None
-    # The only thing here that is not a setting.
-    _wait: Wait = field(default_factory=Wait, init=False, compare=False)
+    # The only field that is not a setting.
+    _retry_after: RetryAfter = field(default_factory=RetryAfter, init=False, compare=False)
 
     committable: ClassVar[type[Committable]] = StagedPart
 
     def __post_init__(self) -> None:
-        """Settle name and folder here, as executors work in other folders."""
-        _check_callable("deliver", self.deliver, receiver=True)
+        """Resolve name and folder here, as executors work in other folders."""
+        _check_callable("deliver", self.deliver, endpoint=True)
         if self.accepts is not None:
-            _check_callable("accepts", self.accepts, receiver=False)
-        name = self.name or self._receiver.name
+            _check_callable("accepts", self.accepts, endpoint=False)
+        name = self.name or self._endpoint.name
         if not name or not isinstance(name, str):
             raise BadSink(
-                "this receiver has no name of its own: give the sink one that will stay the same, "
+                "this endpoint has no name of its own: give the sink one that will stay the same, "
                 f'WriteAheadSink(..., name="shop"). {_NOTHING}'
             )
         object.__setattr__(self, "name", name_from(name))
@@ -92,19 +104,19 @@ class WriteAheadSink(Sink[StagedPart]):
             raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """A moment of this process's clock does not travel."""
-        return {**self.__dict__, "_wait": Wait()}
+        """A moment of this process's clock means nothing in another."""
+        return {**self.__dict__, "_retry_after": RetryAfter()}
 
     @property
     def default_name(self) -> str:
-        """The receiver's."""
+        """The endpoint's."""
         return self.name
 
     @property
-    def _receiver(self) -> Receiver:
-        if isinstance(self.deliver, Receiver):
+    def _endpoint(self) -> Endpoint:
+        if isinstance(self.deliver, Endpoint):
             return self.deliver
-        return FunctionReceiver(self.deliver)
+        return FunctionEndpoint(self.deliver)
 
     @property
     def _home(self) -> str:
@@ -120,11 +132,11 @@ class WriteAheadSink(Sink[StagedPart]):
 
     @property
     def _where(self) -> str:
-        target = self._receiver.target
-        return f"receiver {self.name!r}" + (f" ({target})" if target else "")
+        target = self._endpoint.target
+        return f"endpoint {self.name!r}" + (f" ({target})" if target else "")
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        """Can the sink travel, can the folder be written and locked, is the receiver there?"""
+        """Can the sink travel, can the folder be written and locked, is the endpoint there?"""
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if twice:
             raise BadSink(
@@ -133,8 +145,8 @@ class WriteAheadSink(Sink[StagedPart]):
             )
         self._check_travels()
         _check_folder(local_path(os.fspath(self.folder)))
-        self._receiver.check()
-        target = self._receiver.target
+        self._endpoint.check()
+        target = self._endpoint.target
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE if self.honours_ids else Guarantee.AT_LEAST_ONCE,
             sentence=self._sentence(),
@@ -142,8 +154,8 @@ class WriteAheadSink(Sink[StagedPart]):
             shared_disk=True,
             raised_by=""
             if self.honours_ids
-            else "What raises it is a receiver that drops repeats by id: honours_ids=True.",
-            start_over=f"let the receiver forget the query's rows, and delete "
+            else "What raises it is an endpoint that drops repeats by id: honours_ids=True.",
+            start_over=f"let the endpoint forget the query's rows, and delete "
             f"{local_path(self._state)}/{query.name}~* and {self._staging.pattern(query)}",
         )
 
@@ -155,7 +167,7 @@ class WriteAheadSink(Sink[StagedPart]):
         order = "in order" if self.parallel == 1 else "in order within each part"
         if self.honours_ids:
             return (
-                "Each row takes effect once, as far as the receiver drops rows whose id it has "
+                "Each row takes effect once, as far as the endpoint drops rows whose id it has "
                 f"seen, which honours_ids=True promises for it; rows are delivered {order}."
             )
         what = "the batch" if self.parallel == 1 else f"the up to {self.parallel} batches"
@@ -174,14 +186,14 @@ class WriteAheadSink(Sink[StagedPart]):
             raise BadSink(
                 f"{self._where} cannot be sent to Spark's workers with the sink "
                 f"({type(error).__name__}: {error}). Let it hold settings only: make connections, "
-                "files and locks in Receiver.open(), and leave them out in __getstate__. "
+                "files and locks in Endpoint.open(), and leave them out in __getstate__. "
                 f"{_NOTHING}"
             ) from None
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what could not be delivered is refused, while nothing is decided."""
-        taken = (without_refused(batch, self.accepts, part) for batch in rows if batch.num_rows)
-        return self._staging.write(taken, part)
+        kept = (_without_refused(batch, self.accepts, part) for batch in rows if batch.num_rows)
+        return self._staging.write(kept, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
         """Deliver what is not delivered yet, in the order of parts and of the rows in each."""
@@ -189,39 +201,39 @@ class WriteAheadSink(Sink[StagedPart]):
             return CommitResult({})
         files = StateFiles(self._state, epoch.query.name, parts[0].id.sink)
         files.make()
-        ways = Ways(
-            receiver=self._receiver,
+        settings = DeliverySettings(
+            endpoint=self._endpoint,
             where=self._where,
             batch_rows=self.batch_rows,
             parallel=self.parallel,
             honours_ids=self.honours_ids,
             timeout_s=self.timeout_s,
-            wait=self._wait,
+            retry_after=self._retry_after,
         )
-        run = Run(ways, files, self._staging, epoch, parts)
+        delivery = EpochDelivery(settings, files, self._staging, epoch, parts)
         try:
-            return run.finish()
+            return delivery.run()
         finally:
-            run.close()
+            delivery.close()
 
     def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
         """Delete what was staged."""
         self._staging.discard(parts)
 
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too; also for receivers of before."""
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
+        """Return what is staged, half-written files too; also for endpoints that were removed."""
         beside = folders_in(os.fspath(self.folder), below="parts")
         return self._staging.in_doubt(query, beside)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return the newest epoch of which the receiver may have rows."""
+        """Return the newest epoch of which the endpoint may have rows."""
         return last_seen(self._state, query)
 
 
-def _check_callable(setting: str, value: object, receiver: bool) -> None:
+def _check_callable(setting: str, value: object, endpoint: bool) -> None:
     """A function is known by its name, in the next start and on other machines."""
     name = str(getattr(value, "__qualname__", ""))
-    wanted = "a function of a module's top level" + (", or a Receiver" if receiver else "")
+    wanted = "a function of a module's top level" + (", or an Endpoint" if endpoint else "")
     what = ""
     if isinstance(value, type):
         what = f"the class {name} itself; make one: {name}(...)"
@@ -229,7 +241,7 @@ def _check_callable(setting: str, value: object, receiver: bool) -> None:
         what = f"{name}, which is made anew in every run"
     elif inspect.iscoroutinefunction(getattr(value, "deliver", value)):
         what = f"{name or 'one'} that is async: nobody would await it"
-    elif not callable(value) and not (receiver and isinstance(value, Receiver)):
+    elif not callable(value) and not (endpoint and isinstance(value, Endpoint)):
         what = repr(type(value).__name__)
     if what:
         raise BadSink(f"{setting}= takes {wanted}, not {what}. {_NOTHING}")
@@ -249,3 +261,36 @@ def _check_folder(path: str) -> None:
             "which this user can make files, on a file system that has file locks (flock). "
             f"{_NOTHING}"
         ) from error
+
+
+def _without_refused(batch: pa.RecordBatch, accepts: Accepts | None, part: Part) -> pa.RecordBatch:
+    """Refuse what cannot be delivered, or what ``accepts`` says no to; return the others."""
+    import pyarrow.compute as pc
+
+    batch = without_unreadable(batch, part)
+    if accepts is None or not batch.num_rows:
+        return batch
+    good, reason = _ask(accepts, batch)
+    return refuse(batch, pc.invert(good), reason, part)
+
+
+def _ask(accepts: Accepts, batch: pa.RecordBatch) -> tuple[Any, str]:
+    """Return what ``accepts`` says, if it makes sense; null is no."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    answer = accepts(batch)
+    try:
+        mask, reason = answer
+        if isinstance(mask, pa.ChunkedArray):
+            mask = mask.combine_chunks()
+        good = pc.fill_null(pa.array(mask, pa.bool_()), False)
+        if len(good) != batch.num_rows or not isinstance(reason, str) or not reason:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise PrepareFailed(
+            f"accepts= must return a boolean for each of {batch.num_rows} rows, true for those "
+            "that are taken, and one reason for the others as text: (pa.array([True, ...]), "
+            f"'why'). It returned {type(answer).__name__}. Nothing of the epoch was written."
+        ) from None
+    return good, reason

@@ -8,6 +8,7 @@ from beadline.testing.suite.target import (
     OTHER,
     QUERY,
     SAME_NAME,
+    SINK_NAME,
     Target,
     does_not_apply,
     part_id,
@@ -100,7 +101,7 @@ def test_in_doubt_finds_parts_of_any_sink_name(harness: SinkHarness) -> None:
     gone = target.prepare(target.rows(3), part_id(0, sink="renamed-since"))
     if not target.leaves_something:
         return does_not_apply(NOTHING_OUTSIDE)
-    found = list(target.copy().sink.in_doubt(QUERY))
+    found = list(target.copy().sink.in_doubt(QUERY, SINK_NAME))
     assert {part.id for part in found} == {ours.id, gone.id}
     target.copy().sink.abort([part for part in found if part.id == gone.id])
     assert target.doubts() == {ours.id}, "only what was named is aborted"

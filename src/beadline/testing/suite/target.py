@@ -105,11 +105,11 @@ class Target:
 
     def doubts(self, query: QueryId = QUERY) -> set[PartId]:
         """The ids in doubt."""
-        return {part.id for part in self.sink.in_doubt(query)}
+        return {part.id for part in self.sink.in_doubt(query, SINK_NAME)}
 
     def sweep(self, query: QueryId = QUERY) -> None:
         """Abort all that is in doubt, as recovery does when nothing is decided."""
-        self.sink.abort(list(self.sink.in_doubt(query)))
+        self.sink.abort(list(self.sink.in_doubt(query, SINK_NAME)))
 
     def assert_shows(self, *rows: Row) -> None:
         """Exactly what these rows leave behind is visible: nothing lost, nothing twice."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.shared.refused import far_dates
+from beadline.sink import far_dates
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ from typing import Any
 
 from beadline.errors import CommitFailed, PrepareFailed
 from beadline.ids import EpochId, PartId
-from beadline.sink import Prepared
-from beadline.sinks.shared.ledger import way_out
+from beadline.sink import Prepared, way_out
 from beadline.sinks.shared.sql.modes import key_twice, key_twice_advice
 from beadline.sinks.shared.sql.settings import TableSettings
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beadline.ids import EpochId, QueryId
-from beadline.sink import Seen
-from beadline.sinks.shared.ledger import holds
+from beadline.sink import Seen, holds
 
 
 @dataclass(frozen=True)

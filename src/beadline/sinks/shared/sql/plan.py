@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from beadline.sink import Part
-from beadline.sinks.shared.refused import refuse
+from beadline.sink import Part, refuse
 from beadline.sinks.shared.sql.checks import Fit
 from beadline.sinks.shared.sql.dialect import C
 from beadline.sinks.shared.sql.settings import TableSettings

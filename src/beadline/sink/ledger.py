@@ -7,9 +7,9 @@ everywhere, so it is answered here.
 
 from __future__ import annotations
 
-from beadline.errors import WrongCheckpoint
+from beadline.errors import TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId
-from beadline.sink import Seen, check_previous
+from beadline.sink.interface import Seen
 
 LEDGER = "_beadline_ledger"
 
@@ -34,6 +34,25 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
         return True
     check_previous(epoch, seen.epoch)
     return False
+
+
+def check_previous(epoch: EpochId, held: int | None) -> None:
+    """Raise if a target holds less than it has acknowledged (rule 25).
+
+    ``held`` is the newest epoch of this incarnation that the target itself remembers. Ask in the
+    transaction that writes, before it writes: a check at start alone misses a lagging replica
+    that takes over while the query runs.
+    """
+    if epoch.previous < 0 or (held is not None and held >= epoch.previous):
+        return
+    has = "nothing of this query" if held is None else f"epoch {held}"
+    raise TargetRestored(
+        f"query {epoch.query.name!r}, epoch {epoch.number}: the target has acknowledged epoch "
+        f"{epoch.previous} before and now holds {has}. It lost what it had acknowledged: it was "
+        "restored from an older backup, or a replica took over that had not received it. Nothing "
+        "of this epoch was written there. Restore the target, then start again: this epoch is "
+        "decided, and the next start finishes it"
+    )
 
 
 def way_out(sink: str) -> str:

@@ -16,9 +16,9 @@ import pytest
 
 from beadline.errors import BadSink, CommitFailed, PrepareFailed, RowsRefused
 from beadline.sink import Outcome, Part, Prepared
-from beadline.sinks.write_ahead import Delivery, HttpReceiver, Receiver, WriteAheadSink
+from beadline.sinks.write_ahead import Delivery, Endpoint, HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, part_id
-from tests.unit.write_ahead_receivers import SCHEMA, commit, prepare, rows
+from tests.unit.write_ahead_endpoints import SCHEMA, commit, prepare, rows
 
 got: list[dict[str, Any]] = []
 
@@ -51,7 +51,7 @@ def no_reason(batch: pa.RecordBatch) -> tuple[Any, str]:
     return pa.array([True] * batch.num_rows), ""
 
 
-class Wired(Receiver):
+class Wired(Endpoint):
     """Made with its socket open, as one should not."""
 
     name = "wired"
@@ -87,7 +87,7 @@ def inner() -> Callable[[Delivery], None]:
         (partial(keep), "has no name of its own"),
     ],
 )
-def test_a_receiver_that_cannot_be_one(tmp_path: Path, deliver: Any, words: str) -> None:
+def test_an_endpoint_that_cannot_be_one(tmp_path: Path, deliver: Any, words: str) -> None:
     with pytest.raises(BadSink, match=words):
         WriteAheadSink(deliver, tmp_path)
 
@@ -134,9 +134,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         WriteAheadSink(keep, "/proc/wal").check(SCHEMA, QUERY)
 
 
-def test_a_receiver_that_cannot_travel(tmp_path: Path) -> None:
+def test_an_endpoint_that_cannot_travel(tmp_path: Path) -> None:
     wired = Wired()
-    with pytest.raises(BadSink, match=r"receiver 'wired' cannot be sent .* Receiver.open\(\)"):
+    with pytest.raises(BadSink, match=r"endpoint 'wired' cannot be sent .* Endpoint.open\(\)"):
         WriteAheadSink(wired, tmp_path).check(SCHEMA, QUERY)
     wired.socket.close()
 
@@ -146,10 +146,10 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
         WriteAheadSink(keep, tmp_path).check(pa.schema([*SCHEMA, SCHEMA.field("n")]), QUERY)
 
 
-def test_an_answer_that_says_nothing_is_not_taken_for_yes(tmp_path: Path) -> None:
+def test_a_return_value_does_not_count_as_accepted(tmp_path: Path) -> None:
     sink = WriteAheadSink(chatty, tmp_path)
     parts = prepare(sink, 0, rows(1))
-    with pytest.raises(CommitFailed, match="return nothing if the rows were taken"):
+    with pytest.raises(CommitFailed, match="return nothing if the rows were accepted"):
         commit(sink, 0, parts)
     assert got == []
 
@@ -169,7 +169,7 @@ def test_an_answer_that_says_nothing_is_not_taken_for_yes(tmp_path: Path) -> Non
 )
 def test_a_url_that_cannot_be_one(url: str, words: str) -> None:
     with pytest.raises(BadSink, match=words) as caught:
-        HttpReceiver(url)
+        HttpEndpoint(url)
     assert "pa55word" not in str(caught.value)
 
 
@@ -185,17 +185,17 @@ def test_a_url_that_cannot_be_one(url: str, words: str) -> None:
 )
 def test_headers_that_cannot_be_sent(headers: dict[str, str]) -> None:
     with pytest.raises(BadSink, match="header") as caught:
-        HttpReceiver("http://shop/", headers)
+        HttpEndpoint("http://shop/", headers)
     assert "s3cret" not in str(caught.value)
 
 
 def test_other_settings_of_http() -> None:
     with pytest.raises(BadSink, match="'lines' or 'array'"):
-        HttpReceiver("http://shop/", form="xml")  # type: ignore[arg-type]
+        HttpEndpoint("http://shop/", form="xml")  # type: ignore[arg-type]
     with pytest.raises(BadSink, match="timeout_s"):
-        HttpReceiver("http://shop/", timeout_s=0)
-    assert HttpReceiver("http://[::1]:80/", {"a": "b"}).target == "http://[::1]:80"
-    assert hash(HttpReceiver("http://shop/", {"a": "b"}))
+        HttpEndpoint("http://shop/", timeout_s=0)
+    assert HttpEndpoint("http://[::1]:80/", {"a": "b"}).target == "http://[::1]:80"
+    assert hash(HttpEndpoint("http://shop/", {"a": "b"}))
 
 
 def refused_and_taken(
@@ -288,5 +288,5 @@ def test_nothing_is_needed_of_the_folder_before_the_first_part(tmp_path: Path) -
     sink.check(SCHEMA, QUERY)
     assert list(tmp_path.iterdir()) == []
     assert sink.last_seen(QUERY, "under-test") is None
-    assert list(sink.in_doubt(QUERY)) == []
+    assert list(sink.in_doubt(QUERY, "under-test")) == []
     assert commit(sink, 0, prepare(sink, 0, rows(1))) == {Outcome.COMMITTED}

@@ -1,4 +1,4 @@
-"""What the protocol needs of the engine that runs it: Spark, or a model of it in tests."""
+"""What the protocol needs of whatever runs it: Spark, or a model of it in tests."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ class Acks:
     """What came back from preparing, or publishing, one sink: one result per partition.
 
     ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
-    that some task may have run more than once, so that losers may lie about. ``refused`` are the
-    rows that the sink did not take, by partition and then in its own order. ``published`` counts
-    the rows that are visible already. ``tags`` are those of the shared rows that the sink was
-    given, by partition: a random number, drawn anew whenever a partition is computed. Sinks whose
-    tags differ were given rows that may differ. None where the rows are not shared.
+    that some task may have run more than once, so that attempts that lost may have left parts.
+    ``refused`` are the rows that the sink did not take, by partition and then in its own order.
+    ``published`` counts the rows that are visible already. ``tags`` are those of the shared rows
+    that the sink was given, by partition: a random number, drawn anew whenever a partition is
+    computed. Sinks whose tags differ were given rows that may differ. None where the rows are not
+    shared.
     """
 
     prepared: tuple[Prepared[Any], ...]
@@ -89,12 +90,12 @@ class Batch(Protocol):
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
         """Compute the rows once for so many sinks; with several, their acks have tags."""
 
-    def prepare(
+    def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part."""
 
-    def publish(
+    def run_publish(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
@@ -110,7 +111,7 @@ class Progress(Protocol):
     """What the engine's own checkpoint says."""
 
     def last_committed(self) -> int:
-        """Return the last epoch the engine will never give again; -1 for none."""
+        """Return the last epoch that the engine never redelivers; -1 for none."""
 
     def offsets(self, epoch: int) -> str | None:
         """Return the digest of an epoch's source positions, or None if it was never planned."""

@@ -1,4 +1,4 @@
-"""THE interface: what a sink must do so that each row shows in it once.
+"""The interface: what a sink must do so that each row shows in it once.
 
 A sink author writes one class and proves it with the conformance suite
 (``beadline.testing.suite``). Two shapes share everything but the first step: a ``Sink`` is
@@ -25,10 +25,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 
 from beadline.committable import Committable
-from beadline.errors import RowsRefused, TargetRestored
+from beadline.errors import RowsRefused
 from beadline.ids import EpochId, PartId, QueryId
 
 if TYPE_CHECKING:
@@ -62,37 +62,48 @@ class Guarantee(enum.IntEnum):
 class Capabilities:
     """What this sink, on this server as it is configured, can promise.
 
-    ``target`` says where the rows go, in a form that stays the same as long as it is the same
-    place (a cluster id rather than a host name); it never holds a secret. ``expires`` says that
-    the outside system may throw a prepared part away (a transaction timeout): such parts carry
-    a content checksum, so that they can be replayed; ``expires_after_s`` says how soon, if it is
-    known, and ``timeout_setting`` names what to raise.
-    ``holds_up`` says that a prepared part keeps others waiting (by locks, or readers behind an open
-    transaction) until it is ended.
-    ``publishes`` says that ``publish`` is there.
-    ``shared_disk`` says that driver and executors must see the same disk. ``columns`` names those
-    that the sink takes, if not all: others are not sent to it. ``start_over`` tells a person how
-    to make the target forget the query. ``remembers`` says that ``last_seen`` is never older than
-    the newest epoch with rows that was committed: where it is, the target was restored from an
-    older copy. ``instance`` tells the thing at the target from one of the same name that replaces
-    it (a Kafka topic's id): a start that finds another one refuses to go on.
+    The first three are for every sink. Each of the others says that the answer to its question is
+    not the usual one.
     """
 
+    # How often may a row show?
     guarantee: Guarantee
+    # The same as a sentence for people, with what it depends on.
     sentence: str
+    # Where do the rows go? In a form that stays the same as long as it is the same place (a cluster
+    # id rather than a host name), and never with a secret in it.
     target: str
+
+    # Does an epoch show as a whole or not at all, also while its commit is under way?
     atomic: bool = False
-    expires: bool = False
-    expires_after_s: float | None = None
-    holds_up: bool = False
-    timeout_setting: str = "the outside system's transaction timeout"
-    publishes: bool = False
-    shared_disk: bool = False
-    columns: tuple[str, ...] | None = None
+    # If the guarantee is below exactly-once: what would raise it?
     raised_by: str = ""
+    # How does a person make the target forget the query, to begin anew?
     start_over: str = "empty the target"
+
+    # Must driver and executors see the same disk?
+    shared_disk: bool = False
+    # Which columns does it take, if not all? Others are not sent to it.
+    columns: tuple[str, ...] | None = None
+    # Does it have ``publish``, for ``at_least_once``?
+    publishes: bool = False
+
+    # Is ``last_seen`` never older than the newest epoch with rows that was committed? Then a target
+    # that says less was restored from an older copy.
     remembers: bool = False
+    # What tells the thing at the target from one of the same name that replaces it (a Kafka topic's
+    # id)? A start that finds another one is refused.
     instance: str = ""
+
+    # May the outside system throw a prepared part away (a transaction timeout)? Such parts carry a
+    # content checksum, so that they can be replayed.
+    expires: bool = False
+    # How soon, if it is known, and which setting is to be raised?
+    expires_after_s: float | None = None
+    timeout_setting: str = "the outside system's transaction timeout"
+    # Does a prepared part keep others waiting until it is ended, by locks, or readers behind an
+    # open transaction?
+    holds_up: bool = False
 
 
 Refuse = Callable[["pa.RecordBatch", str], None]
@@ -157,9 +168,11 @@ class CommitResult:
     detail: str = ""
 
     @classmethod
-    def all(cls, parts: Sequence[Prepared[Any]], outcome: Outcome) -> CommitResult:
+    def all(
+        cls, parts: Sequence[Prepared[Any]], outcome: Outcome, detail: str = ""
+    ) -> CommitResult:
         """The same outcome for every part: what a sink with atomic epochs answers."""
-        return cls({part.id: outcome for part in parts})
+        return cls({part.id: outcome for part in parts}, detail)
 
 
 @dataclass(frozen=True)
@@ -178,28 +191,41 @@ class Seen:
 
 @dataclass(frozen=True)
 class _SinkBase(ABC, Generic[C]):
-    """What both shapes share. Subclasses are frozen dataclasses of configuration.
+    """What both shapes share. Subclasses are frozen dataclasses of configuration."""
 
-    ``dead_letter_columns`` says in which columns this sink takes rows that another one refused:
-    any of ``DEAD_LETTER_COLUMNS``, and ``value``, which is all of them as one JSON object.
-    """
-
+    # Taken from the class line, as in ``class OrdersSink(Sink[OrdersPart])``.
     committable: ClassVar[type[Committable]]
-    dead_letter_columns: ClassVar[tuple[str, ...]] = DEAD_LETTER_COLUMNS
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Give every sink a repr that names it and shows none of its settings.
+        """Take the committable from the class line, and see that no secret can be printed.
 
-        A password may be among them, and a dataclass would print it; it leaves this one alone.
+        The repr names the sink and shows none of its settings: a password may be among them, and a
+        dataclass would print it; it leaves this one alone.
         """
         super().__init_subclass__(**arguments)
         if "__repr__" not in cls.__dict__:
             cls.__repr__ = _safe_repr  # type: ignore[method-assign,assignment]
+        found = _committable_of(cls)
+        if found is not None:
+            cls.committable = found
+        elif not hasattr(cls, "committable") and not getattr(cls, "__parameters__", ()):
+            raise TypeError(
+                f"class {cls.__name__} does not say what its prepare returns. Write "
+                f"class {cls.__name__}(Sink[YourPart]), where YourPart is a frozen dataclass "
+                "derived from beadline.sink.Committable: it is stored in the decision log, and "
+                "read back as that class"
+            )
+
+    # ---- required, in the order in which they are called ----
 
     @property
     @abstractmethod
     def default_name(self) -> str:
-        """A name made from the target, so that reordering sinks changes nothing."""
+        """What a query calls the sink, unless its user says ``name=``: made from the target.
+
+        ``name_from("shop", self.table)`` makes one. Never from the position among other sinks, as
+        the name is in every part's id, and the next start must find it again.
+        """
 
     @abstractmethod
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
@@ -209,8 +235,41 @@ class _SinkBase(ABC, Generic[C]):
         behind.
         """
 
+    @abstractmethod
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:
+        """Make the parts of a decided epoch visible. Repeating it, even late, changes nothing.
+
+        Called in any process that holds the decision, any number of times, and possibly by two
+        processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
+        fate the outside system did not tell, and you will be asked again. If one part of an atomic
+        epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the others.
+        """
+
+    @abstractmethod
+    def abort(self, parts: Sequence[Prepared[C]]) -> None:
+        """Throw undecided parts away. Idempotent; never called for a part that was decided."""
+
+    @abstractmethod
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[C]]:
+        """Every part of this query and incarnation that is prepared and not visible.
+
+        ``name`` is what the query calls the sink now; return the parts of other names too: those
+        that are gone from the query still have orphans, and the coordinator sorts out whose they
+        are. A part that a crash left half-written is one of them. Skip strangers' ids.
+        """
+
+    @abstractmethod
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        """What the outside system itself remembers of ``query.name``, whatever incarnation.
+
+        Of the sink of that ``name``, where it tells them apart: a query may have two here. Another
+        incarnation comes first: it is what must be noticed.
+        """
+
+    # ---- optional ----
+
     def open(self, query: QueryId, name: str) -> None:
-        """On the driver, after the claim: create what is kept beside the target; any time again.
+        """On the driver, after the claim: create what is kept beside the target; idempotent.
 
         ``name`` is what this query calls the sink, as in ``PartId.sink``.
         """
@@ -223,52 +282,22 @@ class _SinkBase(ABC, Generic[C]):
         """
         return None
 
-    @abstractmethod
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:
-        """Make the parts of a decided epoch visible. Repeating it, even late, changes nothing.
-
-        Called in any process that holds the decision, any number of times, and possibly by two
-        processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
-        fate the outside system did not tell, and you will be asked again.
-        """
-
-    @abstractmethod
-    def abort(self, parts: Sequence[Prepared[C]]) -> None:
-        """Throw undecided parts away. Idempotent; never called for a part that was decided."""
-
-    @abstractmethod
-    def in_doubt(self, query: QueryId) -> Iterable[Prepared[C]]:
-        """Every part of this query and incarnation that is prepared and not visible.
-
-        Whatever sink name is in its id: names that are gone from the query still have orphans, and
-        the coordinator sorts out whose they are. Skip strangers' ids.
-        """
-
-    @abstractmethod
-    def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """What the outside system itself remembers of ``query.name``, whatever incarnation.
-
-        Of the sink of that ``name``, where it tells them apart: a query may have two here.
-        """
+    # In which columns it takes the rows that another sink refused: any of ``DEAD_LETTER_COLUMNS``,
+    # and ``value``, which is all of them as one JSON object.
+    dead_letter_columns: ClassVar[tuple[str, ...]] = DEAD_LETTER_COLUMNS
 
 
-def check_previous(epoch: EpochId, held: int | None) -> None:
-    """Raise if a target holds less than it has acknowledged (rule 25).
+def _committable_of(cls: type) -> type[Committable] | None:
+    """Return what a class line says in brackets; None if it says nothing, or the class itself."""
+    if "committable" in cls.__dict__:
+        return None
+    bases = cls.__dict__.get("__orig_bases__", ())
+    named = (argument for base in bases for argument in get_args(base))
+    return next((one for one in named if _is_committable(one)), None)
 
-    ``held`` is the newest epoch of this incarnation that the target itself remembers. Ask in the
-    transaction that writes, before it writes: a check at start alone misses a lagging replica
-    that takes over while the query runs.
-    """
-    if epoch.previous < 0 or (held is not None and held >= epoch.previous):
-        return
-    has = "nothing of this query" if held is None else f"epoch {held}"
-    raise TargetRestored(
-        f"query {epoch.query.name!r}, epoch {epoch.number}: the target has acknowledged epoch "
-        f"{epoch.previous} before and now holds {has}. It lost what it had acknowledged: it was "
-        "restored from an older backup, or a replica took over that had not received it. Nothing "
-        "of this epoch was written there. Restore the target, then start again: this epoch is "
-        "decided, and the next start finishes it"
-    )
+
+def _is_committable(argument: Any) -> bool:
+    return isinstance(argument, type) and issubclass(argument, Committable)
 
 
 def _safe_repr(sink: _SinkBase[Any]) -> str:

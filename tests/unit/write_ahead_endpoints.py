@@ -1,4 +1,4 @@
-"""Receivers for the tests of ``WriteAheadSink``, and the calls that a query would make on it."""
+"""Endpoints for the tests of ``WriteAheadSink``, and the calls that a query would make on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from beadline.ids import QueryId
-from beadline.sink import Outcome, Part, Prepared, Refuse
-from beadline.sinks.shared.staging import StagedPart
-from beadline.sinks.write_ahead import Delivery, Receiver, WriteAheadSink
+from beadline.sink import Outcome, Part, Prepared, Refuse, StagedPart
+from beadline.sinks.write_ahead import Delivery, Endpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, part_id, pickled
 
 
 def received(path: str | Path) -> list[dict[str, Any]]:
-    """What a receiver's file holds, in the order of arrival."""
+    """What an endpoint's file holds, in the order of arrival."""
     file = Path(path)
     if not file.exists():
         return []
@@ -31,7 +30,7 @@ def received(path: str | Path) -> list[dict[str, Any]]:
 
 
 def take(path: str | Path, delivery: Delivery, honours_ids: bool) -> None:
-    """Append the rows, each with its id; one batch at a time, as a real receiver would."""
+    """Append the rows, each with its id; one batch at a time, as a real endpoint would."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -42,7 +41,7 @@ def take(path: str | Path, delivery: Delivery, honours_ids: bool) -> None:
 
 
 @dataclass(frozen=True)
-class FileReceiver(Receiver):
+class FileEndpoint(Endpoint):
     """Keeps what it got in a file; drops repeats by id, or not."""
 
     path: str
@@ -57,7 +56,7 @@ class FileReceiver(Receiver):
 
 
 @dataclass(frozen=True)
-class Deadly(Receiver):
+class Deadly(Endpoint):
     """Kills its own process, once, at the batch that begins with this row of this part.
 
     ``when`` is before or after the rows are in the file; the mark says that it has happened.
@@ -131,7 +130,7 @@ def commit_in_child(
 ) -> subprocess.Popen[bytes]:
     """Begin to commit in a process of its own, which may be told to kill itself at a point."""
     child = subprocess.Popen(
-        [sys.executable, "-c", "from tests.unit.write_ahead_receivers import main; main()"],
+        [sys.executable, "-c", "from tests.unit.write_ahead_endpoints import main; main()"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={

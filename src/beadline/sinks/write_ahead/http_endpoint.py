@@ -1,15 +1,15 @@
-"""``HttpReceiver``: rows to an HTTP endpoint, one POST per batch, over one connection per epoch.
+"""``HttpEndpoint``: rows to an HTTP endpoint, one POST per batch, over one connection per epoch.
 
 The body holds every row with its id, the header ``Idempotency-Key`` the id of the batch, so that a
-receiver can drop repeats by either. Answers are read as follows::
+endpoint can drop repeats by either. Answers are read as follows::
 
     2xx                            taken
     already_taken_status, if given taken before, if the sink says honours_ids; else an error
     408, 409, 429, 5xx, no answer  nobody knows, or not now: tried again
-    anything else                  refused: the query stops, and says which rows
+    anything else                  rejected: the query stops, and says which rows
 
-To 409 there are two opinions: "I have these already", and "a request with this key is under way",
-which may still fail. Taken for the first, the second would lose rows, so it is tried again unless
+409 has two meanings in use: "I have these already", and "a request with this key is under way",
+which may still fail. Read as the first, the second would lose rows, so it is tried again unless
 ``already_taken_status=409`` says which is meant.
 """
 
@@ -22,12 +22,13 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from beadline.errors import BadSink
 from beadline.names import name_from
-from beadline.sinks.write_ahead.json_rows import plain_rows, to_json
-from beadline.sinks.write_ahead.receiver import AlreadyTaken, Delivery, Receiver, Refused, TryAgain
+from beadline.sinks.shared.row_json import plain_rows, to_json
+from beadline.sinks.shared.secrets import redacted
+from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
 Form = Literal["lines", "array"]
 _TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application/json"}
@@ -40,7 +41,7 @@ _ANSWER_BYTES = 1 << 16
 _SHOWN_CHARACTERS = 200
 _SECRET_LENGTH_MIN = 4
 _SEGMENT_LENGTH_MIN = 8  # of a path: shorter ones are words like "api", and no secrets
-_MARK_DIGITS = 8
+_DIGEST_DIGITS = 8
 _CONFLICT = (
     " (if that means that it has safely taken these rows before, and never that a first request is "
     "still under way, say so with already_taken_status=409)"
@@ -53,18 +54,18 @@ _NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True, repr=False)
-class HttpReceiver(Receiver):
+class HttpEndpoint(Endpoint):
     """POST every batch to ``url``, as JSON lines or as one JSON array.
 
     Each row is ``{"id": "...", "row": {...}}``. ``headers`` go with every request, and may hold a
     secret: their values show nowhere. ``timeout_s`` is for one request; how long a batch is tried
-    again is the sink's ``timeout_s``. The receiver must answer 2xx only when the rows are safe.
+    again is the sink's ``timeout_s``. The endpoint must answer 2xx only when the rows are safe.
     ``already_taken_status`` is what it answers, 409 say, to rows that it has safely taken before;
     it must not answer that to a repeat whose first request is still under way.
 
     The path of a webhook is its password, so only a digest of it is shown.
 
-    >>> HttpReceiver("https://shop.example/orders?key=s3cret").target
+    >>> HttpEndpoint("https://shop.example/orders?key=s3cret").target
     'https://shop.example/…fc7d0552'
     """
 
@@ -88,7 +89,7 @@ class HttpReceiver(Receiver):
                     f"values have no line breaks and only Latin-1 characters. {_NOTHING}"
                 )
             if name.lower() in _OURS:
-                raise BadSink(f"{self!r}: header {name!r} is set by the receiver. {_NOTHING}")
+                raise BadSink(f"{self!r}: header {name!r} is set by the endpoint. {_NOTHING}")
         if self.form not in _TYPES:
             raise BadSink(f"{self!r}: form is 'lines' or 'array', not {self.form!r}. {_NOTHING}")
         if not self.timeout_s > 0:
@@ -108,7 +109,7 @@ class HttpReceiver(Receiver):
             good = False
         if not good or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise BadSink(
-                "the url of an HttpReceiver must be like https://host:port/path, in plain ASCII "
+                "the url of an HttpEndpoint must be like https://host:port/path, in plain ASCII "
                 f"(others percent-encoded). {_NOTHING}"
             )
         if parts.username is not None or parts.password is not None:
@@ -119,29 +120,29 @@ class HttpReceiver(Receiver):
 
     def __repr__(self) -> str:
         """Where it posts to; no header, and nothing of the url that may be secret."""
-        return f"HttpReceiver({self.target})"
+        return f"HttpEndpoint({self.target})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A connection does not travel."""
+        """Connections stay in this process."""
         return {**self.__dict__, "_idle": []}
 
     @property
     def name(self) -> str:
-        """The host, and a mark of the path."""
-        return name_from(*filter(None, (self._parts.hostname, self._mark)))
+        """The host, and a digest of the path."""
+        return name_from(*filter(None, (self._parts.hostname, self._digest)))
 
     @property
     def target(self) -> str:
-        """Scheme and host, and a mark of the path; nothing that may be secret."""
+        """Scheme and host, and a digest of the path; nothing that may be secret."""
         parts = self._parts
         host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}" + (f"/…{self._mark}" if self._mark else "")
+        return f"{parts.scheme}://{host}" + (f"/…{self._digest}" if self._digest else "")
 
     @property
-    def _mark(self) -> str:
-        """By what one path is told from another without showing it."""
+    def _digest(self) -> str:
+        """A digest that tells one path from another without showing it."""
         path = self._parts.path.rstrip("/")
-        return hashlib.sha256(path.encode()).hexdigest()[:_MARK_DIGITS] if path else ""
+        return hashlib.sha256(path.encode()).hexdigest()[:_DIGEST_DIGITS] if path else ""
 
     @property
     def _pairs(self) -> tuple[tuple[str, str], ...]:
@@ -159,7 +160,7 @@ class HttpReceiver(Receiver):
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
             raise BadSink(
-                f"{self.target} cannot be reached: {self._said(error)}. Start the receiver, or "
+                f"{self.target} cannot be reached: {self._said(error)}. Start the endpoint, or "
                 f"correct the url. {_NOTHING}"
             ) from None
         finally:
@@ -179,7 +180,7 @@ class HttpReceiver(Receiver):
         if status in _TRY_AGAIN or status >= 500:
             hint = _CONFLICT if status == 409 else ""
             raise TryAgain(f"it answers {said}{hint}", retry_after)
-        raise Refused(f"it answers {said}")
+        raise Rejected(f"it answers {said}")
 
     def close(self) -> None:
         """Close what is open."""
@@ -238,17 +239,13 @@ class HttpReceiver(Receiver):
         """What the other side said, in one line, without our secrets: it may have echoed them."""
         answer = body.decode(errors="replace").strip()
         whole = f"{text}: {answer}" if answer else text
-        for word in self._secrets():
-            whole = whole.replace(word, "…")
-        whole = " ".join(whole.split())
+        whole = " ".join(redacted(whole, self._secrets()).split())
         return whole if len(whole) <= _SHOWN_CHARACTERS else whole[: _SHOWN_CHARACTERS - 1] + "…"
 
-    def _secrets(self) -> list[str]:
-        """What must not be shown, as written and decoded, the longest first."""
+    def _secrets(self) -> set[str]:
+        """What must not be shown: header values, path and query, whole and in their words."""
         query, path = self._parts.query, self._parts.path.rstrip("/")
         values = [query, *re.split(r"[&=]", query), path, *(value for _, value in self._pairs)]
         words = {word for value in values for word in (value, *value.split())}
         words = {word for word in words if len(word) >= _SECRET_LENGTH_MIN}
-        words |= {word for word in path.split("/") if len(word) >= _SEGMENT_LENGTH_MIN}
-        forms = {form(word) for word in words for form in (str, unquote, unquote_plus)}
-        return sorted(forms, key=len, reverse=True)
+        return words | {word for word in path.split("/") if len(word) >= _SEGMENT_LENGTH_MIN}

@@ -1,10 +1,10 @@
-"""What a user writes: a function that is given a ``Delivery``, or a ``Receiver`` with a connection.
+"""What a user writes: a function that is given a ``Delivery``, or an ``Endpoint``.
 
-Returning nothing says that the rows are taken. Everything else is said by raising::
+Returning nothing says that the rows are accepted. Everything else is said by raising::
 
-    TryAgain, ConnectionError, TimeoutError    nobody knows whether they were taken: tried again
-    AlreadyTaken                               they were taken before: the receiver knows the ids
-    Refused, or anything else                  they were not taken: the query stops at this batch
+    TryAgain, ConnectionError, TimeoutError    nobody knows whether they arrived: tried again
+    AlreadyTaken                               they were accepted before: the endpoint knows the ids
+    Rejected, or anything else                 they were not accepted: the query stops there
 """
 
 from __future__ import annotations
@@ -15,15 +15,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from beadline.sinks.shared.retry import Rejected
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of these nobody can say whether the rows arrived before the line broke.
+__all__ = [
+    "UNSURE",
+    "AlreadyTaken",
+    "Deliver",
+    "Delivery",
+    "Endpoint",
+    "FunctionEndpoint",
+    "Rejected",
+    "TryAgain",
+]
+
+# Of these nobody can say whether the rows arrived before the connection broke.
 UNSURE = (ConnectionError, TimeoutError)
 
 
 class TryAgain(Exception):
-    """The receiver is away, busy, or did not answer; ``after_s`` is how long it asks to wait."""
+    """The endpoint is away, busy, or did not answer; ``after_s`` is how long it asks to wait."""
 
     def __init__(self, reason: str, after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -31,11 +44,7 @@ class TryAgain(Exception):
 
 
 class AlreadyTaken(Exception):
-    """The receiver has these rows already; with ``honours_ids`` that is as good as taken."""
-
-
-class Refused(Exception):
-    """The receiver will not take these rows, whenever they are sent."""
+    """The endpoint has these rows already; with ``honours_ids`` that is a success."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Delivery:
 Deliver = Callable[[Delivery], None]
 
 
-class Receiver(ABC):
+class Endpoint(ABC):
     """Something that takes rows, with what it needs for that: a connection, a session.
 
     It is pickled with the sink, so it holds settings only: connect in ``open``, and leave the
@@ -130,14 +139,14 @@ class Receiver(ABC):
 
     @abstractmethod
     def deliver(self, delivery: Delivery) -> None:
-        """Hand the rows over, all of them, or raise. Return only when they are safe there."""
+        """Send the rows, all of them, or raise. Return only when they are safe there."""
 
     def close(self) -> None:  # noqa: B027 (may be left out)
         """After the last batch, and after one that is to be tried again."""
 
 
 @dataclass(frozen=True)
-class FunctionReceiver(Receiver):
+class FunctionEndpoint(Endpoint):
     """A user's function."""
 
     function: Deliver

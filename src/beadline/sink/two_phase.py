@@ -13,7 +13,7 @@ leaves the task, and ``C``, the committable that ``pre_commit`` hands over and t
     abort(txn)                      abort_transaction(handle)      by recover_and_abort
     recoverAndAbort(txn)            recover_and_abort(handle)      by abort(parts)
     close(), after a failure        abandon(open)                  in the task that failed
-    pending transactions in state   in_doubt(query)                the outside system is asked
+    pending transactions in state   in_doubt(query, name)          the outside system is asked
     ignoreFailuresAfterTransaction- not there: nothing decided is ever dropped
     Timeout()
 
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from beadline.ids import EpochId, PartId
 from beadline.points import reach
-from beadline.sink import C, CommitResult, Outcome, Part, Prepared, Sink
+from beadline.sink.interface import C, CommitResult, Outcome, Part, Prepared, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa

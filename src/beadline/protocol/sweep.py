@@ -1,0 +1,134 @@
+"""Sweep: what is in doubt and was never decided is aborted (presumed abort).
+
+Four things may lie about. Older generations leave what they had prepared when they died. A task
+attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that failed
+leaves what it had made. And a sink that was taken out of the query leaves parts that nobody but the
+sinks beside it will look for (rule 27).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from beadline.errors import BeadlineError, CommitFailed, UsageError, without_meaning
+from beadline.protocol import identity
+from beadline.protocol.run import Run
+from beadline.sink import BoundSink, Prepared
+
+logger = logging.getLogger("beadline")
+
+SWEEP_EVERY_S = 30.0
+Test = Callable[[Prepared[Any]], bool]
+
+
+class Sweeper:
+    """Aborts what one run finds in doubt. ``due`` says that something may be there."""
+
+    def __init__(self, run: Run) -> None:
+        """Nothing is looked at before the claim."""
+        self.run = run
+        self.due = False
+        self._swept_at_s = time.monotonic()
+
+    def expect(self) -> None:
+        """Something may be in doubt that no ack names: the next epoch begins with a sweep."""
+        self.due = True
+
+    def before_epoch(self) -> None:
+        """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt.
+
+        Now and then all the same: an attempt that a retried stage left behind is in no ack.
+        """
+        if self.due or time.monotonic() - self._swept_at_s > SWEEP_EVERY_S:
+            self.sweep_ours()
+            self.due = False
+            self._swept_at_s = time.monotonic()
+
+    def after_epoch(self) -> None:
+        """At once, for open parts hold readers up; again before the next epoch, for late tasks."""
+        if self.due:
+            self._quietly()
+            self.due = True
+
+    def after_failure(self) -> None:
+        """What was prepared will not be decided. Should this fail too, the next start sweeps."""
+        self.due = True
+        self._quietly()
+
+    def later(self) -> None:
+        """Abort older generations' once more, for late tasks (rule 7); not beside an epoch."""
+        if not self.run.in_epoch.acquire(blocking=False):
+            self.expect()
+            return
+        try:
+            self.sweep_older()
+        finally:
+            self.run.in_epoch.release()
+
+    def sweep_older(self) -> None:
+        """Abort what older generations left."""
+        self.sweep(lambda part: part.id.generation < self.run.generation)
+
+    def sweep_ours(self) -> None:
+        """Abort what we and older generations left; not while our own tasks prepare."""
+        self.sweep(lambda part: part.id.generation <= self.run.generation)
+
+    def sweep(self, wanted: Test) -> None:
+        """Abort wanted parts in doubt, never one that the newest decision names.
+
+        Only after our own claim holds a slot: before that, a part in doubt may be decided by
+        somebody else the moment after we looked.
+        """
+        run = self.run
+        run.log.check_newest()  # what is in doubt now may be a newer generation's
+        is_decided = self._decided()
+        names = {sink.name for sink in run.sinks}
+
+        def one(sink: BoundSink) -> int:
+            try:
+                doubted = sink.sink.in_doubt(run.query, sink.name)
+                found = [p for p in doubted if wanted(p) and not is_decided(p)]
+                # Its own, and those of names that are gone from the query (rule 27).
+                orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
+                if orphans:
+                    sink.sink.abort(orphans)
+            except UsageError as error:
+                raise self._failed(sink, without_meaning(str(error))) from error
+            except BeadlineError:
+                raise
+            except Exception as error:
+                raise self._failed(sink, f"{type(error).__name__}: {error}") from error
+            return len(orphans)
+
+        if count := sum(run.helpers.run_all([partial(one, sink) for sink in run.sinks])):
+            run.tell("swept", orphans=count)
+
+    def _failed(self, sink: BoundSink, why: str) -> CommitFailed:
+        return CommitFailed(
+            f"query {self.run.name!r}, sink {sink.name!r}: sweeping orphans failed: {why}. Nothing "
+            "decided is touched by this; start again when the system behind the sink answers."
+        )
+
+    def _decided(self) -> Test:
+        """Return whether the newest decision names a part in doubt."""
+        run, decision = self.run, self.run.log.state.decision
+        if decision is None:
+            return lambda part: False
+        dropped = identity.given_up(run.log.state, decision)
+        ids = {id_ for id_ in decision.part_ids(run.query) if id_.sink not in dropped}
+        named = [part for sink in run.kept(decision) for part in run.parts(decision, sink)]
+        # A sink may be unable to tell which part it is, and still name the thing itself.
+        return lambda part: (
+            part.id in ids or any(part.committable.is_same(one.committable) for one in named)
+        )
+
+    def _quietly(self) -> None:
+        """Sweep where another sweep follows: what failed before is what counts."""
+        try:
+            self.before_epoch()
+        except BeadlineError:
+            logger.exception("query %s: a sweep failed", self.run.name)

@@ -1,0 +1,91 @@
+"""THE interface, and every name that a sink's author needs: ``from beadline.sink import …``.
+
+``interface`` says what a sink must do so that each row shows in it once. The other modules are
+what most sinks have in common: ``staged`` the base for systems that cannot hold a prepared
+transaction, ``ledger`` what a target remembers of a query, ``refused`` rows that a target could
+never take, ``two_phase`` the shape that Flink's users know. A sink is proven by the conformance
+suite, ``beadline.testing.suite``.
+"""
+
+from __future__ import annotations
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed, PrepareFailed, TargetRestored, WrongCheckpoint
+from beadline.extras import require
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.names import name_from
+from beadline.points import reach
+from beadline.sink.interface import (
+    DEAD_LETTER_COLUMNS,
+    AnySink,
+    BoundSink,
+    C,
+    Capabilities,
+    CommitResult,
+    FrameSink,
+    Guarantee,
+    Outcome,
+    Part,
+    Prepared,
+    Refuse,
+    Seen,
+    Sink,
+)
+from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
+from beadline.sink.refused import PER_DAY, far_dates, not_utf8, refuse, without_unreadable
+from beadline.sink.staged import (
+    OutcomeUnknown,
+    PartsDamaged,
+    StagedEpoch,
+    StagedPart,
+    StagedSink,
+    Staging,
+    folders_in,
+)
+from beadline.sink.two_phase import TwoPhaseCommitSink
+
+__all__ = [
+    "DEAD_LETTER_COLUMNS",
+    "LEDGER",
+    "PER_DAY",
+    "AnySink",
+    "BadSink",
+    "BoundSink",
+    "C",
+    "Capabilities",
+    "CommitFailed",
+    "CommitResult",
+    "Committable",
+    "EpochId",
+    "FrameSink",
+    "Guarantee",
+    "Outcome",
+    "OutcomeUnknown",
+    "Part",
+    "PartId",
+    "PartsDamaged",
+    "PrepareFailed",
+    "Prepared",
+    "QueryId",
+    "Refuse",
+    "Seen",
+    "Sink",
+    "StagedEpoch",
+    "StagedPart",
+    "StagedSink",
+    "Staging",
+    "TargetRestored",
+    "TwoPhaseCommitSink",
+    "WrongCheckpoint",
+    "check_previous",
+    "far_dates",
+    "folders_in",
+    "holds",
+    "name_from",
+    "not_utf8",
+    "reach",
+    "refuse",
+    "require",
+    "way_out",
+    "without_unreadable",
+]

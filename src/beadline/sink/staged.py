@@ -1,0 +1,419 @@
+"""``StagedSink``: for systems that cannot hold a prepared transaction.
+
+At prepare the rows of a part become one Arrow file in a staging folder: durable, and seen by no
+reader. At commit the sink writes them to the outside system together with its ledger row, and the
+files are discarded. A file's name is the part's id, so that after a crash its leftovers can be told
+from a stranger's::
+
+    <folder>/<part id>.tmp-1f00c0de   being written; left like this by a crash, swept as in doubt
+    <folder>/<part id>                prepared: whole, fsynced, and so is its name
+
+Staging folders are local for now: driver and executors must see the same disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any
+
+from beadline.committable import Committable
+from beadline.errors import BadSink, CommitFailed
+from beadline.files import join, open_files, split_uri
+from beadline.files.base import TEMPORARY
+from beadline.files.local import local_path
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.points import reach
+from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink.ledger import holds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TEMPORARY = ".tmp-"
+_BUFFER_BYTES = 1 << 20
+_OLD_S = 3600.0
+_SETTINGS = b"beadline.settings"
+
+
+class PartsDamaged(Exception):
+    """Staged parts are gone, or not as they were staged; the message says which, and how."""
+
+
+class OutcomeUnknown(Exception):
+    """Raised in ``write_epoch``: the target did not tell what became of it. It is asked again."""
+
+
+@dataclass(frozen=True)
+class StagedPart(Committable):
+    """One Arrow file: where it is, and what it must look like when it is read again."""
+
+    file: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+    @property
+    def rows_held(self) -> int | None:
+        """What was staged."""
+        return self.rows
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A folder of staged parts, named by a qualified URI."""
+
+    folder: str
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written."""
+        if split_uri(self.folder)[0] != "file":
+            raise BadSink(
+                f"staging folder {self.folder} is not on a local disk, which is all that staging "
+                "can use so far. Give a folder that driver and executors share. Nothing is written."
+            )
+
+    def write(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage a part, batch by batch; ``None`` if there are no rows.
+
+        An error removes what was begun. A crash cannot, so its temporary file is in doubt.
+        """
+        filled = (batch for batch in rows if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return None
+        files = open_files(self.folder)
+        files.make_folder(self.folder)
+        final = join(self.folder, str(part.id))
+        temporary = f"{final}{_TEMPORARY}{uuid.uuid4().hex[:8]}"
+        try:
+            staged = _write(temporary, final, first.schema, chain((first,), filled))
+            if not files.rename(temporary, final):
+                raise FileExistsError(
+                    f"part {part.id} was swept while it was written, or is staged already: this "
+                    "attempt must not go on"
+                )
+        except Exception:
+            files.delete(temporary)
+            raise
+        files.sync_folder(self.folder)
+        return staged
+
+    def damage(self, parts: Sequence[Prepared[StagedPart]]) -> dict[PartId, str]:
+        """Return the parts that are gone or not as they were staged, each with the finding."""
+        found = {part.id: _damage(part.committable) for part in parts}
+        return {id_: what for id_, what in found.items() if what}
+
+    def read(self, part: StagedPart) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a part that ``damage`` found whole."""
+        with _opened(part) as reader:
+            yield from reader
+
+    def schema(self, part: StagedPart) -> pa.Schema:
+        """Return the schema of a staged part, with what was stored in it."""
+        with _opened(part) as reader:
+            return reader.schema
+
+    def in_doubt(
+        self, query: QueryId, beside: Iterable[str] = ()
+    ) -> Iterable[Prepared[StagedPart]]:
+        """Yield what is here of this query, half-written files too; enough to abort it by.
+
+        ``beside`` are folders in which a sink that is gone may have left something.
+        """
+        for folder in dict.fromkeys((self.folder, *beside)):
+            ids = {_id_of(name) for name in open_files(folder).names(folder)}
+            for id_ in ids:
+                if id_ is not None and id_.belongs_to(query):
+                    yield Prepared(id_, 0, StagedPart(join(folder, str(id_)), 0, 0, ""))
+
+    def discard(self, parts: Sequence[Prepared[StagedPart]]) -> None:
+        """Delete everything that carries the ids of these parts, and nothing else."""
+        files = open_files(self.folder)
+        ids = {part.id for part in parts}
+        folders = (part.committable.file.rpartition("/")[0] for part in parts)
+        for folder in dict.fromkeys((self.folder, *folders)):
+            for name in files.names(folder):
+                if _id_of(name) in ids:
+                    files.delete(join(folder, name))
+
+    def pattern(self, query: QueryId) -> str:
+        """Say which files are this query's, those of its earlier checkpoints too, for people."""
+        return f"{local_path(self.folder)}/beadline~{query.name}~*"
+
+
+class StagedEpoch:
+    """A decided epoch of one sink at its commit: what to write, and what to look at first."""
+
+    def __init__(
+        self, sink: StagedSink, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]
+    ) -> None:
+        """Of one commit; ``parts`` are put into the order in which their rows take effect."""
+        self.id = epoch
+        self.parts = sorted(parts, key=lambda part: part.id.partition)
+        self._sink = sink
+
+    @property
+    def sink(self) -> str:
+        """What the query calls the sink."""
+        return self.parts[0].id.sink
+
+    @property
+    def rows(self) -> int:
+        """How many rows the epoch has."""
+        return sum(part.committable.rows for part in self.parts)
+
+    def __str__(self) -> str:
+        """Return how errors begin."""
+        return f"query {self.id.query.name!r}, epoch {self.id.number}"
+
+    def is_committed(self, seen: Seen | None) -> bool:
+        """Whether the target holds this epoch, by what its ledger says; ask before you write.
+
+        Raise if the ledger belongs to a query born with another checkpoint, or lacks an epoch that
+        the target had acknowledged.
+        """
+        return holds(seen, self.id, self._sink.target_name)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts, in their order; ``check_parts`` comes first."""
+        self.check_parts()
+        for part in self.parts:
+            yield from self.read(part)
+
+    def read(self, part: Prepared[StagedPart]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one part, which ``check_parts`` has found whole."""
+        return self._sink.staging_area.read(part.committable)
+
+    def check_parts(self, parts: Sequence[Prepared[StagedPart]] | None = None) -> None:
+        """Raise unless the parts, or some of them, are whole and mean what they meant when staged.
+
+        ``PartsDamaged`` may be left to the base: the write is tried again, as another process may
+        have finished the epoch meanwhile, and then all its parts are lost.
+        """
+        area, parts = self._sink.staging_area, self.parts if parts is None else parts
+        damage = area.damage(parts)
+        if damage:
+            raise PartsDamaged("; ".join(damage.values()))
+        for part in parts:
+            changed = self._changed(area.schema(part.committable))
+            if changed:
+                raise CommitFailed(
+                    f"{self}: {self._sink.target_name}: the epoch was decided under other "
+                    f"settings, by which its rows mean something else: {changed}. Nothing more was "
+                    "written. Start once with the settings of before; that finishes the epoch."
+                )
+
+    def _changed(self, schema: pa.Schema) -> str:
+        before, now = settings_in(schema), self._sink.staged_settings(schema)
+        return ", ".join(
+            f"{name} was {before[name]!r} and is {now.get(name)!r}"
+            for name in before
+            if before[name] != now.get(name)
+        )
+
+
+@dataclass(frozen=True)
+class StagedSink(Sink[StagedPart]):
+    """A sink for a system that cannot hold a prepared transaction: the base stages its parts.
+
+    Yours are ``default_name``, ``check``, ``staging_folder``, ``write_epoch`` and ``last_seen``,
+    and whatever of the rest you need. ``check`` declares ``shared_disk=True``: driver and executors
+    must see the staging folder.
+    """
+
+    @property
+    @abstractmethod
+    def staging_folder(self) -> str:
+        """Where parts wait for their commit: an absolute path, or a ``file:`` URI.
+
+        The same one as long as it is the same target. Beside a file, for a target that is one; for
+        a server, a folder that the user gives.
+        """
+
+    @abstractmethod
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
+        """Write the epoch and its ledger row in one atomic act, unless it is there already.
+
+        Read the ledger in that same act, and ask ``epoch.is_committed`` about it: if so, answer
+        ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the ledger
+        row, and answer ``COMMITTED``. Let errors pass, so that what was begun is rolled back. Raise
+        ``OutcomeUnknown`` where the target is busy, or an answer was lost: you are asked again.
+        """
+
+    @property
+    def target_name(self) -> str:
+        """What errors call the target, such as "SQLite table 'orders' in /data/shop.db"."""
+        return f"{type(self).__name__} {self.default_name!r}"
+
+    @property
+    def staging_folders(self) -> Iterable[str]:
+        """Folders beside that one in which sinks that are gone may have left parts (rule 27)."""
+        return ()
+
+    def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
+        """The settings that decide what staged rows become, as JSON values by name.
+
+        They are stored with each part: a decided epoch may be finished by a later start, under
+        whose settings its rows would mean something else. That start is refused.
+        """
+        return {}
+
+    @property
+    def staging_area(self) -> Staging:
+        """The staging folder, with what can be done in it."""
+        scheme, path = split_uri(self.staging_folder)
+        return Staging(f"file:{path}" if scheme is None else self.staging_folder)
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage the part; to refuse rows first, override it and give the others to this one."""
+        noted = (with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
+        return self.staging_area.write(noted, part)
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+        """Write the epoch unless it is there, then discard what was staged."""
+        if not parts:
+            return CommitResult({})
+        staged = StagedEpoch(self, epoch, parts)
+        try:
+            outcome = self._write(staged)
+        except OutcomeUnknown as unknown:
+            return CommitResult.all(parts, Outcome.UNKNOWN, str(unknown))
+        except PartsDamaged as damaged:
+            # Nothing of the epoch is there: all parts are lost, not some. The others stay staged.
+            return CommitResult.all(parts, Outcome.LOST, str(damaged))
+        if outcome is Outcome.COMMITTED:
+            reach("ledger.after")
+        self.staging_area.discard(parts)
+        return CommitResult.all(parts, outcome)
+
+    def _write(self, staged: StagedEpoch) -> Outcome:
+        try:
+            return self.write_epoch(staged)
+        except PartsDamaged:
+            # Somebody else may have finished the epoch, and discarded its parts, since the look.
+            return self.write_epoch(staged)
+
+    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
+        """Delete what was staged."""
+        self.staging_area.discard(parts)
+
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
+        """Return what is staged, half-written files too."""
+        return self.staging_area.in_doubt(query, self.staging_folders)
+
+
+def with_settings(batch: pa.RecordBatch, settings: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return the batch with the settings in its schema, which is stored with it."""
+    if not settings:
+        return batch
+    text = json.dumps(settings).encode()
+    return batch.replace_schema_metadata({**(batch.schema.metadata or {}), _SETTINGS: text})
+
+
+def settings_in(schema: pa.Schema) -> dict[str, Any]:
+    """Return the settings that a schema was stored with; none if it says nothing of them."""
+    found: dict[str, Any] = json.loads((schema.metadata or {}).get(_SETTINGS, b"{}"))
+    return found
+
+
+def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
+    """Return the folders in one whose names begin so, or what is ``below`` in each, as URIs."""
+    path = local_path(folder)
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    found = (join(folder, name, below) if below else join(folder, name) for name in names)
+    return [
+        uri
+        for name, uri in zip(names, found, strict=True)
+        if name.startswith(prefix) and os.path.isdir(local_path(uri))
+    ]
+
+
+def tidy(folder: str) -> None:
+    """Delete what crashes left of small files there, an hour ago or more.
+
+    A younger one may be another driver's that lives. Who sleeps for so long while it writes one
+    finds it gone and fails: a new start, which is what calls this, has fenced it anyway.
+    """
+    for name in open_files(folder).names(folder):
+        path = local_path(join(folder, name))
+        with suppress(OSError):  # somebody else's, or deleted already: neither is worth a failure
+            if name.startswith(TEMPORARY) and time.time() - os.path.getmtime(path) > _OLD_S:
+                os.unlink(path)
+
+
+def _id_of(name: str) -> PartId | None:
+    """Return the part that a file belongs to, whole or half-written; None for a stranger's."""
+    return PartId.parse(name.partition(_TEMPORARY)[0])
+
+
+class _Hashing:
+    """The little of a file that Arrow needs, which counts and hashes what goes through."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.size_bytes = 0
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size_bytes += len(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        """Arrow's wish, not ours: the file is flushed once, before fsync."""
+
+
+def _write(
+    temporary: str, final: str, schema: Any, batches: Iterator[pa.RecordBatch]
+) -> StagedPart:
+    import pyarrow as pa
+
+    rows = 0
+    with open(local_path(temporary), "xb", buffering=_BUFFER_BYTES) as file:
+        hashing = _Hashing(file)
+        with pa.ipc.new_stream(pa.PythonFile(hashing, mode="w"), schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        file.flush()
+        reach("staging.written")
+        os.fsync(file.fileno())
+    return StagedPart(final, rows, hashing.size_bytes, hashing.sha256.hexdigest())
+
+
+@contextmanager
+def _opened(part: StagedPart) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        source = pa.memory_map(local_path(part.file))
+    except FileNotFoundError as error:
+        raise PartsDamaged(f"staged file {part.file} is gone") from error
+    with source, pa.ipc.open_stream(source) as reader:
+        yield reader
+
+
+def _damage(part: StagedPart) -> str:
+    """Say what is wrong with a staged file; empty if nothing is."""
+    import pyarrow as pa
+
+    try:
+        size_bytes = os.path.getsize(local_path(part.file))
+        if size_bytes != part.size_bytes:
+            return f"staged file {part.file} has {size_bytes} bytes, not {part.size_bytes}"
+        with pa.memory_map(local_path(part.file)) as source:
+            digest = hashlib.sha256(source.read_buffer()).hexdigest()
+    except FileNotFoundError:  # another, who has finished the epoch, may delete it at any moment
+        return f"staged file {part.file} is gone"
+    return "" if digest == part.sha256 else f"staged file {part.file} has other content than staged"
