@@ -92,6 +92,7 @@ class MySqlSink(Sink[MySqlPart]):
         if bad or name.startswith(STAGE) or name in _OURS:
             raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
         settings = self._settings
+        settings.check()
         columns = [MYSQL.fold(name) for name in (*self.key, self.order_by, self.deleted) if name]
         if self.how not in get_args(How):
             raise settings.bad(f"how {self.how!r} is not auto, staged or xa.")

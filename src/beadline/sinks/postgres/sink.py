@@ -78,8 +78,10 @@ class PostgresSink(Sink[PostgresPart]):
         for name in (self.table, *(() if self.schema is None else (self.schema,))):
             if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX or ours:
                 raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING}")
+        settings = self._settings
+        settings.check()
         if self.how not in get_args(How):
-            raise self._settings.bad(f"how {self.how!r} is not auto, staged or prepared.")
+            raise settings.bad(f"how {self.how!r} is not auto, staged or prepared.")
 
     @property
     def default_name(self) -> str:

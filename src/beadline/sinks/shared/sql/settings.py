@@ -38,7 +38,7 @@ class TableSettings:
     order_by: str | None = None
     deleted: str | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what cannot be right, whatever the database says."""
         if self.mode not in get_args(Mode):
             raise self.bad(f"mode {self.mode!r} is not append, upsert or add.")
