@@ -86,7 +86,7 @@ def test_a_server_that_stays_away_in_the_middle_of_a_copy(server: PostgresServer
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_patience_is_counted_from_the_outage(server: PostgresServer, way: str) -> None:
+def test_the_timeout_counts_from_the_outage(server: PostgresServer, way: str) -> None:
     """A part may take longer than ``timeout_s``, and see the server go away twice."""
     orders = Orders(server, "id bigint, total bigint", how=way, timeout_s=3.0)
     orders.start(ROWS)

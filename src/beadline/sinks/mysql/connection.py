@@ -191,7 +191,7 @@ class Connection:
         return int(self._raw.query(statement))
 
     def warnings(self) -> list[Warned]:
-        """What the last statement warned of: ``LOAD DATA LOCAL`` only warns of what it bends."""
+        """What the last statement warned of: ``LOAD DATA LOCAL`` only warns of what it changes."""
         result = self._raw._result
         if result is not None and not result.warning_count:
             return []

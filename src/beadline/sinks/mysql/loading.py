@@ -72,9 +72,11 @@ class Loader:
         taken = self._connection.load(self._load_statement(), rows)
         # A row that is there already is one of a load whose answer was lost.
         known = DUPLICATE_KEY if self._numbered else frozenset()
-        bent = [warned.text for warned in self._connection.warnings() if warned.code not in known]
-        if bent:
-            raise Misfit("; ".join(dict.fromkeys(bent)))
+        changed = [
+            warned.text for warned in self._connection.warnings() if warned.code not in known
+        ]
+        if changed:
+            raise Misfit("; ".join(dict.fromkeys(changed)))
         return taken
 
     def _insert(self, batch: pa.RecordBatch, first_row: int) -> int:

@@ -41,7 +41,7 @@ _VALUE = re.compile(r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for
 def library_errors() -> tuple[type[Exception], ...]:
     """What pymysql raises, whatever went wrong."""
     if importlib.util.find_spec("pymysql") is None:
-        return (OSError,)  # or what is missing could not be told
+        return (OSError,)  # or the error that names the missing extra would not come up
     import pymysql
 
     return (pymysql.Error, OSError)

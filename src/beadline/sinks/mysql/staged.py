@@ -223,7 +223,7 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
 
     Whoever has read one keeps it locked until their transaction ends, which may be hours. Nobody
     waits for that: no later part has the name of one that is left, and a later sweep finds it.
-    Afterwards the connection is as impatient with everything else.
+    Afterwards this connection waits as briefly for every other lock.
     """
     if any(not name.startswith(STAGE) for name in names):
         raise BeadlineError(f"not a staging table: {names}")

@@ -9,7 +9,7 @@ ledger that is past it; of a lost part, neither.
 
 In that same transaction the ledger says how many parts are to come, as a negative number of rows.
 With fewer markers than that the epoch is not whole: so a server that was restored to a moment
-between two commits of one epoch is told from one that has all of it.
+between two commits of one epoch is not taken for one that has all of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.ledger import LedgerRows
 
 MARKERS = "_beadline_parts"
-# Two starts that make the same tables at once would get in each other's way.
+# Two starts that make the same tables at once would block each other.
 _MAKE_LOCK = 0x6265_6164
 _NO_EPOCH = -1
 
@@ -128,7 +128,7 @@ class Ledger:
     def complete_before(self, epoch: EpochId, sink: str, parts: int) -> None:
         """Say that all epochs before this one are complete, and how many parts of it come now.
 
-        Their markers go. A commit that is repeated may be told of fewer parts than the first one.
+        Their markers go. A commit that is repeated may be given fewer parts than the first one.
         """
         query, before = epoch.query, epoch.number - 1
         key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"

@@ -1,4 +1,4 @@
-"""How the rows of a query go into a table, and by which of two ways; or why they cannot.
+"""How the rows of a query go into a table, prepared or staged; or why they cannot.
 
 A part is a prepared transaction, or a staging table that one transaction per epoch reads. A
 prepared transaction keeps its locks until it is committed. Two parts of one epoch that meet in
@@ -35,7 +35,7 @@ _FREE_MIN = 4
 
 @dataclass(frozen=True)
 class PostgresSettings(TableSettings):
-    """And the table's schema, and which way its parts shall go."""
+    """And the table's schema, and whether parts are prepared transactions or staged."""
 
     schema: str | None = None
     how: How = "auto"

@@ -117,7 +117,7 @@ class Preparing:
     def _try(self, schema: pa.Schema) -> PostgresPart | None:
         settings, id_ = self._settings, self._part.id
         if self._begun is not None:
-            # The last try may have got as far as that, and nobody was told of it.
+            # The last try may have got as far as that, and its answer was lost.
             with self._server.connected() as plain:
                 discard(plain, [self._begun])
         with self._server.arrow_connected() as (cursor, run):

@@ -53,7 +53,7 @@ def sql_state(error: BaseException) -> str | None:
 def is_database_error(error: BaseException) -> bool:
     """Whether an error comes from one of the two client libraries."""
     if importlib.util.find_spec("psycopg") is None:
-        return False  # or what is missing could not be told
+        return False  # or the error that names the missing extra would not come up
     import psycopg
     from adbc_driver_manager import Error
 
@@ -116,21 +116,21 @@ def said(error: BaseException, dsn: str) -> str:
 def _primary(error: BaseException) -> str:
     """Return the server's first sentence alone, from either client library."""
     diagnosis = getattr(error, "diag", None)
-    return str((diagnosis and diagnosis.message_primary) or _told(error, "MESSAGE_PRIMARY"))
+    return str((diagnosis and diagnosis.message_primary) or _field(error, "MESSAGE_PRIMARY"))
 
 
-def _told(error: BaseException, field: str) -> str:
+def _field(error: BaseException, field: str) -> str:
     """Return a field of what the server said, from an error of ADBC; empty if it has none."""
-    told = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
-    return told.get(f"PG_DIAG_{field}", "")
+    fields = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
+    return fields.get(f"PG_DIAG_{field}", "")
 
 
 def why_refused(error: BaseException, dsn: str) -> str:
     """Return what the server has against one row: its first sentence, and the column."""
-    why = _told(error, "MESSAGE_PRIMARY")
+    why = _field(error, "MESSAGE_PRIMARY")
     if not why:
         return said(error, dsn)
-    column = _COLUMN.search(_told(error, "CONTEXT"))
+    column = _COLUMN.search(_field(error, "CONTEXT"))
     return f"column {column[1].strip()!r}: {why}" if column else why
 
 

@@ -1,6 +1,6 @@
 """``PostgresSink``: an epoch's rows in a table, once, by prepared transactions or staged.
 
-The files of this folder in the order of a row's way: ``check`` (with ``table``, ``columns``,
+The files of this folder in the order in which a row meets them: ``check`` (``table``, ``columns``,
 ``plan``) before the first row; ``prepare`` on the executors, which leaves a ``part``; ``two_phase``
 or ``staged`` (with ``modes``) at commit, both with the ``ledger``; ``discard`` for what is left
 over.

@@ -1,4 +1,4 @@
-"""What the database says of a table: its columns, its keys, and what may stand in a part's way.
+"""What the database says of a table: its columns, its keys, and what may block a part.
 
 Read in one statement, as JSON, so that it costs one round trip by either client library.
 """

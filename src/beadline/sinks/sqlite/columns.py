@@ -1,6 +1,6 @@
 """How Arrow columns become SQLite's values, made column by column, because rows are slow.
 
-SQLite stores any value in any column, but bends it on the way in to what the column was declared
+SQLite stores any value in any column, but converts it on the way in to what the column was declared
 as: the text '007' becomes 7 in an INTEGER column, a decimal becomes a float in a DECIMAL one. So
 each kind of value knows the declarations under which it stays what it is.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What SQLite is given for a column: how it is declared, and where it stays unbent."""
+    """What SQLite is given for a column: how it is declared, and where it stays as it is."""
 
     name: str
     declared: str

@@ -1,7 +1,7 @@
 """The ledger of a table: what its rows say of an epoch, whatever database they are read from.
 
 Each database reads its own rows, in the transaction that writes; what they mean is the same. A row
-of another incarnation is told first. Of a sink that has written nothing under its name, the rows of
+of another incarnation comes first. Of a sink that has written nothing under its name, the rows of
 the query's other sinks count: it may have been called otherwise, and what is lost they have lost
 together. Of the epoch that is asked about, though, others' rows say nothing.
 """

@@ -51,7 +51,7 @@ class TableSettings:
             raise self.bad("deleted= cannot be the key or the order.")
 
     def bad(self, what: str) -> BadSink:
-        """Return an error that is told before anything is written."""
+        """Return an error that is raised before anything is written."""
         return BadSink(f"{self.where}: {what} {NOTHING}")
 
     def is_key(self, name: str) -> bool:
