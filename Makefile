@@ -26,8 +26,8 @@ help:  ## show this help
 demo: $(BASE)  ## run the demo: two kills with -9, nothing lost, nothing twice
 	$(VENV)/bin/beadline demo
 
-check: lint types  ## lint, types, unit and model tests; under 3 minutes
-	$(VENV)/bin/python -m pytest tests/unit $(wildcard tests/model)
+check: lint types  ## lint, types, unit and model tests (two at a time); under 2 minutes
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal tests/unit tests/model
 
 test: lint types  ## every test, with a seeded sample of the long fault runs (BEADLINE_SEED=n replays)
 	$(VENV)/bin/python -m pytest
@@ -55,7 +55,7 @@ mutants: $(DEV)  ## make kept mistakes, one at a time: the cheap tests must see 
 	$(VENV)/bin/python -m tests.mutants
 
 matrix: $(DEV)  ## every source into every sink, killed and compared; writes docs/matrix.md (SEED=n)
-	$(VENV)/bin/python -m beadline.chaos.matrix $(if $(SEED),--seed $(SEED)) --write docs/matrix.md
+	$(VENV)/bin/python -m tests.harness.matrix $(if $(SEED),--seed $(SEED)) --write docs/matrix.md
 
 docs: $(DEV)  ## build the documentation into build/docs
 	$(VENV)/bin/mkdocs build --strict --quiet

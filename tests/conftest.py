@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from beadline.chaos import class_archive
 from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     hbase_server,
     hdfs_cluster,
@@ -32,6 +31,7 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     redis_cluster,
     redis_server,
 )
+from beadline.verify import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ class Stopwatch:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of one test; the reports of parallel workers arrive here too."""
-        spent = self.times[Path(report.location[0]).parent.name]
+        spent = self.times[report.nodeid.removeprefix("tests/").partition("/")[0]]
         spent.tests.add(report.nodeid)
         if report.when == "call":
             spent.in_tests_s += report.duration

@@ -95,6 +95,12 @@ class Order:
         """Return the form of ``BEADLINE_CRASH_FILE``."""
         return json.dumps(asdict(self))
 
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which a process is given this order when it starts."""
+        mark = {} if self.mark is None else {"BEADLINE_CRASH_MARK": self.mark}
+        crash = f"{self.point}#{self.count}"
+        return {"BEADLINE_CRASH": crash, "BEADLINE_CRASH_SCOPE": self.scope, **mark}
+
 
 _hook: Hook | None = None
 _armed: Order | None = None

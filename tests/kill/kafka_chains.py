@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.child import CHILD_TIMEOUT_S
-from beadline.chaos.kafka.chain import Chain, replay, run_chain
-from beadline.chaos.kafka.check import Report
-from beadline.chaos.kafka.run import KafkaRun, asleep
-from beadline.chaos.kafka.workload import KafkaWorkload
-from beadline.chaos.plan import Kill
-from beadline.chaos.supervise import RunFailed
+from beadline.demo.supervisor import RunFailed
 from beadline.testing.servers import KafkaCluster
+from beadline.verify.child import CHILD_TIMEOUT_S
+from beadline.verify.plan import Kill
+from tests.harness.kafka.chain import Chain, replay, run_chain
+from tests.harness.kafka.check import KafkaTally
+from tests.harness.kafka.run import KafkaRun, asleep
+from tests.harness.kafka.workload import KafkaWorkload
 
 # Half of the transaction timeout of these runs: nobody has waited for that. On cores that others
 # use, a start of the job's first epoch alone may take most of it.
@@ -60,7 +60,7 @@ def judged_run(
     judge(report, again)
 
 
-def judge(report: Report, again: str) -> None:
+def judge(report: KafkaTally, again: str) -> None:
     assert report.exactly_once, f"{report}\nreplay: {again}"
     assert report.leftovers == (), f"transactions are open\nreplay: {again}"
     assert report.rows_in > 0

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from beadline.chaos.targets import Judge, Target
-from beadline.chaos.workload import Row, Total
+from beadline.demo.workload import Row, Total
+from tests.harness.targets import Judge, Target
 
 PROTOCOL_POINTS = (
     "prepare.part",

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beadline.chaos.check import check
-from beadline.chaos.workload import CLEAN, TOTALS, Row, Workload, totals_of
+from beadline.demo.check import check
+from beadline.demo.workload import CLEAN, TOTALS, Row, Workload, totals_of
 
 FILES = 3
 

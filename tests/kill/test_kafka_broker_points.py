@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from beadline.chaos import plan
-from beadline.chaos.child import CHILD_TIMEOUT_S, Child
-from beadline.chaos.kafka.run import KafkaRun, asleep
-from beadline.chaos.plan import BROKER, Kill
-from beadline.sinks.kafka.transactions import connect
+from beadline.sinks.kafka.client import connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.process import ServerProcess
+from beadline.verify import plan
+from beadline.verify.child import CHILD_TIMEOUT_S, Child
+from beadline.verify.plan import BROKER, Kill
+from tests.harness.kafka.run import KafkaRun, asleep
+from tests.harness.points import OF_KAFKA
 from tests.kill.kafka_chains import fall_asleep, judged_chain, judged_run, wake
 
 CHAIN = 2
@@ -29,11 +31,11 @@ def kills_of(points: list[str]) -> list[Kill]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("first", range(0, len(plan.OF_KAFKA), CHAIN))
+@pytest.mark.parametrize("first", range(0, len(OF_KAFKA), CHAIN))
 def test_a_broker_dies_at_every_point(
     kafka_trio: KafkaCluster, tmp_path: Path, seed: int, first: int
 ) -> None:
-    kills = kills_of(plan.OF_KAFKA[first : first + CHAIN])
+    kills = kills_of(OF_KAFKA[first : first + CHAIN])
     chain = judged_chain(kafka_trio, tmp_path, seed, kills, totals=True)
     assert chain.missed == ()
     assert chain.killed >= len(kills)
@@ -48,7 +50,7 @@ def leader(cluster: KafkaCluster, topic: str) -> ServerProcess:
 
 def coordinator(run: KafkaRun, names: Collection[str]) -> ServerProcess:
     """The broker that knows most of these transactions."""
-    known = connect(run.cluster.bootstrap_servers, {}).admin.list_transactions()
+    known = connect(KafkaSettings(run.cluster.bootstrap_servers)).admin.list_transactions()
     counts: dict[int, int] = {
         broker: sum(one.transactional_id in names for one in found)
         for broker, found in known.items()

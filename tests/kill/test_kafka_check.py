@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from beadline.chaos.kafka.check import check, open_transactions
-from beadline.chaos.kafka.watch import Sequence, Watcher
-from beadline.chaos.kafka.workload import KafkaWorkload
 from beadline.testing.servers import KafkaCluster
+from tests.harness.kafka.check import check, open_transactions
+from tests.harness.kafka.watch import Sequence, Watcher
+from tests.harness.kafka.workload import KafkaWorkload
 
 SOON_S = 30.0
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos import plan
-from beadline.chaos.plan import Kill
 from beadline.testing.servers import KafkaCluster
+from beadline.verify import plan
+from beadline.verify.plan import Kill
+from tests.harness.points import OF_KAFKA
 from tests.kill.kafka_chains import judged_chain
 
 CHAIN = 5
@@ -26,13 +27,13 @@ def cases() -> list[tuple[str, int]]:
     return [
         (scope, first)
         for scope in (plan.PROCESS, plan.GROUP)
-        for first in range(0, len(plan.OF_KAFKA), CHAIN)
+        for first in range(0, len(OF_KAFKA), CHAIN)
     ]
 
 
 def kills_of(seed: int, scope: str) -> list[Kill]:
     """Every point, the first or the second time that it is come by."""
-    drawn = plan.every_point(seed, plan.OF_KAFKA)
+    drawn = plan.every_point(seed, OF_KAFKA)
     return [Kill(kill.point, kill.occurrence, scope) for kill in drawn]
 
 

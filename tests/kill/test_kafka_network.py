@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.child import CHILD_TIMEOUT_S, Child
-from beadline.chaos.kafka.run import KafkaRun
-from beadline.chaos.proxy import TcpProxy
 from beadline.testing.servers import KafkaCluster
+from beadline.verify.child import CHILD_TIMEOUT_S, Child
+from beadline.verify.proxy import TcpProxy
+from tests.harness.kafka.run import KafkaRun
 from tests.kill.kafka_chains import fall_asleep, judged_run, wake
 
 CUT_S = 3.0

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from beadline.chaos import plan
 from beadline.ids import QueryId
 from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
+from beadline.verify import plan
 from tests.kill.kafka_chains import judged_chain
 
 # Brokers most often: a worker or a driver that dies is what the crash points are for.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.child import CHILD_TIMEOUT_S
-from beadline.chaos.kafka.run import KafkaRun
 from beadline.testing.servers import KafkaCluster
+from beadline.verify.child import CHILD_TIMEOUT_S
+from tests.harness.kafka.run import KafkaRun
 from tests.kill.kafka_chains import fall_asleep, judged_run, wake
 
 FENCED = 4

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos import plan
-from beadline.chaos.plan import Kill
-from beadline.chaos.supervise import Run, RunFailed, replay, run_chain
-from beadline.chaos.workload import Workload
+from beadline.demo.supervisor import RunFailed
+from beadline.demo.workload import Workload
 from beadline.points import POINTS
+from beadline.verify import plan
+from beadline.verify.plan import Kill
+from tests.harness.chain import Run, replay, run_chain
+from tests.harness.points import every_case
 
 MOMENTS = 3
 MOMENTS_LONG = 40
@@ -64,7 +66,7 @@ def cases() -> list[tuple[str, int]]:
     return [
         (scope, first)
         for scope in (plan.PROCESS, plan.GROUP)
-        for first in range(0, len(plan.every_case(0, scope)), CHAIN_LONG)
+        for first in range(0, len(every_case(0, scope)), CHAIN_LONG)
     ]
 
 
@@ -73,7 +75,7 @@ def cases() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("scope", "first"), cases())
 def test_every_case(chain: Chain, seed: int, scope: str, first: int) -> None:
     """Each point with each scope, the first time that it is come by and the second."""
-    kills = plan.every_case(seed, scope)[first : first + CHAIN_LONG]
+    kills = every_case(seed, scope)[first : first + CHAIN_LONG]
     made = chain(plan.startable(kills), seed)
     assert made.missed == [], replay(seed, made.kills)
 

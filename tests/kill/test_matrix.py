@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos.matrix.cells import Cell, every_cell
-from beadline.chaos.matrix.run import run_cell
+from tests.harness.matrix.cells import Cell, every_cell
+from tests.harness.matrix.run import run_cell
 
 SERVERS = {
     "kafka": "kafka_cluster",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos import plan
-from beadline.chaos.plan import Kill
 from beadline.points import KAFKA_POINTS, POINTS
+from beadline.verify import plan
+from beadline.verify.plan import Kill
+from tests.harness.points import OF_KAFKA, every_case
 from tests.kill import test_kafka_kill_points as kafka_points
 from tests.kill import test_kafka_random_kills as random_kills
 from tests.kill.test_kafka_network import BURNT
 
 
-@pytest.mark.parametrize("points", [list(POINTS), plan.OF_KAFKA], ids=["files", "kafka"])
+@pytest.mark.parametrize("points", [list(POINTS), OF_KAFKA], ids=["files", "kafka"])
 @pytest.mark.parametrize("seed", range(20))
 def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
     chain = plan.every_point(seed, points)
@@ -40,7 +41,7 @@ def test_how_many_kills_a_long_run_makes() -> None:
 
 @pytest.mark.parametrize("scope", [plan.PROCESS, plan.GROUP])
 def test_every_case(scope: str) -> None:
-    chain = plan.every_case(7, scope)
+    chain = every_case(7, scope)
     again = {kill.point for kill in chain if kill.occurrence == 2}
     assert {kill.point for kill in chain} == set(POINTS)
     assert again == set(POINTS) - plan.ONCE

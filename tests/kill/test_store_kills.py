@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos import plan, targets
-from beadline.chaos.plan import Kill
-from beadline.chaos.supervise import Run, RunFailed, run_chain
-from beadline.chaos.workload import Workload
+from beadline.demo.supervisor import RunFailed
+from beadline.demo.workload import Workload
+from beadline.verify import plan
+from beadline.verify.plan import Kill
+from tests.harness import targets
+from tests.harness.chain import Run, run_chain
 from tests.kill.stores import STORES, points_of
 
 KILLS = 4
@@ -34,7 +36,7 @@ def judged(
     store = STORES[name](request, workload.folder)
     targets.save(workload, store.targets)
     try:
-        made = run_chain(workload, kills, print, store.judge)
+        made = run_chain(workload, kills, print, store.judge, targets.JOB)
     except (RunFailed, TimeoutError) as error:
         pytest.fail(f"{error}\nreplay: {again}", pytrace=False)
     assert made.report.exactly_once, f"{made.report}\nreplay: {again}"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.check import check
-from beadline.chaos.workload import Workload
+from beadline.demo.check import check
+from beadline.demo.workload import Workload
 from tests.kill.test_zombie import FENCED, TIMEOUT_S, events, start, wait_until_asleep
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.check import check
-from beadline.chaos.workload import Workload
+from beadline.demo.check import check
+from beadline.demo.workload import Workload
 
 FENCED = 4
 TIMEOUT_S = 180
@@ -26,7 +26,7 @@ def start(workload: Workload, log: Path, **crash: str) -> subprocess.Popen[bytes
     environment |= {f"BEADLINE_{key.upper()}": value for key, value in crash.items()}
     with log.open("wb") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "beadline.chaos.driver", str(workload.folder)],
+            [sys.executable, "-m", "beadline.demo.job", str(workload.folder)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from beadline.errors import Fenced
 from beadline.points import hooked
-from beadline.testing.model import (
+from tests.model.model import (
     Crash,
     Make,
     ModelWorld,

@@ -22,7 +22,7 @@ from beadline.protocol.epoch import Epoch, State
 from beadline.protocol.prepare import prepare
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
-from beadline.testing.model import ModelSink
+from tests.model.model import ModelSink
 
 
 class ClosesAllTheSame(Coordinator):

@@ -12,9 +12,9 @@ from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.epoch import Epoch, State
 from beadline.protocol.run import Run
 from beadline.sink import Guarantee
-from beadline.testing.model import Crash, Make, ModelWorld, Setting, Violation, drive, start_only
-from beadline.testing.model_server import PARTS
 from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
+from tests.model.model import Crash, Make, ModelWorld, Setting, Violation, drive, start_only
+from tests.model.server import PARTS
 
 
 def expire_one(world: ModelWorld) -> bool:

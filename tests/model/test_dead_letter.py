@@ -14,10 +14,8 @@ import pytest
 
 from beadline.errors import NotDeterministic
 from beadline.points import hooked
-from beadline.testing import model_server
-from beadline.testing.model import Crash, ModelWorld, Setting, at_least_once, drive
-from beadline.testing.model_server import LEDGER, PARTS
 from tests.conftest import is_long
+from tests.model import server as model_server
 from tests.model.explore import (
     Play,
     finish,
@@ -29,7 +27,9 @@ from tests.model.explore import (
     points,
     sample,
 )
+from tests.model.model import Crash, ModelWorld, Setting, at_least_once, drive
 from tests.model.plays import play_errors, play_lost, play_modes, play_zombie_modes
+from tests.model.server import LEDGER, PARTS
 
 PAIRS = [
     Setting(kinds=(owner,), dead_letter=letters, keep=2, stateful=stateful)

@@ -21,17 +21,6 @@ from beadline.ids import EpochId
 from beadline.points import POINTS, hooked
 from beadline.protocol import commit as committing
 from beadline.sink import CommitResult, Outcome, Prepared
-from beadline.testing.model import (
-    COMMITTED,
-    PLANNED,
-    READING,
-    ModelSink,
-    ModelWorld,
-    Setting,
-    at_least_once,
-    drive,
-)
-from beadline.testing.model_server import LEDGER, PARTS, ModelCommittable
 from tests.conftest import is_long
 from tests.model.explore import (
     Play,
@@ -45,6 +34,16 @@ from tests.model.explore import (
     points,
     sample,
 )
+from tests.model.model import (
+    COMMITTED,
+    PLANNED,
+    READING,
+    ModelSink,
+    ModelWorld,
+    Setting,
+    at_least_once,
+    drive,
+)
 from tests.model.plays import (
     play_errors,
     play_failing_append,
@@ -54,6 +53,7 @@ from tests.model.plays import (
     play_stop,
     play_zombie_modes,
 )
+from tests.model.server import LEDGER, PARTS, ModelCommittable
 
 # keep=2 frees slots at once; by default nothing is freed in so short a run.
 PLAIN = Setting()

@@ -24,12 +24,12 @@ from beadline.errors import (
     WrongCheckpoint,
 )
 from beadline.points import hooked
-from beadline.testing.model import ModelServer, ModelWorld, Setting, Violation, drive, start_only
-from beadline.testing.model_server import LEDGER, PARTS
-from beadline.testing.model_world import NAME
 from tests.conftest import is_long
 from tests.model.explore import Actor, Stage
+from tests.model.model import ModelServer, ModelWorld, Setting, Violation, drive, start_only
 from tests.model.plays import expire_one
+from tests.model.server import LEDGER, PARTS
+from tests.model.world import NAME
 
 EPOCHS = 8
 DRIVERS_MAX = 4

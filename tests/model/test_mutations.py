@@ -21,7 +21,6 @@ from beadline.ids import EpochId, QueryId
 from beadline.points import hooked
 from beadline.protocol import identity, publish, replay
 from beadline.protocol.coordinator import Coordinator
-from beadline.testing.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model import mutations as worse
 from tests.model.explore import (
     Play,
@@ -32,6 +31,7 @@ from tests.model.explore import (
     sample,
     told,
 )
+from tests.model.model import Crash, ModelSink, ModelWorld, Setting, Violation, drive
 from tests.model.plays import play_lost, play_lost_unlike, play_modes, play_stop
 
 Explore = Callable[[Setting], Play]

@@ -7,8 +7,8 @@ import pytest
 from beadline.errors import PrepareFailed
 from beadline.points import hooked
 from beadline.protocol import prepare
-from beadline.testing.model import ModelWorld, Setting, drive
-from beadline.testing.model_server import LEDGER, PARTS
+from tests.model.model import ModelWorld, Setting, drive
+from tests.model.server import LEDGER, PARTS
 
 LOST = Setting(deterministic=False, recomputed=1, kinds=(PARTS, LEDGER, PARTS))
 

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from beadline.chaos.matrix.lines import LineServer
 from beadline.environment.jars import require_connector
 from beadline.errors import JarsUnavailable
 from beadline.testing.servers import KafkaCluster, PostgresServer, RedisServer
 from tests.conftest import needs_server
+from tests.harness.matrix.lines import LineServer
 from tests.spark.test_cli_run import Run, objects, run
 from tests.spark.test_job_toml import run_until, table
 

@@ -17,8 +17,9 @@ from beadline.errors import NotDeterministic, PartLost
 from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, Described, connect
 from beadline.sinks.kafka.part import WriterId
-from beadline.sinks.kafka.transactions import OPEN_STATES, Described, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, rows_sink, run, run_and_die, table, write_input
 
@@ -74,7 +75,7 @@ class Job:
         run_and_die(build(self), self.folder, point, times=2, listener=self.events.append)
 
     def open_now(self) -> list[Described]:
-        client = connect(self.cluster.bootstrap_servers, {})
+        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
         ours = (id_ for id_ in client.list(OPEN_STATES) if f"~{self.name}~" in id_)
         return [one for one in client.describe(ours).values() if one.state in OPEN_STATES]
 
@@ -86,11 +87,8 @@ class Job:
 
     def abort(self, some: Iterable[Described]) -> None:
         """As the broker does at the end of its patience."""
-        client = connect(self.cluster.bootstrap_servers, {})
-        left = [one.transaction for one in some]
-        while left:
-            answers = client.fence(left)
-            left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
+        client.until_answered(client.fence, [one.transaction for one in some])
 
     def check(self, ids: list[int], lost: int = 1) -> None:
         shown = sorted(int(record.value or b"") for record in self.cluster.read(self.name))
@@ -219,7 +217,7 @@ def test_committed_and_then_the_id_was_used_again_is_not_lost(job: Job) -> None:
     """The broker's answer is the same as for a lost one (rule 12); only the marker tells."""
     ids = write_input(job.folder / "in", 3)
     job.die(stateless, "commit.after")
-    client = connect(job.cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(job.cluster.bootstrap_servers))
     ours = [id_ for id_ in client.list() if f"~{job.name}~" in id_]
     assert len(ours) == 4
     assert all(WriterId.parse(id_) for id_ in ours)

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from beadline.chaos.kafka_proxy import KafkaProxy
 from beadline.testing.servers import KafkaCluster
+from beadline.verify.kafka_proxy import KafkaProxy
 
 SOON_S = 30
 SHORT_S = 2.0

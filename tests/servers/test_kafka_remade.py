@@ -26,9 +26,10 @@ from beadline.errors import (
 )
 from beadline.observe import Event
 from beadline.sinks import KafkaSink, MemorySink
-from beadline.sinks.kafka import gone
+from beadline.sinks.kafka import topics
+from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import Doubt
 from tests.servers.kafka_remade import delete, remake
@@ -58,7 +59,7 @@ def doubt(kafka_cluster: KafkaCluster, tmp_path: Path) -> Iterator[Doubt]:
 @pytest.fixture
 def sure(monkeypatch: pytest.MonkeyPatch) -> None:
     """One broker is not behind itself."""
-    monkeypatch.setattr(gone, "SURE_S", 0.3)
+    monkeypatch.setattr(topics, "SURE_S", 0.3)
 
 
 @pytest.mark.usefixtures("sure")
@@ -94,7 +95,7 @@ def test_a_topic_of_its_own_is_the_same_topic(doubt: Doubt) -> None:
     part = doubt.prepare(0)
     ((name, id_),) = part.committable.topics
     assert name == doubt.topic
-    assert id_ == connect(doubt.servers, {}).topic_ids([name])[name]
+    assert id_ == connect(KafkaSettings(doubt.servers)).topic_ids([name])[name]
     doubt.sink.commit(doubt.decide(0, [part]), [part])
     assert len(doubt.visible()) == 3
 
@@ -144,7 +145,7 @@ def test_the_sinks_own_topic(
     remake(kafka_cluster, topic)
     with pytest.raises(CheckpointProblem, match=r"'out'.*drop="):
         run(stream, tmp_path)
-    client = connect(kafka_cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
     assert [name for name in client.list(OPEN_STATES) if topic in name]
     query = stream.start(str(tmp_path / "checkpoint"), available_now=True, drop=["out"])
     assert query.awaitTermination(120)
@@ -257,7 +258,7 @@ def test_a_control_topic_that_was_deleted(
     sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
     stream = exactly_once(rows, topic).to(sink, name="out")
     run_and_die(stream, tmp_path, "decide.after")
-    client = connect(kafka_cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
     left = [one.transaction for one in client.describe(client.list(OPEN_STATES)).values()]
     left = [one for one in left if topic in one.id]
     while left:

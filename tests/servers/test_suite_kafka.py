@@ -13,9 +13,10 @@ from confluent_kafka import Producer
 
 from beadline.sink import AnySink
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
@@ -34,7 +35,7 @@ class KafkaHarness(SinkHarness):
 
     def fresh(self, schema: pa.Schema) -> AnySink:
         # The suite's query always has the same name, so what earlier cases left open would be its.
-        client = connect(self.cluster.bootstrap_servers, {})
+        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
         while found := client.describe(self.open_names()):
             client.fence([one.transaction for one in found.values()])
         topic = next(_topics)
@@ -60,7 +61,7 @@ class KafkaHarness(SinkHarness):
 
     def open_names(self) -> list[str]:
         """What the suite itself has open: other tests leave things on the same brokers."""
-        names = connect(self.cluster.bootstrap_servers, {}).list(OPEN_STATES)
+        names = connect(KafkaSettings(self.cluster.bootstrap_servers)).list(OPEN_STATES)
         return [name for name in names if name == STRANGER or _is_ours(name)]
 
     def plant_stranger(self, sink: AnySink) -> str | None:
@@ -102,10 +103,3 @@ def harness(request: pytest.FixtureRequest) -> Iterator[SinkHarness]:
     name = "kafka_cluster" if request.param == "new protocol" else "old_kafka_cluster"
     yield KafkaHarness(request.getfixturevalue(name))
     pool().close()
-
-
-def test_ids_survive_their_text() -> None:
-    id_ = WriterId("orders", "a" * 32, "clean", 17, 1)
-    assert WriterId.parse(str(id_)) == id_
-    for strange in ("", "orders", str(id_) + "~1", str(id_).replace("~17~", "~x~")):
-        assert WriterId.parse(strange) is None

@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import exactly_once, sources
-from beadline.chaos.matrix.lines import LineServer
 from beadline.errors import BadSetting
 from beadline.sink import Guarantee
 from beadline.sinks import SqliteSink
 from beadline.sources import Receiver, SocketReceiver
 from beadline.sources.journal.log import Journal, read, segments
 from beadline.spark.query import Query
+from tests.harness.matrix.lines import LineServer
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 from beadline.errors import WrongCheckpoint
 from beadline.points import hooked
-from beadline.testing.model import PLANNED, ModelWorld, drive
+from tests.model.model import PLANNED, ModelWorld, drive
 from tests.unit.test_identity import die, refused, run
 
 

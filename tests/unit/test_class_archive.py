@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos import class_archive
+from beadline.verify import class_archive
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from beadline.protocol import commit as committing
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.threads import InOrder, Threads
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
-from beadline.testing.model import record_batch
-from beadline.testing.model_server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
+from tests.model.model import record_batch
+from tests.model.server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
 
 QUERY = QueryId("orders", "0" * 32, "memory:/c")
 EPOCH = EpochId(QUERY, 0, "nonce", 1)

@@ -12,8 +12,8 @@ import pytest
 from beadline.points import hooked
 from beadline.protocol.run import Run
 from beadline.sink import Part
-from beadline.testing.model import ModelWorld, Setting, drive
-from beadline.testing.model_server import PARTS, ModelCommittable, ModelSink
+from tests.model.model import ModelWorld, Setting, drive
+from tests.model.server import PARTS, ModelCommittable, ModelSink
 
 TOLD: list[Part] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from beadline.protocol.epoch import MOVES, Epoch, State
-from beadline.testing.model import Make, ModelBatch, ModelWorld, at_least_once, make_coordinator
+from tests.model.model import Make, ModelBatch, ModelWorld, at_least_once, make_coordinator
 
 LEGAL = {
     (State.PLANNED, State.PREPARED),

@@ -18,8 +18,8 @@ from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheck
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
-from beadline.testing.model import Crash, ModelStore, ModelWorld, Setting, at_least_once, drive
-from beadline.testing.model_world import CHECKPOINT, NAME
+from tests.model.model import Crash, ModelStore, ModelWorld, Setting, at_least_once, drive
+from tests.model.world import CHECKPOINT, NAME
 
 
 def run(world: ModelWorld, epochs: int) -> None:

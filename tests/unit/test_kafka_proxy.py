@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("kafka")
 
-from beadline.chaos.kafka_proxy import Address, _Conversation, _readers, addresses
+from beadline.verify.kafka_proxy import Address, _Conversation, _readers, addresses
 
 BROKER = ("broker.example", 9092)
 NUMBER = 77

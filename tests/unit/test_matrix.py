@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos.matrix.cells import Cell, Result, count, every_cell
-from beadline.chaos.matrix.table import for_docs, for_terminal
 from beadline.sink import Guarantee
+from tests.harness.matrix.cells import Cell, Result, count, every_cell
+from tests.harness.matrix.table import for_docs, for_terminal
 
 EXACTLY = Guarantee.EXACTLY_ONCE
 AT_LEAST = Guarantee.AT_LEAST_ONCE

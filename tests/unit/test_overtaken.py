@@ -12,7 +12,7 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.sink import CommitResult, Prepared
-from beadline.testing.model import (
+from tests.model.model import (
     ModelBatch,
     ModelSink,
     ModelWorld,
@@ -20,8 +20,8 @@ from beadline.testing.model import (
     make_coordinator,
     start_only,
 )
-from beadline.testing.model_server import ModelCommittable
-from beadline.testing.model_world import NAME
+from tests.model.server import ModelCommittable
+from tests.model.world import NAME
 
 ENDED: list[str] = []
 DURING_CLOSE: list[Callable[[], None]] = []

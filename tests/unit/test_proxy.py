@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from beadline.chaos.proxy import TcpProxy
+from beadline.verify.proxy import TcpProxy
 
 HOST = "127.0.0.1"
 SOON_S = 10.0

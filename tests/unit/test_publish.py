@@ -10,7 +10,7 @@ import pytest
 from beadline.errors import Fenced, PrepareFailed
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Part, Prepared
-from beadline.testing.model import (
+from tests.model.model import (
     ModelBatch,
     ModelWorld,
     Setting,
@@ -19,7 +19,7 @@ from beadline.testing.model import (
     make_coordinator,
     start_only,
 )
-from beadline.testing.model_server import LEDGER, ModelCommittable, ModelSink
+from tests.model.server import LEDGER, ModelCommittable, ModelSink
 
 
 def test_an_epoch_is_planned_on_disk_before_a_ledger_has_it(

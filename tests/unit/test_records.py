@@ -23,7 +23,7 @@ from beadline.decisions import Claim, Decision, Pointer, Record, SinkHistory, St
 from beadline.decisions.record import VERSION, decode, encode
 from beadline.errors import CorruptRecord, MissingExtra
 from beadline.ids import PartId, QueryId
-from beadline.testing import model_server
+from tests.model import server as model_server
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PATH = "file:/checkpoint/beadline/log/7"
@@ -173,7 +173,7 @@ def committables() -> Iterator[type[Committable]]:
     while waiting:
         one = waiting.pop()
         waiting += one.__subclasses__()
-        if one.__module__.startswith("beadline."):
+        if one.__module__.startswith(("beadline.", "tests.model.")):
             yield one
 
 

@@ -15,7 +15,7 @@ import pytest
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Prepared
-from beadline.testing.model import (
+from tests.model.model import (
     ModelBatch,
     ModelSink,
     ModelWorld,
@@ -23,7 +23,7 @@ from beadline.testing.model import (
     drive,
     make_coordinator,
 )
-from beadline.testing.model_server import ModelCommittable
+from tests.model.server import ModelCommittable
 from tests.unit.test_identity import die
 
 COMMITS: Counter[tuple[str, int]] = Counter()

@@ -9,7 +9,8 @@ import pytest
 from beadline.errors import BeadlineError, Fenced, NotDeterministic, PartLost, WrongCheckpoint
 from beadline.points import hooked
 from beadline.protocol.replay import REPLAYS_MAX
-from beadline.testing.model import (
+from tests.model.explore import finish
+from tests.model.model import (
     Crash,
     ModelBatch,
     ModelWorld,
@@ -18,8 +19,7 @@ from beadline.testing.model import (
     make_coordinator,
     start_only,
 )
-from beadline.testing.model_server import PARTS
-from tests.model.explore import finish
+from tests.model.server import PARTS
 
 
 def decided() -> ModelWorld:

@@ -11,7 +11,9 @@ import pytest
 from beadline.ids import EpochId, PartId
 from beadline.points import reach
 from beadline.sink import AnySink, Outcome, Part
-from beadline.testing.model_server import (
+from beadline.testing.suite import *  # noqa: F403
+from beadline.testing.suite import Row, SinkHarness
+from tests.model.server import (
     LEDGER,
     PARTS,
     SCHEMA,
@@ -19,8 +21,6 @@ from beadline.testing.model_server import (
     ModelServer,
     ModelSink,
 )
-from beadline.testing.suite import *  # noqa: F403
-from beadline.testing.suite import Row, SinkHarness
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from beadline.errors import (
 from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sink import BoundSink
-from beadline.testing.model import Crash, ModelWorld, Setting, drive
-from beadline.testing.model_server import ModelCommittable, ModelSink
-from beadline.testing.model_world import NAME
+from tests.model.model import Crash, ModelWorld, Setting, drive
+from tests.model.server import ModelCommittable, ModelSink
+from tests.model.world import NAME
 from tests.unit.test_identity import die, die_at, refused, run
 
 

@@ -42,7 +42,8 @@ SPARK_SESSION_IN = (
     "jobs/",
     "testing/",
     "cli/",
-    "chaos/",
+    "demo/",
+    "verify/",
     "sources/",
 )
 IO_MODULES = {

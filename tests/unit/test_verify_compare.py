@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from beadline.chaos.verify.compare import (
+from beadline.verify.compare import (
     Kind,
     Reference,
     Row,

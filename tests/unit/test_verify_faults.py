@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from beadline.chaos.verify import faults
-from beadline.chaos.verify.faults import MOMENTS, Fault, planned
 from beadline.errors import UsageError
 from beadline.points import EVERY_POINT, POINTS
+from beadline.verify import faults
+from beadline.verify.faults import MOMENTS, Fault, planned
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.verify.compare import Reference, Shown
-from beadline.chaos.verify.notes import check_any_rows, notes_of
-from beadline.chaos.verify.scratch_keys import pattern
-from beadline.chaos.verify.task import Found, SinkSeen
 from beadline.errors import UsageError
 from beadline.sink import Guarantee
 from beadline.sinks import KafkaSink
+from beadline.verify.compare import Reference, Shown
+from beadline.verify.report import notes_of
+from beadline.verify.run import check_any_rows
+from beadline.verify.scratch_keys import pattern
+from beadline.verify.task import Found, SinkSeen
 from tests.kill.broken.sinks import OwnSink
 
 FULL = Reference("own", {0: Shown(Counter([(1,)]))})

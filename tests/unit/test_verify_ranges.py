@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from beadline.chaos.verify.source_range import SourceRange, found_again, key_of
-from beadline.chaos.verify.topic_range import check_taken, reader_options
 from beadline.errors import UsageError
 from beadline.guarantee.sources import SourceSeen
+from beadline.verify.source_range import SourceRange, found_again, key_of
+from beadline.verify.topic_range import check_taken, reader_options
 
 
 def topic(servers: str, **options: str) -> SourceSeen:

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from beadline.chaos.verify.report import Report
-from beadline.chaos.verify.rounds import Round
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.task import CHECKPOINT, Found, Task
-from beadline.chaos.verify.wish import Wish
 from beadline.decisions import FileStore
 from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import UsageError
 from beadline.files.local import LocalFiles
 from beadline.ids import PartId
 from beadline.sink import Guarantee
+from beadline.verify.report import Report
+from beadline.verify.rounds import Round
+from beadline.verify.run import Options, Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.task import CHECKPOINT, Found, Task
 from tests.kill.broken.sinks import OwnSink, Staged
 from tests.unit.logs import QUERY, opened
 
@@ -100,12 +99,12 @@ class Half(Verifier):
 
 def test_what_is_left_is_in_the_report_or_said(tmp_path: Path) -> None:
     said: list[str] = []
-    half = Half(Wish("j", 1), said.append)
+    half = Half(Options("j", 1), said.append)
     half.kept.append(a_round(tmp_path / "one", StuckSink(tmp_path / "one" / "own.db", "t")))
     one, two = half.run().notes
     assert one == "a note"
     assert "is left" in two
-    half = Half(Wish("j", 1), said.append)
+    half = Half(Options("j", 1), said.append)
     half.failure = UsageError("no")
     half.kept.append(a_round(tmp_path / "two", StuckSink(tmp_path / "two" / "own.db", "t")))
     with pytest.raises(UsageError, match="no"):

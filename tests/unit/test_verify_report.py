@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from beadline.chaos.verify.compare import Kind, Violation
-from beadline.chaos.verify.faults import Fault
-from beadline.chaos.verify.html import page
-from beadline.chaos.verify.report import INCONCLUSIVE, FaultResult, Report, views
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.wish import Wish
 from beadline.points import EVERY_POINT
+from beadline.verify.compare import Kind, Violation
+from beadline.verify.faults import Fault
+from beadline.verify.html import page
+from beadline.verify.report import INCONCLUSIVE, FaultResult, Report, views
+from beadline.verify.run import Options
+from beadline.verify.source_range import Limits
 
 LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
 
@@ -65,15 +65,15 @@ def test_a_violation_is_told_with_all_that_led_to_it() -> None:
 
 
 def test_the_command_has_every_option_that_changes_what_is_run() -> None:
-    assert Wish("j", 7, kills=3, minutes=1.0, keep=True).options == ()
+    assert Options("j", 7, kills=3, minutes=1.0, keep=True).words == ()
     conf = {
         "spark.sql.shuffle.partitions": "3 4",
         "spark.hadoop.fs.s3a.secret.key": "hunter2",
         "spark.hadoop.fs.s3a.access.key": "hunter2",
         "spark.my.url": "db://anna:hunter2@host",
     }
-    wish = Wish("j", 7, limits=Limits(5, 6, 7), conf=conf, output_mode="update", in_place=True)
-    made = replace(report(LOST), options=wish.options)
+    asked = Options("j", 7, limits=Limits(5, 6, 7), conf=conf, output_mode="update", in_place=True)
+    made = replace(report(LOST), options=asked.words)
     again = made.replay(made.results[0])
     assert again == (
         "beadline verify 'my job.py' --seed 7 --epochs 5 --files 6 --records 7 "

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beadline.chaos.verify import scratch
-from beadline.chaos.verify.compare import Kind, Reference, Shown
-from beadline.chaos.verify.cuts import Known
-from beadline.chaos.verify.scratch import Place, store_of
-from beadline.chaos.verify.scratch_databases import elsewhere
-from beadline.chaos.verify.watch import Watch
 from beadline.errors import UsageError
 from beadline.points import POINTS
 from beadline.sinks import FileSink, MemorySink, SqliteSink
+from beadline.verify import scratch
+from beadline.verify.compare import Kind, Progress, Reference, Shown
+from beadline.verify.scratch import Place, store_of
+from beadline.verify.scratch_databases import elsewhere
+from beadline.verify.watch import Watch
 from tests.kill.broken.sinks import OwnSink
 
 
@@ -102,7 +101,7 @@ def test_the_watch_notes_what_it_sees_under_the_fault_that_is_on(tmp_path: Path)
     sink = OwnSink(tmp_path / "own.db", "t")
     fill(sink.path, 1)
     reference = Reference("own", {0: Shown(Counter([(1,)])), 1: Shown(Counter([(1,), (2,)]))})
-    watch = Watch({"own": sink}, {"own": reference}, lambda: Known(-1, 0))
+    watch = Watch({"own": sink}, {"own": reference}, lambda: Progress(-1, 0))
     watch.fault = "decide.before"
     watch.look()
     assert watch.found == []

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.child import Child
-from beadline.chaos.verify.job import main
-from beadline.chaos.verify.rounds import remove_ranges
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.task import FOUND, INSPECT, RANGES, TASK, Task
-from beadline.chaos.verify.wish import Wish
 from beadline.errors import BeadlineError, UsageError
+from beadline.verify.child import Child
+from beadline.verify.job import main
+from beadline.verify.rounds import remove_ranges
+from beadline.verify.run import Options, Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.task import FOUND, INSPECT, RANGES, TASK, Task
 from tests.unit.test_job_toml import _as_before, changed
 
 __all__ = ["_as_before"]  # the fixture
@@ -42,7 +41,7 @@ def test_the_process_of_the_job(
     def fail(task: Task, folder: Path) -> None:
         raise error
 
-    monkeypatch.setattr("beadline.chaos.verify.job.inspect", fail)
+    monkeypatch.setattr("beadline.verify.job.inspect", fail)
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path), INSPECT])
     assert ended.value.code == code
@@ -72,7 +71,7 @@ def test_the_log_of_a_child(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_holds_no_password(tmp_path: Path) -> None:
-    made = Verifier(Wish("j", 7, keep=True))
+    made = Verifier(Options("j", 7, keep=True))
     made.redact = lambda text: text.replace("hunter2", "${PASSWORD}")
     folder = made.folder / "round-01"
     Task("j", {"spark.my.password": "hunter2"}, "v1", Limits()).save(folder)

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from beadline.chaos.child import Child
-from beadline.chaos.readable import readable
-from beadline.chaos.verify.faults import Fault
-from beadline.chaos.verify.report import FaultResult
-from beadline.chaos.verify.rounds import Round
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.strike import _ended
-from beadline.chaos.verify.task import Found, Task
-from beadline.chaos.verify.watch import settled
-from beadline.chaos.verify.wish import Wish
 from beadline.sink import Guarantee
+from beadline.verify.child import Child
+from beadline.verify.faults import Fault
+from beadline.verify.inject import _ended
+from beadline.verify.report import FaultResult
+from beadline.verify.rounds import Round
+from beadline.verify.run import Options, Verifier
+from beadline.verify.source_range import Limits
+from beadline.verify.task import Found, Task
+from beadline.verify.terminal import without_control_codes
+from beadline.verify.watch import settled
 from tests.unit.test_verify_report import LOST
 
 BAR = "[Stage 3:=====>          (5 + 2) / 8]"
@@ -68,13 +67,13 @@ def test_a_start_that_fails_is_a_violation(tmp_path: Path) -> None:
 
 def test_limits_grow_with_the_minutes_and_by_the_flag() -> None:
     made = [
-        Verifier(Wish("j", 7, minutes=minutes, timeout_s=given))
+        Verifier(Options("j", 7, minutes=minutes, timeout_s=given))
         for minutes, given in ((1.0, None), (60.0, None), (60.0, 33.0))
     ]
     assert [each.timeout_s for each in made] == [240.0, 3600.0, 33.0]
     for each in made:
         each._tidy_up()
-    assert Wish("j", 7, timeout_s=33.0).options == ("--timeout", "33")
+    assert Options("j", 7, timeout_s=33.0).words == ("--timeout", "33")
 
 
 def test_what_comes_late_is_not_lost() -> None:
@@ -85,7 +84,7 @@ def test_what_comes_late_is_not_lost() -> None:
 
 def test_complaints_are_readable(tmp_path: Path) -> None:
     text = f"{BAR}\r{BAR}{BAR}\r                    \r\x1b[1;31mno disk\x1b[0m\x07\n  at line 1\n"
-    assert readable(text) == "no disk\n  at line 1"
+    assert without_control_codes(text) == "no disk\n  at line 1"
     log = tmp_path / "child.log"
     child = Child("ast", ["--help"], log, tmp_path)
     child.wait(60)

@@ -11,8 +11,8 @@ import pytest
 
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
-from beadline.testing.model import Make, ModelWorld, at_least_once, drive
-from beadline.testing.model_world import NAME
+from tests.model.model import Make, ModelWorld, at_least_once, drive
+from tests.model.world import NAME
 
 EXACTLY, AT_LEAST = Coordinator, at_least_once
 

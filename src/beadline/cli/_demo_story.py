@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from beadline.chaos.naive import AFTER_FILES, AFTER_TOTALS
-from beadline.chaos.workload import CLEAN, TOTALS
 from beadline.cli.output import ForPeople, Output
+from beadline.demo.naive import AFTER_FILES, AFTER_TOTALS
+from beadline.demo.workload import CLEAN, TOTALS
 
 _MOMENTS = {
     "decide.before": "every part is prepared, nothing is decided",

@@ -17,14 +17,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from beadline.chaos.check import Report, check
-from beadline.chaos.naive import AFTER_FILES, AFTER_TOTALS
-from beadline.chaos.plan import Kill
-from beadline.chaos.supervise import RunFailed, Supervisor
-from beadline.chaos.workload import Workload
 from beadline.cli._demo_story import story_for
 from beadline.cli.output import JsonOption, Output, output
+from beadline.demo.check import Tally, check
+from beadline.demo.naive import AFTER_FILES, AFTER_TOTALS
+from beadline.demo.supervisor import RunFailed, Supervisor
+from beadline.demo.workload import Workload
 from beadline.environment.java import require_java
+from beadline.verify.plan import Kill
 
 EPOCHS = 7
 ROWS_PER_FILE = 500
@@ -103,7 +103,7 @@ def verdict(naive: bool, exactly_once: bool) -> str:
     return "[bold red]Rows were lost or doubled: this is a bug of Beadline, please report it.[/]"
 
 
-def _table(report: Report, kills: int) -> Table:
+def _table(report: Tally, kills: int) -> Table:
     table = Table(title=f"{kills} times kill -9", title_justify="left")
     for column in ("sink", "rows in", "rows out", "lost", "duplicated"):
         table.add_column(column, justify="left" if column == "sink" else "right")

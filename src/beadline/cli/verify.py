@@ -19,17 +19,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from beadline.chaos import class_archive
-from beadline.chaos.verify import faults
-from beadline.chaos.verify.report import Report, views
-from beadline.chaos.verify.run import Verifier
-from beadline.chaos.verify.source_range import Limits
-from beadline.chaos.verify.wish import Wish
 from beadline.cli._jobs import ConfOption, settings_of
 from beadline.cli.output import ForPeople, JsonOption, Output, output
 from beadline.environment.java import require_java
 from beadline.errors import UsageError
 from beadline.jobs.loading import open_job
+from beadline.verify import class_archive, faults
+from beadline.verify.report import Report, views
+from beadline.verify.run import Options, Verifier
+from beadline.verify.source_range import Limits
 
 _TIMEOUT_HELP = (
     "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
@@ -76,7 +74,7 @@ def verify(
     """Kill a job at every crash point, and see that its sinks show every row once."""
     out = output(json)
     _check(kills, minutes, timeout, epochs, files, records, report, html)
-    wish = Wish(
+    asked = Options(
         job=job,
         seed=secrets.randbelow(2**31) if seed is None else seed,
         kills=kills,
@@ -90,21 +88,21 @@ def verify(
         fail_fast=fail_fast,
         timeout_s=timeout,
     )
-    made = _verified(wish, out)
+    made = _verified(asked, out)
     _write(made, report, html)
     out.show(made.as_dict(), *views(made))
     if made.exit_code:
         raise typer.Exit(made.exit_code)
 
 
-def _verified(wish: Wish, out: Output) -> Report:
-    open_job(wish.job)
+def _verified(asked: Options, out: Output) -> Report:
+    open_job(asked.job)
     require_java()
-    class_archive.use(make=wish.kills is None or wish.kills >= _KILLS_MANY)
+    class_archive.use(make=asked.kills is None or asked.kills >= _KILLS_MANY)
     # As Ctrl-C: what was started is ended, and scratch targets are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _progress(out) as step:
-        return Verifier(wish, out.say, step).run()
+        return Verifier(asked, out.say, step).run()
 
 
 def _check(
@@ -138,7 +136,7 @@ def _write(made: Report, report: Path | None, html: Path | None) -> None:
         text = json_module.dumps(made.as_dict(), indent=2, default=str)
         report.write_text(text + "\n", "utf-8")
     if html is not None:
-        from beadline.chaos.verify.html import page
+        from beadline.verify.html import page
 
         html.write_text(page(made), "utf-8")
 

@@ -21,7 +21,7 @@ EXACTLY, AT_LEAST, AT_MOST = (
 
 @dataclass(frozen=True)
 class SourceSeen:
-    """A source as Spark's plan shows it; the names of ``options`` are in small letters."""
+    """A source as Spark's plan shows it; the names of ``options`` are in lower case."""
 
     name: str
     where: str = ""
@@ -33,7 +33,7 @@ class SourceSeen:
         return f"source {self.name}" + (f" {self.where}" if self.where else "")
 
     def option(self, name: str, default: str) -> str:
-        """An option's value in small letters."""
+        """An option's value in lower case."""
         return str(self.options.get(name.lower(), default)).strip().lower()
 
 

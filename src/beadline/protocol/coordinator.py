@@ -74,7 +74,7 @@ class Coordinator:
 
     def finish_redelivered(self, decision: Decision, batch: Batch) -> None:
         """Carry a decided epoch on from where the start has brought it; let its state move on."""
-        identity.check_offsets(decision, batch.offsets(), identity.decided(batch.number))
+        identity.check_offsets(decision, batch.offsets(), identity.meaning_decided(batch.number))
         reach("epoch.again")
         epoch = Epoch(batch, State.DECIDED, decision)
         recovered, self.recovered = self.recovered, None

@@ -117,12 +117,12 @@ def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING
     )
 
 
-def undecided(epoch: int) -> str:
+def meaning_undecided(epoch: int) -> str:
     """Return what an error means in the midst of an epoch that is not decided."""
     return f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
 
 
-def decided(epoch: int) -> str:
+def meaning_decided(epoch: int) -> str:
     """Return what an error means in the midst of an epoch that is decided."""
     return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
 
@@ -134,7 +134,7 @@ def check_next(name: str, log: DecisionLog, epoch: int) -> None:
         log.check_newest()
         raise WrongCheckpoint(
             f"Spark gave epoch {epoch}, but the decision log is at {certain}: the checkpoint "
-            f"of query {name!r} was changed while it ran. {undecided(epoch)}"
+            f"of query {name!r} was changed while it ran. {meaning_undecided(epoch)}"
         )
 
 

@@ -71,7 +71,7 @@ def _check_sources(run: Run, epoch: int) -> dict[str, str]:
     now = run.progress.sources()
     decision = run.log.state.decision
     replayed = decision is not None and decision.epoch == epoch
-    meaning = identity.decided(epoch) if replayed else identity.undecided(epoch)
+    meaning = identity.meaning_decided(epoch) if replayed else identity.meaning_undecided(epoch)
     identity.check_sources(run.name, run.log.state, now, meaning)
     return {**identity.known_sources(run.log.state), **now}
 

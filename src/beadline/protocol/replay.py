@@ -16,7 +16,7 @@ from beadline.errors import EpochFailed, NotDeterministic, PartLost
 from beadline.ids import PartId
 from beadline.protocol.decide import decide_replayed, stored_parts
 from beadline.protocol.epoch import Epoch
-from beadline.protocol.identity import check_offsets, decided, given_up
+from beadline.protocol.identity import check_offsets, given_up, meaning_decided
 from beadline.protocol.prepare import prepare
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
@@ -39,7 +39,7 @@ def replay(run: Run, sweeper: Sweeper, epoch: Epoch) -> Decision:
             "takes, then start again."
         )
     run.log.check_newest()
-    check_offsets(decision, batch.offsets(), decided(decision.epoch))
+    check_offsets(decision, batch.offsets(), meaning_decided(decision.epoch))
     parts = _replace_lost(run, sweeper, epoch, where)
     again = decide_replayed(run, batch, decision, parts)
     run.tell("replayed", decision.epoch, sinks=sorted(lost))

@@ -89,7 +89,7 @@ def prepared_part(sink: Sink[Any], ticket: Ticket, ack: Ack) -> Prepared[Any]:
     return Prepared(ticket.part(ack.partition, ack.attempt).id, ack.rows, committable, ack.checksum)
 
 
-def prepare_frame(sink: Any, frame: DataFrame, part: Part, refusals: Refusals) -> Acks:
+def write_frame(sink: Any, frame: DataFrame, part: Part, refusals: Refusals) -> Acks:
     """Let a ``FrameSink`` write the frame, and count its rows as they pass."""
     observed = Observation()
     frame = frame.observe(observed, F.count(F.lit(1)).alias("rows"))

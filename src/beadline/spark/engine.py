@@ -25,10 +25,10 @@ from beadline.spark.acks import (
     ACK_TYPE,
     Ack,
     collect,
-    prepare_frame,
     prepared_part,
     refused_rows,
     refusing_of,
+    write_frame,
 )
 from beadline.spark.arrow_rdd import ArrowTask, arrow_task, executed_plan, plan_of_epoch
 from beadline.spark.batch_size import BatchSize
@@ -150,17 +150,15 @@ class SparkBatch:
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
-        acks = self._prepare_once(sink, ticket, refused)
+        acks = self._acks_of(sink, ticket, refused)
         if self._shared is None or refused is not None or acks.tags is not None:
             return acks
         # What it was given is not proven to be what the others will be. What it made is a loser.
-        return replace(self._prepare_once(sink, ticket, refused), extra_attempts=True)
+        return replace(self._acks_of(sink, ticket, refused), extra_attempts=True)
 
-    def _prepare_once(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
-    ) -> Acks:
+    def _acks_of(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
         if isinstance(sink.sink, FrameSink):
-            return self._prepare_frame(sink, ticket, refused)
+            return self._write_frame(sink, ticket, refused)
         refusing = refusing_of(sink, refused)
         frame = self._rows_of(sink, ticket, refused)
         checksum = None
@@ -311,13 +309,13 @@ class SparkBatch:
             return frame
         return frame.select(*wanted)
 
-    def _prepare_frame(
+    def _write_frame(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
     ) -> Acks:
         metrics = Observation()
         frame = self._rows_of(sink, ticket, refused, metrics)
         part = ticket.part(0, next(self._attempts[ticket.sink]))
-        acks = prepare_frame(sink.sink, frame, *keeping(part, refusing_of(sink, refused)))
+        acks = write_frame(sink.sink, frame, *keeping(part, refusing_of(sink, refused)))
         if self._shared is None or refused is not None:
             return acks
         tags = tags_of(metrics)

@@ -32,8 +32,8 @@ from beadline.protocol import identity
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.protocol.threads import Threads
-from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
+from beadline.sources.kafka.source import with_advice
 from beadline.sources.kafka.topics import SourceTopics
 from beadline.spark import failures
 from beadline.spark.analyze import check_start
@@ -104,7 +104,7 @@ class Query:
     @property
     def isActive(self) -> bool:  # noqa: N802
         """Whether Spark is still running it, or about to again."""
-        return not self._beneath.ended.is_set()
+        return not self._spark_query.ended.is_set()
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
@@ -133,11 +133,11 @@ class Query:
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
-        with self._telling():
-            if not self._beneath.ended.wait(timeout):
+        with self._explaining():
+            if not self._spark_query.ended.wait(timeout):
                 return False
-            if self._beneath.failed is not None:
-                raise self._beneath.failed
+            if self._spark_query.failed is not None:
+                raise self._spark_query.failed
             if isinstance(self._error, Fenced):
                 raise self._error
         self._clean_up()
@@ -148,7 +148,7 @@ class Query:
         """Wait until everything that is there now shows in every sink; for tests."""
         while True:
             spark = self._spark
-            with self._telling():
+            with self._explaining():
                 try:
                     spark.processAllAvailable()
                     if isinstance(self._error, Fenced):
@@ -165,28 +165,28 @@ class Query:
             if self._error is None and not self.isActive:
                 self._error = self._spark_failure()  # not to be hidden by this stop
             self._stopping = True
-            self._beneath.stop()
+            self._spark_query.stop()
             self._clean_up()
         except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
-            self._gone(error)
+            self._note_gone(error)
         finally:
             self._close()
 
     # -- how it runs
 
     @property
-    def _beneath(self) -> SparkQuery:
+    def _spark_query(self) -> SparkQuery:
         assert self._started is not None, "the query has not started"
         return self._started
 
     @property
     def _spark(self) -> StreamingQuery:
-        return self._beneath.query
+        return self._spark_query.query
 
     def _started_again(self, spark: StreamingQuery) -> bool:
         """Wait for what becomes of a Spark query that has failed."""
         while self.isActive and self._spark is spark:
-            self._beneath.ended.wait(0.01)
+            self._spark_query.ended.wait(0.01)
         return self.isActive
 
     def _spark_failure(self) -> BaseException | None:
@@ -194,18 +194,18 @@ class Query:
         try:
             found = self._spark.exception()
         except Exception as error:  # noqa: BLE001 (it is told whatever it is)
-            self._gone(error)
+            self._note_gone(error)
             return self._error
         return failures.explain(with_advice(found, self.name), self.name)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _explaining(self) -> Iterator[None]:
         """Raise what ended the query in the words of whoever knows most of it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (raised on in any case)
             if not isinstance(error, StreamingQueryException | BeadlineError):
-                self._gone(error)
+                self._note_gone(error)
             failure = self.exception()
             if failure is not None:
                 self._close()
@@ -216,7 +216,7 @@ class Query:
             self._close()
             raise self._error
 
-    def _gone(self, error: Exception) -> None:
+    def _note_gone(self, error: Exception) -> None:
         """Note that Spark itself is gone; raise the error on if it is not."""
         stopped = failures.is_stopped(self._context)
         if not stopped and not failures.is_gone(error):
@@ -317,7 +317,7 @@ class Query:
             # long one, so it is given the sentence alone; exception() has all of it.
             raise EpochFailed(str(error)[:300]) from None
         else:
-            self._beneath.carried_through()
+            self._spark_query.carried_through()
         finally:
             self._waits.ended()
 

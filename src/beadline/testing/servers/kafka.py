@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from beadline.chaos.proxy import TcpProxy
 from beadline.testing.servers import kafka_settings, maven, pins
 from beadline.testing.servers.certificates import certificates
 from beadline.testing.servers.java import java_command
@@ -38,6 +37,7 @@ from beadline.testing.servers.kafka_settings import Broker, Users
 from beadline.testing.servers.ports import LOOPBACK
 from beadline.testing.servers.process import ServerProcess, run_to_end, wait_until
 from beadline.testing.servers.running import need_client, running, work_folder
+from beadline.verify.proxy import TcpProxy
 
 __all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "KafkaCluster", "KafkaRecord", "kafka"]
 

@@ -1,6 +1,0 @@
-"""`beadline verify`: faults on a user's own job, and a comparison with a run that had none.
-
-In the order of a run: ``source_range`` fixes what is read, ``scratch`` gives every sink a target of
-its own, ``faults`` plans from the seed, ``job`` is the process that gets killed, ``rounds`` and
-``strike`` start it and hurt it, ``watch`` reads along, ``compare`` judges, ``report`` tells.
-"""

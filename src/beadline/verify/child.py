@@ -1,0 +1,244 @@
+"""The driver processes of one job: each in a session of its own, killed now or later, and heard.
+
+A kill from outside comes at a random moment: a number of events seen plus a fraction of a second,
+so that it falls into the epochs and not, nearly always, into the seconds that a JVM takes to start.
+Now and then it does fall there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from beadline.verify import processes
+from beadline.verify.plan import GROUP, WORKER
+from beadline.verify.terminal import without_control_codes
+
+CHILD_TIMEOUT_S = 180.0
+Line = dict[str, Any]
+_COMPLAINT_LINES = 40
+_POLL_S = 0.02
+_EVENTS_MAX = 10
+_START_S = 6.0
+_EPOCH_S = 0.5
+# Less than the attempts that a task has (the driver's master): the query must live through it.
+WORKER_KILLS_MAX = 3
+
+
+class Child:
+    """A started driver. Its events arrive on a thread, while it runs."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        temporary: Path,
+        on_event: Callable[[Line], None] = lambda line: None,
+        environment: Mapping[str, str] | None = None,
+        redact: Callable[[str], str] = str,
+    ) -> None:
+        """Start a module as a program; ``environment`` says where it is to die.
+
+        ``redact`` takes what is secret out of its complaints.
+        """
+        self.events: list[Line] = []
+        self.timed_out = False  # ended by whoever waited for it, not by itself
+        self._log = log
+        self._marker = f"TMPDIR={temporary}"
+        self._on_event = on_event
+        self._redact = redact
+        self._news = threading.Condition()
+        self._started_s = self._ended_s = time.monotonic()
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
+        own = {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env={**inherited, **own, **(environment or {})},
+                start_new_session=True,
+            )
+        stdout = self._process.stdout
+        assert stdout is not None
+        # A daemon: a zombie JVM holds the pipe open, and nobody must wait for its end.
+        self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the driver process, of its group and of its session."""
+        return self._process.pid
+
+    @property
+    def seconds(self) -> float:
+        """How long it lived."""
+        return self._ended_s - self._started_s
+
+    @property
+    def alive(self) -> bool:
+        """Whether the driver process still runs."""
+        return self._process.poll() is None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the driver process has been stopped, by SIGSTOP."""
+        return processes.state(self.pid) == processes.ASLEEP
+
+    @property
+    def committed(self) -> int:
+        """How many epochs it has committed."""
+        return sum(line["kind"] == "committed" for line in self.events)
+
+    def wait(self, timeout_s: float = CHILD_TIMEOUT_S) -> int:
+        """Wait for the end of the driver process; its JVM may outlive it."""
+        try:
+            returncode = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.timed_out = True
+            self.end()
+            self._ended_s = time.monotonic()
+            last = self._redact(str(self.events[-5:]))
+            raise TimeoutError(
+                f"a child did not end in {timeout_s} s; its last events: {last}\n{self.complaint()}"
+            ) from None
+        self._ended_s = time.monotonic()
+        self._reader.join(timeout=1.0 if returncode == 0 else 0.2)
+        return returncode
+
+    def wait_for_events(self, count: int, timeout_s: float) -> bool:
+        """Wait until it has told so many events; False if it ended before."""
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while len(self.events) < count and self.alive and time.monotonic() < deadline:
+                self._news.wait(0.05)
+        return len(self.events) >= count
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = CHILD_TIMEOUT_S) -> bool:
+        """Wait until it is so, or the driver has ended; whether it is so."""
+        deadline_s = time.monotonic() + timeout_s
+        while not ready():
+            if not self.alive or time.monotonic() > deadline_s:
+                return ready()
+            time.sleep(_POLL_S)
+        return True
+
+    def end(self) -> None:
+        """End the driver and everything that it has left behind."""
+        if self._process.poll() is None:
+            processes.kill_group(self.pid)
+            self._process.wait()
+        processes.end_all(self.pid, self._marker)
+
+    def python_workers(self) -> tuple[list[int], list[int]]:
+        """The daemons and the workers of its JVM, by their ids."""
+        return processes.python_workers(self.pid, self._marker)
+
+    def complaint(self) -> str:
+        """What it said at its end, for whoever has to find out why."""
+        told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
+        # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
+        lines = without_control_codes(self._log.read_text("utf-8", "replace")).splitlines()
+        return self._redact(without_control_codes("\n".join(told or lines[-_COMPLAINT_LINES:])))
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        for text in stdout:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # the JVM writes to the same pipe
+            if isinstance(line, dict) and "kind" in line:
+                with self._news:
+                    self.events.append(line)
+                    self._news.notify_all()
+                self._on_event(line)
+
+
+@dataclass
+class Children:
+    """The starts of one job on one checkpoint; what is left of all of them ends with this."""
+
+    module: str
+    folder: Path  # of their logs, and of the marks of where they died
+    temporary: Path  # not in that folder: PySpark's sockets are made there, with short paths
+    on_event: Callable[[Line], None] = lambda line: None
+    redact: Callable[[str], str] = str
+    zombies: int = 1  # so many of the newest keep what they have left, beside the next one
+    started: list[Child] = field(default_factory=list)
+
+    @property
+    def newest(self) -> Child | None:
+        """The child that was started last."""
+        return self.started[-1] if self.started else None
+
+    def mark(self) -> Path:
+        """The file that the next child makes where it dies, or falls asleep."""
+        return self.folder / f"mark-{len(self.started):03d}"
+
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+        """Start the next one."""
+        number = len(self.started)
+        if number > self.zombies:
+            self.started[number - 1 - self.zombies].end()
+        log = self.folder / f"child-{number:03d}.log"
+        child = Child(
+            self.module, arguments, log, self.temporary, self.on_event, environment, self.redact
+        )
+        self.started.append(child)
+        return child
+
+    def end(self) -> None:
+        """End every process."""
+        for child in self.started:
+            child.end()
+
+
+def kill_at_random(
+    child: Child, scope: str, rng: random.Random, timeout_s: float = CHILD_TIMEOUT_S
+) -> int:
+    """Wait for the moment and kill; return how many kills hit somebody."""
+    if scope == WORKER:
+        return _kill_workers(child, rng, timeout_s)
+    events = rng.randint(0, _EVENTS_MAX)
+    delay_s = rng.uniform(0, _EPOCH_S if events else _START_S)
+    if not child.wait_for_events(events, timeout_s):
+        return 0
+    time.sleep(delay_s)
+    if not child.alive:
+        return 0
+    return int(processes.kill_group(child.pid) if scope == GROUP else processes.kill(child.pid))
+
+
+def _kill_workers(child: Child, rng: random.Random, timeout_s: float) -> int:
+    """Kill Python workers in mid-epoch, now and then the daemon that forks them."""
+    child.wait_for_events(rng.randint(1, _EVENTS_MAX), timeout_s)
+    kills = 0
+    for _ in range(rng.randint(1, WORKER_KILLS_MAX)):
+        victim = _find_worker(child, rng, timeout_s)
+        if victim is None:
+            break
+        kills += processes.kill(victim)
+        time.sleep(rng.uniform(0.05, _EPOCH_S))
+    return kills
+
+
+def _find_worker(child: Child, rng: random.Random, timeout_s: float) -> int | None:
+    """One worker of the child's JVM, as soon as there is one."""
+    deadline_s = time.monotonic() + timeout_s
+    while child.alive and time.monotonic() < deadline_s:
+        daemons, workers = child.python_workers()
+        if workers:
+            return rng.choice(daemons if daemons and rng.random() < 0.2 else workers)
+        time.sleep(_POLL_S / 2)
+    return None

@@ -1,0 +1,326 @@
+"""What sinks show against what an undisturbed run showed. Pure: no I/O, no Spark, no clocks.
+
+The undisturbed run was looked at after each of its epochs. So two things are known of any moment of
+a disturbed one, whatever dies: when epoch ``d`` is decided, every epoch before it shows, because
+``d`` was begun after they were committed; and nothing shows of an epoch that is not decided::
+
+    state before d   ⊆   what is shown   ⊆   state after d
+
+Which epochs of the undisturbed run these are is told by where they end, in Spark's offsets: epochs
+of the same number need not hold the same rows. Spark's file source notes the files of an epoch in a
+log of its own before Spark notes the epoch; a driver that dies, or is stopped, between the two
+leaves files behind that the next start gives together with those after them.
+
+A table whose rows change (totals, upserts) cannot lie between two states; if its epochs are atomic,
+it must be one of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+Row = tuple[Hashable, ...]
+Rows = Counter[Row]
+_EXAMPLE_CHARACTERS_MAX = 120
+
+
+class Kind(enum.Enum):
+    """The ways in which exactly-once is broken."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    ABORTED = "aborted but read"
+    DISORDER = "out of order"
+    TORN = "torn epoch"
+    WRONG = "wrong values"
+    LEFT = "left behind"
+    STOPPED = "did not go on"
+
+    def __str__(self) -> str:
+        """The words."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that must not be; ``epoch`` is where it belongs, if that is known."""
+
+    kind: Kind
+    sink: str
+    detail: str
+    rows: int = 0
+    epoch: int | None = None
+
+    def __str__(self) -> str:
+        """One line for people."""
+        where = f" in {self.sink}" if self.sink else ""
+        return f"{self.kind}{where}: {self.detail}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {**vars(self), "kind": str(self.kind)}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one sink shows at one moment; ``order`` holds the rows of each key, as they follow."""
+
+    rows: Rows
+    order: Mapping[Hashable, tuple[Row, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One sink of the undisturbed run: what it showed after each epoch.
+
+    ``grows`` says that rows are added and never changed, ``atomic`` that an epoch shows at once,
+    ``exactly`` that no row may show twice (an at-least-once sink may repeat them), ``by_epoch``
+    that epochs are cut the same way in every run, ``by_state`` that epochs which are cut otherwise
+    bring other rows, because the job keeps state.
+    """
+
+    sink: str
+    states: Mapping[int, Shown]
+    grows: bool = True
+    atomic: bool = False
+    exactly: bool = True
+    by_epoch: bool = True
+    by_state: bool = False
+
+    def state(self, epoch: int) -> Shown:
+        """What must show when all epochs up to this one are committed, and none after it."""
+        known = [number for number in self.states if number <= epoch]
+        return self.states[max(known)] if known else Shown(Counter())
+
+    @property
+    def last(self) -> int:
+        """The last epoch of the range."""
+        return max(self.states, default=-1)
+
+    @property
+    def end(self) -> Shown:
+        """What must show in the end."""
+        return self.state(self.last)
+
+    def comparable(self, alike: bool) -> bool:
+        """Whether it can be held against a run whose epochs were all cut alike, or were not."""
+        return alike or not (self.by_state and self.grows)
+
+    @property
+    def watched(self) -> bool:
+        """Whether ``moment`` can tell right from wrong before the end."""
+        return self.by_epoch and (self.grows or (self.atomic and self.exactly))
+
+    def epoch_of(self, rows: Rows) -> int | None:
+        """The first epoch after which any of these rows shows."""
+        for epoch in sorted(self.states):
+            if any(row in self.states[epoch].rows for row in rows):
+                return epoch
+        return None
+
+
+def rows_of(values: Iterable[Sequence[Any]]) -> list[Row]:
+    """Rows that can be counted, of whatever a client library gave."""
+    return [tuple(plain(value) for value in row) for row in values]
+
+
+def plain(value: Any) -> Hashable:
+    """A value that is equal to itself and can be a key: no lists, dicts or NaN."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((str(key), plain(each)) for key, each in value.items()))
+    if isinstance(value, list | tuple | set):
+        return tuple(plain(each) for each in value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, float) and value != value:
+        return "NaN"
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+def moment(
+    reference: Reference, settled: int | None, shown: Rows, after: int | None
+) -> list[Violation]:
+    """Judge what shows at a moment of the run, by epochs of the undisturbed one.
+
+    ``settled`` is the last before the newest decided one, read before looking; ``after`` is the
+    newest decided one, read after looking. None is one that the undisturbed run has not: then
+    nothing must show, or all of the end may.
+    """
+    if not reference.watched:
+        return []
+    if not reference.grows:
+        if settled is None or after is None:
+            return []
+        return _one_of_the_states(reference, settled, shown, after)
+    settled = -1 if settled is None else settled
+    after = reference.last if after is None else after
+    found = []
+    missing = reference.state(settled).rows - shown
+    if missing:
+        text = f"another epoch is decided after {settled}, and {_some(missing)} is not there"
+        found.append(_violation(Kind.LOST, reference, missing, text))
+    if not reference.exactly:
+        return found
+    extra = shown - reference.state(after).rows
+    too_many = extra - (reference.end.rows - reference.state(after).rows)
+    strange = Counter({row: n for row, n in too_many.items() if row not in reference.end.rows})
+    early = (extra - too_many) + strange
+    twice = too_many - strange
+    if twice:
+        text = f"{_some(twice)} shows more often than in the undisturbed run"
+        found.append(_violation(Kind.DUPLICATED, reference, twice, text))
+    if early:
+        text = f"{_some(early)} shows, and epoch {after} is the newest that is decided"
+        found.append(_violation(Kind.ABORTED, reference, early, text))
+    return found
+
+
+def _one_of_the_states(
+    reference: Reference, settled: int, shown: Rows, after: int
+) -> list[Violation]:
+    fitting = [
+        epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
+    ]
+    # Above the range are only epochs without rows.
+    low, high = min(settled, reference.last), max(after, -1)
+    if any(low <= epoch <= high for epoch in fitting):
+        return []
+    if not fitting:
+        text = f"no epoch of the undisturbed run left it so: {_difference(reference, after, shown)}"
+        return [Violation(Kind.WRONG, reference.sink, text, 1, after)]
+    if min(fitting) > high:
+        text = f"it shows epoch {min(fitting)}, and {after} is the newest that is decided"
+        return [Violation(Kind.ABORTED, reference.sink, text, 1, min(fitting))]
+    text = f"it shows no more than epoch {max(fitting)}, and one after {settled} is decided"
+    return [Violation(Kind.LOST, reference.sink, text, 1, max(fitting) + 1)]
+
+
+def end(reference: Reference, shown: Shown) -> list[Violation]:
+    """Judge what shows when the whole range is worked off."""
+    wanted = reference.end
+    missing, extra = wanted.rows - shown.rows, shown.rows - wanted.rows
+    found = []
+    if reference.grows:
+        if missing:
+            text = f"{_some(missing)} is not there"
+            found.append(_violation(Kind.LOST, reference, missing, text))
+        strange = Counter({row: n for row, n in extra.items() if row not in wanted.rows})
+        if strange and reference.exactly:
+            text = f"{_some(strange)} is not in the undisturbed run"
+            found.append(_violation(Kind.WRONG, reference, strange, text))
+        twice = extra - strange
+        if twice and reference.exactly:
+            text = f"{_some(twice)} shows more often than in the undisturbed run"
+            found.append(_violation(Kind.DUPLICATED, reference, twice, text))
+    elif reference.exactly and (missing or extra):
+        text = _difference(reference, reference.last, shown.rows)
+        count = max(missing.total(), extra.total())
+        found.append(Violation(Kind.WRONG, reference.sink, text, count))
+    return found + (_order(reference, shown) if not found and reference.exactly else [])
+
+
+def _order(reference: Reference, shown: Shown) -> list[Violation]:
+    wrong = [key for key, rows in reference.end.order.items() if shown.order.get(key) != rows]
+    if not wrong:
+        return []
+    text = f"the rows of key {wrong[0]!r} are in another order than in the undisturbed run"
+    return [Violation(Kind.DISORDER, reference.sink, text, len(wrong))]
+
+
+def torn(references: Sequence[Reference], shown: Mapping[str, Shown]) -> list[Violation]:
+    """Epochs that one sink shows and another never will; when the whole range is worked off."""
+    growing = [each for each in references if each.grows]
+    found = []
+    for epoch in range(max((each.last for each in growing), default=-1) + 1):
+        parts = {each.sink: each.state(epoch).rows - each.state(epoch - 1).rows for each in growing}
+        whole = [sink for sink, rows in parts.items() if rows and not rows - shown[sink].rows]
+        gone = [sink for sink, rows in parts.items() if rows and rows - shown[sink].rows]
+        for sink in gone if whole else ():
+            text = f"epoch {epoch} shows in {', '.join(whole)}, and not, or not whole, here"
+            found.append(Violation(Kind.TORN, sink, text, 0, epoch))
+    return found
+
+
+def differences(one: Reference, other: Reference) -> list[str]:
+    """What two undisturbed runs do not agree on in the end."""
+    extra, missing = other.end.rows - one.end.rows, one.end.rows - other.end.rows
+    if not extra and not missing:
+        return []
+    return [f"{one.sink}: {_some(extra or missing)} shows in one of them only"]
+
+
+def in_common(one: Reference, other: Reference) -> Reference:
+    """The reference as far as two undisturbed runs agree.
+
+    Where their epochs are cut differently, only the end is compared; where keys are in another
+    order, order is not.
+    """
+    same_epochs = one.states.keys() == other.states.keys() and all(
+        state.rows == other.states[epoch].rows for epoch, state in one.states.items()
+    )
+    agreed = {key: rows for key, rows in one.end.order.items() if other.end.order.get(key) == rows}
+    states = {epoch: Shown(state.rows) for epoch, state in one.states.items()}
+    if states:
+        states[one.last] = Shown(one.end.rows, agreed)
+    return replace(one, states=states, by_epoch=same_epochs)
+
+
+def _violation(kind: Kind, reference: Reference, rows: Rows, text: str) -> Violation:
+    return Violation(kind, reference.sink, text, rows.total(), reference.epoch_of(rows))
+
+
+def _some(rows: Rows) -> str:
+    """The first rows as text, and how many there are."""
+    count = rows.total()
+    example = repr(min(rows, key=repr))
+    if len(example) > _EXAMPLE_CHARACTERS_MAX:
+        example = example[:_EXAMPLE_CHARACTERS_MAX] + "…"
+    return f"1 row, {example}," if count == 1 else f"{count:,} rows, {example} among them,"
+
+
+def _difference(reference: Reference, epoch: int, shown: Rows) -> str:
+    wanted = reference.state(epoch).rows
+    missing, extra = wanted - shown, shown - wanted
+    there = f"{_some(extra)} shows" if extra else "nothing is too much"
+    return f"{there}; {_some(missing)} is not there" if missing else there
+
+
+# The watermark with which an epoch ran, and the end of each of its sources, in Spark's words.
+EpochEnd = tuple[int | str, ...]
+
+
+class Progress(NamedTuple):
+    """How far a run is, in epochs of the undisturbed one; None where none ended like that.
+
+    All of ``settled`` shows, because another epoch was begun after it; nothing shows behind
+    ``decided``. ``alike`` says that it came so far by epochs like those of the undisturbed run.
+    """
+
+    settled: int | None
+    decided: int | None
+    alike: bool = True
+
+
+def epochs_by_end(ends: Mapping[int, EpochEnd | None]) -> dict[EpochEnd, int]:
+    """Return which epoch of the undisturbed run ended where, unless several did."""
+    times = Counter(ends.values())
+    return {end: epoch for epoch, end in ends.items() if end is not None and times[end] == 1}
+
+
+def progress(
+    undisturbed: Mapping[EpochEnd, int], end_of: Callable[[int], EpochEnd | None], decided: int
+) -> Progress:
+    """Return how far a run is that has decided this epoch; ``end_of`` says where its epochs end."""
+
+    def same(epoch: int) -> int | None:
+        if epoch < 0:
+            return -1
+        found = end_of(epoch)
+        return None if found is None else undisturbed.get(found)
+
+    settled, newest = same(decided - 1), same(decided)
+    return Progress(settled, newest, alike=newest == max(decided, -1))

@@ -1,0 +1,214 @@
+"""The process that gets killed: ``python -m beadline.verify.job FOLDER [inspect|run]``.
+
+``inspect`` looks at the job, copies the ranges of its sources and says what it found, in a pickle:
+sinks travel that way to Spark's workers too. ``run`` works the range off, with other sinks in the
+places of the real ones; each event is one line of JSON on stdout, as in ``chaos.driver``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beadline.errors import BeadlineError, UsageError
+from beadline.observe import Event
+from beadline.sink import Guarantee
+from beadline.verify import scratch
+from beadline.verify.driver import MASTER, emit, light_settings, run_until, tell
+from beadline.verify.processes import kill_group
+from beadline.verify.source_range import (
+    Key,
+    SourceRange,
+    check_all_fixed,
+    fix,
+    found_again,
+    key_of,
+    redirected,
+)
+from beadline.verify.task import (
+    CHECKPOINT,
+    FOUND,
+    INSPECT,
+    RANGES,
+    RECORDED,
+    RUN,
+    STOP,
+    Found,
+    Recorded,
+    SinkSeen,
+    Task,
+    epoch_end,
+    query_name,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from beadline.guarantee.sources import SourceSeen
+    from beadline.jobs.loading import Job
+    from beadline.stream import Stream
+
+
+def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession:
+    from beadline.environment.session import session
+
+    conf = {**job_conf, **task.conf}
+    # What it writes may end up in a report, where a progress bar is noise.
+    light = {**light_settings(folder), "spark.ui.showConsoleProgress": "false"}
+    if str(conf.get("spark.master", "local")).startswith("local"):
+        conf["spark.master"] = MASTER  # tasks are tried again: a worker's death costs an attempt
+    return session("beadline verify", task.connectors, **{**light, **conf})
+
+
+def _built(task: Task, folder: Path, swap: Any) -> tuple[Stream, list[SourceRange], Job]:
+    """The job's stream on copies of its sources."""
+    from beadline.jobs.loading import build_stream, load_job, open_job
+
+    file = open_job(task.job)
+    spark = _session(task, file.conf, folder)
+    job = load_job(file)
+    with redirected(swap) as used:
+        stream = build_stream(job, spark)
+    check_all_fixed(stream.frame, used)
+    return stream, used, job
+
+
+def inspect(task: Task, folder: Path) -> None:
+    """Look at the job and fix its sources."""
+    from pyspark import cloudpickle
+
+    from beadline.spark.plan import is_stateful
+
+    copies = folder / "copies"
+    copies.mkdir(parents=True, exist_ok=True)
+    fixed: dict[Key, SourceRange] = {}
+
+    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+        key = key_of(seen)
+        if key not in fixed:
+            tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
+            fixed[key] = fix(frame, seen, copies, tag, task.limits)
+            # At once: if the job is refused in the end, what was made is known, and removed.
+            (folder / RANGES).write_bytes(pickle.dumps(tuple(fixed.values())))
+        return fixed[key]
+
+    stream, used, _ = _built(task, folder, swap)
+    if not used:
+        raise UsageError("the job reads no stream: there is nothing to verify.")
+    sinks, left_out = [], []
+    for output in stream.outputs:
+        level = stream.mode if output.allow is None else min(stream.mode, output.allow)
+        if type(output.sink).__name__ == "ConsoleSink":
+            left_out.append(output.name)
+            continue
+        scratch.store_of(output.name, output.sink)  # or an error that says what it needs
+        sinks.append(SinkSeen(output.name, output.sink, level is Guarantee.EXACTLY_ONCE))
+    if not sinks:
+        raise UsageError("no sink of the job can be read back: there is nothing to compare.")
+    found = Found(
+        stream.name,
+        stream.mode,
+        tuple(sinks),
+        tuple(left_out),
+        tuple(fixed.values()),
+        is_stateful(stream.frame),
+    )
+    (folder / FOUND).write_bytes(cloudpickle.dumps(found))  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Recorder:
+    """Tells every event, and notes what shows after each epoch; on the thread of the epoch."""
+
+    readers: dict[str, Any]
+    folder: Path
+    recorded: Recorded = field(default_factory=Recorded)
+
+    def __call__(self, event: Event) -> None:
+        """Be told."""
+        if event.kind == "committed" and event.epoch is not None:
+            self.recorded.states[event.epoch] = {
+                name: scratch.shown(name, sink) for name, sink in self.readers.items()
+            }
+            self.recorded.ends[event.epoch] = epoch_end(self.folder / CHECKPOINT, event.epoch)
+        tell(event)
+
+    def save(self) -> None:
+        """Write down what was noted."""
+        (self.folder / RECORDED).write_bytes(pickle.dumps(self.recorded))
+
+
+def run(task: Task, folder: Path) -> None:
+    """Work the range off, or go on until told to stop."""
+
+    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+        return found_again(task.ranges, seen)
+
+    stream, _, job = _built(task, folder, swap)
+    outputs = tuple(
+        replace(each, sink=task.sinks.get(each.name, each.sink)) for each in stream.outputs
+    )
+    stream = replace(stream, name=query_name(stream.name, task.tag), outputs=outputs)
+    recorder = Recorder(task.readers, folder) if task.record else None
+    parent = os.getppid()
+    query = stream.start(
+        str(folder / CHECKPOINT),
+        available_now=True,
+        output_mode=task.output_mode or job.output_mode,
+        listener=recorder or tell,
+    )
+
+    def end_with_parent() -> None:
+        if os.getppid() != parent:
+            kill_group(os.getpid())  # nobody is left who would end it
+
+    run_until(query, folder / STOP, end_with_parent)
+    if recorder is not None:
+        recorder.save()
+    # No spark.stop(): the JVM ends with this process, and nobody waits for it.
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the folder's task says; exit with the code of Beadline's error, if there is one."""
+    parser = argparse.ArgumentParser(prog="python -m beadline.verify.job")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("act", choices=(INSPECT, RUN))
+    given = parser.parse_args(arguments)
+    task = Task.take(given.folder)
+    try:
+        (inspect if given.act == INSPECT else run)(task, given.folder)
+    except Exception as error:  # noqa: BLE001 (told, and the process ends with it)
+        sys.exit(_fail(task, error))
+
+
+def _fail(task: Task, error: Exception) -> int:
+    """Tell an error without what is secret in the job; return the code to exit with."""
+    from beadline.jobs.loading import reason
+
+    said = str(error) if isinstance(error, BeadlineError) else reason(error)
+    message = _redacted(task, said)
+    emit({"kind": "failed", "error": type(error).__name__, "message": message})
+    if isinstance(error, BeadlineError):
+        return error.exit_code
+    sys.stderr.write(_redacted(task, "".join(traceback.format_exception(error))))
+    return 1
+
+
+def _redacted(task: Task, text: str) -> str:
+    from beadline.jobs.loading import open_job
+
+    try:
+        return open_job(task.job).redact(text)
+    except BeadlineError:  # it is the file that is wrong, and its own error holds no secret
+        return text
+
+
+if __name__ == "__main__":
+    main()

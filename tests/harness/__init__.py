@@ -1,0 +1,1 @@
+"""What only we run: chains of kills into any sink, from Kafka to Kafka, and the matrix."""
