@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from beadline.errors import PrepareFailed
+from beadline.sink import Part
 from beadline.sinks.mysql.columns import ROW, Column, quoted
-from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.connection import Connection, Server
+from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
     CONSTRAINT,
@@ -19,6 +22,7 @@ from beadline.sinks.mysql.problems import (
     library_errors,
 )
 from beadline.sinks.mysql.text import LINES, TUPLES, bytes_of, rows_text
+from beadline.sinks.shared.sql.plan import TablePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,6 +134,28 @@ class Loader:
         head = f"INSERT INTO {quoted(self._table)} ({', '.join(self._names())}) VALUES "
         again = f" ON DUPLICATE KEY UPDATE {quoted(ROW)} = {quoted(ROW)}" if self._numbered else ""
         return head.encode(), again.encode()
+
+
+class PartWriter:
+    """What a writer of one part knows, whether it stages the rows or prepares a transaction."""
+
+    def __init__(
+        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+    ) -> None:
+        """Nothing is made before there is a row to keep."""
+        self._server = server
+        self._settings = settings
+        self._plan = plan
+        self._part = part
+        self._columns = tuple(each.column for each in plan.columns)
+        self._about = f"{settings.where}, epoch {part.id.epoch}, part {part.id.partition}"
+
+    def _load(self, loader: Loader, chunk: pa.RecordBatch, first_row: int) -> int:
+        """Put the rows of a chunk in, in the form of the table's columns."""
+        return loader.load(self._plan.sent(chunk), first_row)
+
+    def _too_few(self, taken: int, chunk: pa.RecordBatch) -> PrepareFailed:
+        return PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
 
 
 def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

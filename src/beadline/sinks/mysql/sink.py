@@ -124,10 +124,6 @@ class MySqlSink(Sink[MySqlPart]):
             MYSQL, where, self.table, self.mode, key, self.order_by, self.deleted, self.how
         )
 
-    @property
-    def _where(self) -> str:
-        return self._settings.where
-
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Is the server there, may we write, and does the table fit the rows?"""
         settings = self._settings
@@ -175,7 +171,7 @@ class MySqlSink(Sink[MySqlPart]):
             retried(make, self.timeout_s)
         except library_errors() as error:
             raise BadSink(
-                f"{self._where}: the tables that Beadline keeps beside it cannot be made: "
+                f"{self._settings.where}: the tables that Beadline keeps beside it cannot be made: "
                 f"{self._said(error)}. {NOTHING}"
             ) from None
 
@@ -207,7 +203,7 @@ class MySqlSink(Sink[MySqlPart]):
             return retried(ask, self.timeout_s)
         except library_errors() as error:
             raise PrepareFailed(
-                f"{self._where}, epoch {part.id.epoch}, part {part.id.partition}: "
+                f"{self._settings.where}, epoch {part.id.epoch}, part {part.id.partition}: "
                 f"{self._said(error)}"
             ) from None
 
@@ -221,11 +217,11 @@ class MySqlSink(Sink[MySqlPart]):
         except library_errors() as error:
             if code_of(error) not in GONE | BUSY:
                 raise CommitFailed(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where}: "
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._settings.where}: "
                     f"{self._said(error)}. The epoch is decided; the next start finishes it."
                 ) from None
             unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._where}: {self._said(error)}")
+            return CommitResult(unknown, f"{self._settings.where}: {self._said(error)}")
 
     def _commit(self, connection: Connection, epoch: EpochId, parts: Parts) -> CommitResult:
         """Staged parts first: only they tell by the ledger that this epoch is there already."""
@@ -286,7 +282,7 @@ class MySqlSink(Sink[MySqlPart]):
             return retried(once, self.timeout_s)
         except library_errors() as error:
             raise CommitFailed(
-                f"{self._where}: {self._said(error)}. Nothing decided is touched by this."
+                f"{self._settings.where}: {self._said(error)}. Nothing decided is touched by this."
             ) from None
 
     def _said(self, error: BaseException) -> str:

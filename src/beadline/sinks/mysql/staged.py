@@ -26,7 +26,7 @@ from beadline.sink import CommitResult, Outcome, Part, Prepared
 from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, Column, keeps, quoted
 from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.ledger import Ledger
-from beadline.sinks.mysql.loading import Loader, Misfit, chunks_of
+from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
 from beadline.sinks.mysql.plan import MySqlSettings
@@ -64,18 +64,13 @@ _DROP_LOCK_WAIT_S = 1  # the least that MySQL takes
 _DROP_LOCKED_S = 10.0  # for all that are locked together
 
 
-class StagedWriter:
+class StagedWriter(PartWriter):
     """Writes one part into its staging table."""
 
     def __init__(
         self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
     ) -> None:
-        """Nothing is made before there is a row to keep."""
-        self._server = server
-        self._settings = settings
-        self._plan = plan
-        self._columns = tuple(each.column for each in plan.columns)
-        self._part = part
+        super().__init__(server, settings, plan, part)
         self._name = stage_name(part.id)
         self._connection: Connection | None = None
         self._loader: Loader | None = None
@@ -114,7 +109,7 @@ class StagedWriter:
         """Stage the rows of a chunk; return why the server does not take them."""
         first = self._sent
         try:
-            self._retried(lambda: self._load(chunk, first))
+            self._retried(lambda: self._transact(chunk, first))
         except Misfit as misfit:
             why = self._without_stage(str(misfit))
             return f"{self._settings.where} does not take it: {why}"
@@ -122,7 +117,7 @@ class StagedWriter:
         self._kept += chunk.num_rows
         return None
 
-    def _load(self, chunk: pa.RecordBatch, first: int) -> None:
+    def _transact(self, chunk: pa.RecordBatch, first: int) -> None:
         connection = self._open()
         if not self._made:
             again = "IF NOT EXISTS " if self._repeated else ""
@@ -132,13 +127,13 @@ class StagedWriter:
             self._loader = Loader(connection, self._name, self._columns, numbered=True)
         connection.run("START TRANSACTION")
         try:
-            taken = self._loader.load(self._plan.sent(chunk), first)
+            taken = self._load(self._loader, chunk, first)
         except Misfit:
             connection.run("ROLLBACK")
             raise
         connection.commit()
         if taken != chunk.num_rows and not self._repeated:
-            raise PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
+            raise self._too_few(taken, chunk)
 
     def _prove(self) -> None:
         """Count what was sent more than once, and look for what must not be there."""
@@ -160,11 +155,6 @@ class StagedWriter:
         for name in (f"{whole}.", f" for {whole}", f"{self._name}.", self._name):
             text = text.replace(name, "")
         return text
-
-    @property
-    def _about(self) -> str:
-        id_ = self._part.id
-        return f"{self._settings.where}, epoch {id_.epoch}, part {id_.partition}"
 
     def _retried(self, act: Any) -> Any:
         """Once more on a new connection until the server is back; say which part if it is not."""

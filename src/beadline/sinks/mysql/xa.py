@@ -28,7 +28,7 @@ from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks.mysql.columns import Column
 from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.ledger import APART, Ledger
-from beadline.sinks.mysql.loading import Loader, Misfit, chunks_of
+from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
@@ -67,17 +67,13 @@ _DUPLICATE_XID = 1440
 _DENIED = frozenset((1044, 1045, 1142, 1227, 1401))
 
 
-class XaWriter:
+class XaWriter(PartWriter):
     """Writes one part; each try has a connection of its own."""
 
     def __init__(
         self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
     ) -> None:
-        self._server = server
-        self._settings = settings
-        self._plan = plan
-        self._part = part
-        self._about = f"{settings.where}, epoch {part.id.epoch}, part {part.id.partition}"
+        super().__init__(server, settings, plan, part)
         self._xid = Xid.of(part.id)
         self._retries = Retries(running(server.timeout_s))
         self._got = 0
@@ -115,20 +111,19 @@ class XaWriter:
 
     def _write(self, connection: Connection, rows: ResendableRows) -> MySqlPart | None:
         connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
-        columns = [each.column for each in self._plan.columns]
-        loader = Loader(connection, self._settings.table, columns, numbered=False)
+        loader = Loader(connection, self._settings.table, self._columns, numbered=False)
         connection.run(f"XA START {self._xid.sql}")
         connection.run(MARK, mark_of(self._part.id, self._xid))
 
         def send(chunk: pa.RecordBatch) -> str | None:
             connection.run(f"SAVEPOINT {_SAVED}")
             try:
-                taken = loader.load(self._plan.sent(chunk), 0)
+                taken = self._load(loader, chunk, 0)
             except Misfit as misfit:
                 connection.run(f"ROLLBACK TO SAVEPOINT {_SAVED}")
                 return f"{self._settings.where} does not take it: {misfit}"
             if taken != chunk.num_rows:
-                raise PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
+                raise self._too_few(taken, chunk)
             return None
 
         rows.send_each(send)
