@@ -78,7 +78,7 @@ class MySqlSink(Sink[MySqlPart]):
     dsn: str
     table: str
     mode: Mode = "append"
-    key: str | Sequence[str] = ()
+    key: Sequence[str] = ()
     order_by: str | None = None
     deleted: str | None = None
     how: How = "auto"

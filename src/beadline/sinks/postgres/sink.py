@@ -65,7 +65,7 @@ class PostgresSink(Sink[PostgresPart]):
     table: str
     schema: str | None = None
     mode: Mode = "append"
-    key: str | Sequence[str] = ()
+    key: Sequence[str] = ()
     order_by: str | None = None
     deleted: str | None = None
     how: How = "auto"

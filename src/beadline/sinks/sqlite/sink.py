@@ -88,7 +88,7 @@ class SqliteSink(StagedSink):
     path: str | os.PathLike[str]
     table: str
     mode: Mode = "append"
-    key: str | Sequence[str] = ()
+    key: Sequence[str] = ()
     busy_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
