@@ -12,6 +12,7 @@ from __future__ import annotations
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed, TargetRestored, WrongCheckpoint
 from beadline.extras import require
+from beadline.files.local import sync_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
@@ -86,6 +87,7 @@ __all__ = [
     "reach",
     "refuse",
     "require",
+    "sync_path",
     "way_out",
     "without_unreadable",
 ]
