@@ -6,6 +6,7 @@ reader the new topic's records at the old topic's offsets.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,23 +210,44 @@ def test_a_source_that_is_another_topic_by_now(
     assert MemorySink.rows(tmp_path.name) == before
 
 
+def recreated_while_it_is_read(
+    stream: Stream, cluster: KafkaCluster, topic: str, folder: Path, records: int
+) -> BeadlineError:
+    """Read the old topic's 100 records, give its name to one with so many; return the error."""
+    produce(cluster.bootstrap_servers, topic, range(100))
+    query = stream.start(str(folder / "checkpoint"))
+    try:
+        wait_for(lambda: len(MemorySink.rows(folder.name)) == 100, query)
+        remake(cluster, topic, partitions=2)
+        produce(cluster.bootstrap_servers, topic, range(1000, 1000 + records))
+        with pytest.raises(BeadlineError) as caught:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert len(MemorySink.rows(folder.name)) == 100
+    return caught.value
+
+
 @pytest.mark.usefixtures("connector")
 def test_a_source_that_becomes_another_topic_while_it_is_read(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    servers = kafka_cluster.bootstrap_servers
-    produce(servers, topic, range(100))
-    query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
-    try:
-        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
-        remake(kafka_cluster, topic, partitions=2)
-        produce(servers, topic, range(1000, 1300))
-        with pytest.raises(BeadlineError, match="deleted and") as caught:
-            query.awaitTermination(60)
-        assert topic in str(caught.value)
-    finally:
-        query.stop()
-    assert len(MemorySink.rows(tmp_path.name)) == 100
+    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    error = recreated_while_it_is_read(stream, kafka_cluster, topic, tmp_path, records=300)
+    assert "deleted and" in str(error)
+    assert topic in str(error)
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_source_that_becomes_a_shorter_topic_while_it_is_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark notices by itself, and is not left to advise what is refused here."""
+    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    error = recreated_while_it_is_read(stream, kafka_cluster, topic, tmp_path, records=10)
+    assert isinstance(error, SourceGone)
+    assert re.search(r"offset was changed from 50 to 5.*starting=", str(error))
+    assert "failOnDataLoss" not in str(error)
 
 
 @pytest.mark.usefixtures("connector")
@@ -260,10 +282,7 @@ def test_a_control_topic_that_was_deleted(
     run_and_die(stream, tmp_path, "decide.after")
     client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
     left = [one.transaction for one in client.describe(client.list(OPEN_STATES)).values()]
-    left = [one for one in left if topic in one.id]
-    while left:
-        answers = client.fence(left)
-        left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+    client.until_answered(client.fence, [one for one in left if topic in one.id])
     delete(kafka_cluster, f"beadline-{topic}")
     told: list[Event] = []
     for _ in range(2):
@@ -279,25 +298,3 @@ def test_a_control_topic_that_was_deleted(
     rows_told = {e.epoch: e.details["rows"] for e in told if e.kind == "committed"}
     assert rows_told == {0: {}, 1: {"out": len(ids) // 2}}, "rows that were given up are counted"
     assert sorted(int(r.value or b"") for r in kafka_cluster.read(topic)) == ids[len(ids) // 2 :]
-
-
-@pytest.mark.usefixtures("connector")
-def test_a_source_that_becomes_a_shorter_topic_while_it_is_read(
-    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    """Spark notices by itself, and is not left to advise what is refused here."""
-    servers = kafka_cluster.bootstrap_servers
-    produce(servers, topic, range(100))
-    query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
-    try:
-        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
-        remake(kafka_cluster, topic, partitions=2)
-        produce(servers, topic, range(1000, 1010))
-        with pytest.raises(
-            SourceGone, match=r"offset was changed from 50 to 5.*starting="
-        ) as caught:
-            query.awaitTermination(60)
-        assert "failOnDataLoss" not in str(caught.value)
-    finally:
-        query.stop()
-    assert len(MemorySink.rows(tmp_path.name)) == 100

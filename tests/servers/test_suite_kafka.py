@@ -36,8 +36,8 @@ class KafkaHarness(SinkHarness):
     def fresh(self, schema: pa.Schema) -> AnySink:
         # The suite's query always has the same name, so what earlier cases left open would be its.
         client = connect(KafkaSettings(self.cluster.bootstrap_servers))
-        while found := client.describe(self.open_names()):
-            client.fence([one.transaction for one in found.values()])
+        left = client.describe(self.open_names()).values()
+        client.until_answered(client.fence, [one.transaction for one in left])
         topic = next(_topics)
         self.cluster.create_topic(topic, partitions=2)
         return KafkaSink(
