@@ -19,7 +19,7 @@ from beadline.sink import Part, Sink
 from beadline.spark.acks import Ack
 from beadline.spark.checksum import ORDERED, SUMMED, Ordered
 from beadline.spark.refusals import Refusals, Refusing, keeping
-from beadline.spark.slots import SLOTS, Worker, parse
+from beadline.spark.slots import SLOTS, WorkerSlots, parse
 
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
@@ -33,7 +33,7 @@ _GROWN_BY_BYTES = 4 << 20
 _SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
 _LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more than this
 _tasks_seen = 0
-_worker = Worker()
+_worker = WorkerSlots()
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
