@@ -41,7 +41,9 @@ from beadline.sink.staged import (
     StagedPart,
     StagedSink,
     Staging,
+    check_writable,
     folders_in,
+    local_folder,
 )
 from beadline.sink.two_phase import TwoPhaseCommitSink
 
@@ -79,9 +81,11 @@ __all__ = [
     "TwoPhaseCommitSink",
     "WrongCheckpoint",
     "check_previous",
+    "check_writable",
     "far_dates",
     "folders_in",
     "holds",
+    "local_folder",
     "name_from",
     "not_utf8",
     "reach",
