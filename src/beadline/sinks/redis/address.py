@@ -7,9 +7,10 @@ every comparison with what the server answered come out wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from beadline.errors import BadSink
+from beadline.sinks.shared.secrets import redacted
 
 _SCHEMES = ("redis", "rediss", "unix")
 _OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
@@ -49,7 +50,7 @@ class Address:
         # Not named: what follows a bare ? in a password looks like an option.
         if not all(map(_taken, options)):
             raise BadSink(
-                "the URL of Redis has an option that is none that RedisSink takes; those are "
+                "the URL of Redis has an option that RedisSink does not take; it takes "
                 f"{', '.join(_OPTIONS)}, and what begins with {' or '.join(_OPTIONS_BEGIN)}. If it "
                 "is part of a password: special characters there are written as %XX. "
                 "Nothing was written."
@@ -62,13 +63,11 @@ def _taken(option: str) -> bool:
     return option in _OPTIONS or (plain and option.startswith(_OPTIONS_BEGIN))
 
 
-def redacted(text: str, url: str) -> str:
+def without_password(text: str, url: str) -> str:
     """Return a text without the password of a URL."""
     try:
         parts = urlsplit(url)
-        given = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+        secrets = [parts.password or "", *parse_qs(parts.query).get("password", ())]
     except ValueError:
-        given = []
-    for secret in {*given, *map(unquote, given)} - {""}:
-        text = text.replace(secret, "***")
-    return text
+        secrets = []
+    return redacted(text, secrets)

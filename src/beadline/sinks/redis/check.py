@@ -1,10 +1,8 @@
-"""Whether settings, server and folder can be used at all; asked before anything is written."""
+"""Whether settings and server can be used at all; asked before anything is written."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 from beadline.errors import BadSink
 from beadline.sinks.redis.client import Client
@@ -44,7 +42,7 @@ def check_layout(layout: Layout) -> None:
 
 
 def check_server(client: Client, prefix: str, database: int, where: str) -> None:
-    """Raise unless every server is one that can be written to in our way."""
+    """Raise unless every server is one that can be written to by RedisSink."""
     nothing = "Nothing was written."
     if client.cluster and database:
         raise BadSink(f"{where}: a Redis cluster has database 0 only. {nothing}")
@@ -65,20 +63,8 @@ def check_server(client: Client, prefix: str, database: int, where: str) -> None
             )
 
 
-def check_folder(folder: str, where: str) -> None:
-    """Raise unless parts can be staged there; makes nothing."""
-    path = Path(folder)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-        raise BadSink(
-            f"{where}: no files can be made in staging={folder!r}. Give a folder that driver and "
-            "executors share and may write to. Nothing was written."
-        )
-
-
 def _whole_tag(prefix: str) -> bool:
-    """Whether braces in a prefix settle the slot by themselves, or there are none."""
+    """Whether braces in a prefix decide the slot by themselves, or there are none."""
     before, brace, after = prefix.partition("{")
     if not brace:
         return "}" not in before

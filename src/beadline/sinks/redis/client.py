@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from beadline.extras import require
-from beadline.sinks.redis.address import redacted
+from beadline.sinks.redis.address import without_password
 from beadline.sinks.redis.script import Script
-from beadline.sinks.shared.retry import Verdict
+from beadline.sinks.shared.retry import Rejected, Unavailable
 
-COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # on the way to one node at a time
+COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
 # The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
 # stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
 _NOT_NOW = re.compile(
@@ -26,22 +26,6 @@ _NOT_NOW = re.compile(
 )
 
 T = TypeVar("T")
-
-
-class NotNow(Exception):
-    """The server cannot be asked, or does not take writes, at this moment."""
-
-    answered = True
-
-
-class NoAnswer(NotNow):
-    """Nobody answers there."""
-
-    answered = False
-
-
-class Denied(Exception):
-    """The server answered, and will not do it."""
 
 
 class Client:
@@ -56,7 +40,7 @@ class Client:
         self._loaded: set[tuple[str, bytes]] = set()
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """Return what a call of redis-py answers; ``NotNow`` or ``Denied`` if it does not."""
+        """Return what a call of redis-py answers; raise ``Unavailable`` or ``Rejected``."""
         with _explained(self._url):
             return question(self._redis)
 
@@ -108,7 +92,7 @@ class Client:
         calls: Sequence[tuple[bytes, bytes]],
         numbers: Sequence[int],
     ) -> list[int]:
-        """Send the first of these calls, as many as may be on the way; return which."""
+        """Send the first of these calls, as many as may be in flight; return which."""
         connection = self._connections[node]
         if (node, script.sha) not in self._loaded:
             connection.send_packed_command([script.load()])
@@ -156,7 +140,7 @@ def connect(url: str, cluster: bool | None, timeout_s: float) -> Iterator[Client
     from redis.cluster import RedisCluster
     from redis.retry import Retry
 
-    # Who asks again, and when, is settled by the caller.
+    # Whether to try again, and when, is the caller's to say.
     waits = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": min(timeout_s, 10.0),
@@ -187,7 +171,7 @@ def _is_cluster(server: Any) -> bool:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn errors of redis-py into ``NotNow`` and ``Denied``, without their secrets."""
+    """Turn errors of redis-py into ``Unavailable`` and ``Rejected``, without their secrets."""
     from redis import exceptions as found
 
     denied = (
@@ -214,22 +198,17 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except denied as error:
-        raise Denied(_text(error, url)) from None
+        raise Rejected(_text(error, url)) from None
     except passing as error:
         answered = isinstance(error, found.ResponseError | found.BusyLoadingError)
-        raise (NotNow if answered else NoAnswer)(_text(error, url)) from None
+        raise Unavailable(_text(error, url), answered) from None
     except ValueError as error:  # an option in the URL
-        raise Denied(_text(error, url)) from None
+        raise Rejected(_text(error, url)) from None
     except found.RedisError as error:
         text = _text(error, url)
-        raise (NotNow(text) if is_passing(str(error)) else Denied(text)) from None
-
-
-def verdict(error: BaseException) -> Verdict:
-    """What an error of this module says of the next try."""
-    if not isinstance(error, NotNow):
-        return Verdict.FINAL
-    return Verdict.BUSY if error.answered else Verdict.AWAY
+        if is_passing(str(error)):
+            raise Unavailable(text, answered=True) from None
+        raise Rejected(text) from None
 
 
 def is_passing(text: str) -> bool:
@@ -243,4 +222,4 @@ def is_passing(text: str) -> bool:
 
 def _text(error: Exception, url: str) -> str:
     kind = type(error).__name__
-    return redacted(f"{kind}: {error}" if str(error) else kind, url)
+    return without_password(f"{kind}: {error}" if str(error) else kind, url)

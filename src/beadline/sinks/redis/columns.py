@@ -1,8 +1,7 @@
 """What the columns of a row are to a command, and how their values are written as text.
 
-Redis knows bytes only. Numbers are written in decimal, floats by the shortest text that reads back
-the same, booleans as 1 and 0, dates and timestamps in ISO form (timestamps in UTC, with a Z, unless
-they are a wall clock's), decimals with all their digits, strings in UTF-8, binary as it is.
+Redis knows bytes only: values are written as text (``shared/column_text``), but booleans as 1 and
+0; strings in UTF-8, binary as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
+from beadline.sinks.shared.column_text import has_text, is_bytes, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,56 +99,23 @@ def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:
         return "but INCRBYFLOAT adds numbers; cast it in rows="
     if name == layout.key and (types.is_floating(kind) or types.is_decimal(kind)):
         return "which cannot be a key: equal values may be written differently. Cast it in rows="
-    if not _has_text(kind):
+    if not has_text(kind):
         return (
             "which has no text in Redis. Take it apart or cast it in rows=, to_json() for example"
         )
     return ""
 
 
-def _has_text(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    tests = (
-        types.is_integer,
-        types.is_floating,
-        types.is_boolean,
-        types.is_string,
-        types.is_large_string,
-        types.is_null,
-        types.is_decimal,
-        types.is_date,
-        types.is_timestamp,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_fixed_size_binary,
-    )
-    return any(test(kind) for test in tests)
-
-
 def binary(column: Any) -> Any:
-    """Return an Arrow column as bytes, a whole column at a time."""
+    """Return an Arrow column as bytes, a whole column at a time; booleans as 1 and 0."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    kind = column.type
-    if pa.types.is_boolean(kind):
-        column = column.cast(pa.int8())
-    elif pa.types.is_date(kind):
-        column = column.cast(pa.date32())
-    elif pa.types.is_decimal(kind):
-        # Arrow would write 1E-10; Python's "f" writes all digits.
-        values = column.to_pylist()
-        column = pa.array([None if v is None else format(v, "f") for v in values], pa.string())
-    elif pa.types.is_timestamp(kind):
-        # A zone is only how it is shown: inside it is UTC. Without one, it is a wall clock's.
-        utc = "Z" if kind.tz is not None else ""
-        text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        column = pc.binary_join_element_wise(text, utc, "")
     kind = column.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return column
     if pa.types.is_fixed_size_binary(kind):
         return column.cast(pa.binary())
-    return column.cast(pa.large_string()).cast(pa.large_binary())
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    strings = column if is_bytes(kind) else text(column)
+    return strings.cast(pa.large_string()).cast(pa.large_binary())

@@ -1,9 +1,10 @@
 """What a Redis server, as it is configured, can promise; asked before anything is written.
 
 A write that Redis has acknowledged can still be lost: at a power cut, if its log is not synced
-before the answer; when it stops, if it keeps no log; when a replica takes over that has not got it;
-and by eviction. Rows and their ledger entry are one write, so they are lost together and no row is
-doubled by that; unless the ledger alone is evicted. Each of these is read from the server.
+before the answer; when it stops, if it keeps no log; when a replica takes over that has not
+received it; and by eviction. Rows and their ledger entry are one write, so they are lost together
+and no row is doubled by that; unless the ledger alone is evicted. Each of these is read from the
+server.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from beadline.sink import Guarantee
-from beadline.sinks.redis.client import Client, Denied
+from beadline.sinks.redis.client import Client
+from beadline.sinks.shared.retry import Rejected
 
 _SETTINGS = (
     "appendonly",
@@ -44,7 +46,7 @@ class Promise:
 
 @dataclass
 class _Findings:
-    """What can go wrong with acknowledged writes, and what to do about it; each said once."""
+    """What can go wrong with acknowledged writes, and what to do about it; each once."""
 
     risks: list[str] = field(default_factory=list)
     cures: list[str] = field(default_factory=list)
@@ -57,7 +59,7 @@ class _Findings:
 
 
 def promise(client: Client, durable: bool) -> Promise:
-    """Read what acknowledged writes can be lost by; ``durable`` is the word of the user."""
+    """Read what acknowledged writes can be lost by; ``durable`` is the user's promise."""
     findings = _Findings()
     for server in client.servers():
         settings = _settings(client, server)
@@ -131,7 +133,7 @@ def _settings(client: Client, server: Any) -> dict[str, str] | None:
 
     try:
         found = client.ask(read)
-    except Denied:
+    except Rejected:
         return None
     return found if found.get("appendonly") else None
 
@@ -160,7 +162,7 @@ def _look_at_cluster(client: Client, findings: _Findings) -> None:
     server = client.servers()[0]
     try:
         nodes = client.ask(lambda _: server.execute_command("CLUSTER NODES"))
-    except Denied:
+    except Rejected:
         findings.add(
             "which replicas it has may not be read here (CLUSTER NODES)",
             "durable=True, if you know that none ever takes over",
