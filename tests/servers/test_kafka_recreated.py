@@ -33,7 +33,7 @@ from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import Doubt
-from tests.servers.kafka_remade import delete, remake
+from tests.servers.kafka_recreated import delete, recreate
 from tests.servers.test_kafka_source import connector, produce, wait_for  # noqa: F401 (a fixture)
 from tests.servers.transactions_cli import Invoke, invoke_fixture  # noqa: F401
 from tests.spark.jobs import read, run, run_and_die, write_input
@@ -44,7 +44,7 @@ ONLY_JAVA = {"kafka.ssl.truststore.location": "/nowhere/trusted.jks"}
 
 @pytest.fixture
 def topic(kafka_cluster: KafkaCluster) -> Iterator[str]:
-    name = f"remade-{uuid.uuid4().hex[:8]}"
+    name = f"recreated-{uuid.uuid4().hex[:8]}"
     kafka_cluster.create_topic(name, partitions=2)
     yield name
     pool().close()
@@ -71,7 +71,7 @@ def test_decided_rows_that_went_with_their_topic_are_not_committed(
     """Whether it was created again or not; each time that the commit is tried."""
     part = doubt.prepare(3)
     epoch = doubt.decide(3, [part])
-    (remake if again else delete)(doubt.cluster, doubt.topic)
+    (recreate if again else delete)(doubt.cluster, doubt.topic)
     what = "deleted and created again" if again else "deleted after"
     for _ in range(2):
         with pytest.raises(CommitFailed, match=f"epoch 3.*{doubt.topic}.*{what}") as caught:
@@ -85,7 +85,7 @@ def test_decided_rows_that_went_with_their_topic_are_not_committed(
 def test_a_hand_that_commits_is_told(doubt: Doubt, invoke: Invoke) -> None:
     part = doubt.prepare(3)
     doubt.decide(3, [part])
-    remake(doubt.cluster, doubt.topic)
+    recreate(doubt.cluster, doubt.topic)
     where = ("--bootstrap-servers", doubt.servers, "--checkpoint", doubt.checkpoint)
     code, out, _ = invoke("commit", part.committable.transactional_id, *where, "--yes")
     assert (code, "deleted and created again" in out) == (1, True)
@@ -118,7 +118,7 @@ def test_a_query_whose_rows_name_the_topic(
     ids = write_input(tmp_path / "in", 2)
     stream = rows_to(spark, kafka_cluster, tmp_path, topic)
     run_and_die(stream, tmp_path, "decide.after")
-    remake(kafka_cluster, topic)
+    recreate(kafka_cluster, topic)
     told: list[Event] = []
     for _ in range(2):
         with pytest.raises(CommitFailed, match="deleted and created again"):
@@ -143,7 +143,7 @@ def test_the_sinks_own_topic(
     sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
     stream = exactly_once(rows, topic).to(sink, name="out")
     run_and_die(stream, tmp_path, "decide.after")
-    remake(kafka_cluster, topic)
+    recreate(kafka_cluster, topic)
     with pytest.raises(CheckpointProblem, match=r"'out'.*drop="):
         run(stream, tmp_path)
     client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
@@ -161,7 +161,7 @@ def test_a_writer_that_lives_on_while_its_topic_is_made_again(doubt: Doubt) -> N
     """It looked before: wherever its rows went, those of earlier epochs are gone."""
     first = doubt.prepare(0)
     doubt.sink.commit(doubt.decide(0, [first]), [first])
-    remake(doubt.cluster, doubt.topic)
+    recreate(doubt.cluster, doubt.topic)
     later = doubt.prepare_again(2, first)
     with pytest.raises(CommitFailed, match="all earlier rows"):
         doubt.sink.commit(doubt.decide(2, [later]), [later])
@@ -203,7 +203,7 @@ def test_a_source_that_is_another_topic_by_now(
     else:
         run(stream, tmp_path)
     before = MemorySink.rows(tmp_path.name)
-    remake(kafka_cluster, topic, partitions=2)
+    recreate(kafka_cluster, topic, partitions=2)
     produce(servers, topic, range(1000, 1300))
     with pytest.raises(WrongCheckpoint, match=f"{topic}.*deleted and"):
         run(stream, tmp_path)
@@ -218,7 +218,7 @@ def recreated_while_it_is_read(
     query = stream.start(str(folder / "checkpoint"))
     try:
         wait_for(lambda: len(MemorySink.rows(folder.name)) == 100, query)
-        remake(cluster, topic, partitions=2)
+        recreate(cluster, topic, partitions=2)
         produce(cluster.bootstrap_servers, topic, range(1000, 1000 + records))
         with pytest.raises(BeadlineError) as caught:
             query.awaitTermination(60)
