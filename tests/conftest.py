@@ -47,8 +47,8 @@ MARKERS = (
     "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
 )
 DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
-# As with the servers' JVMs: none lives long enough for the optimizing compiler to pay. On the tests of
-# a driver's death it saves a third of the JVM's CPU.
+# As with the servers' JVMs: none lives long enough for the optimizing compiler to pay. It saves a
+# third of the JVM's CPU.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SEED: pytest.StashKey[int] = pytest.StashKey()
 MANY_DRIVERS: pytest.StashKey[bool] = pytest.StashKey()
