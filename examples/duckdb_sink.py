@@ -1,7 +1,6 @@
 """Rows into a table of a DuckDB file: a whole sink on the staged base (docs/write-a-sink.md)."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
@@ -45,9 +44,6 @@ class DuckDbSink(bl.StagedSink):
         promise = "Each row shows once: an epoch and its ledger row are one transaction."
         where, once = f"duckdb:{self.path}#{self.table}", bl.Guarantee.EXACTLY_ONCE
         return bl.Capabilities(once, promise, where, atomic=True, shared_disk=True, remembers=True)
-
-    def prepare(self, rows: Iterator[pa.RecordBatch], part: bl.Part) -> bl.StagedPart | None:
-        return super().prepare((bl.without_unreadable(batch, part) for batch in rows), part)
 
     def write_epoch(self, epoch: bl.StagedEpoch) -> bl.Outcome:
         id_, query = epoch.id, epoch.id.query

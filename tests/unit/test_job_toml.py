@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,6 +251,36 @@ def test_a_sink_and_a_function_of_ones_own(tmp_path: Path) -> None:
         message = refused(tmp_path, changed(('type = "sqlite"', f'type = "{wrong}"')))
         assert message.startswith("job.toml:13: queries.sinks.type:")
         assert why in message
+
+
+OWN_KINDS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from datetime import datetime
+from beadline.sinks import SqliteSink
+@dataclass(frozen=True)
+class Node:
+    name: str
+    below: Node | None = None
+class Odd(SqliteSink):
+    def __init__(self, path: str, table: str, tree: Node, bare: dict = {}, when: datetime = None):
+        super().__init__(path, table)
+        self.__dict__.update(tree=tree, bare=bare)
+"""
+
+
+def test_a_class_of_ones_own_may_have_any_annotations(tmp_path: Path) -> None:
+    """Of itself, without parameters, of a kind that TOML knows nothing of."""
+    (tmp_path / "odd_kinds.py").write_text(OWN_KINDS)
+    text = changed(('type = "sqlite"', 'type = "odd_kinds:Odd"'))
+    text += 'tree = { name = "a", below = { name = "b" } }\nbare = { x = [1, { y = "z" }] }\n'
+    odd: Any = opened(tmp_path, text).tables[0].sinks[0].sink
+    assert (odd.tree.name, odd.tree.below.name) == ("a", "b")
+    assert odd.bare == {"x": [1, {"y": "z"}]}
+    message = refused(tmp_path, text.replace('name = "b"', "name = 3"))
+    assert message.startswith("job.toml:16: queries.sinks.tree.below.name: must be a string, not a")
+    message = refused(tmp_path, text + "when = 1979-05-27\n")
+    assert message.startswith("job.toml:18: queries.sinks.when: must be a table, not a date")
 
 
 def test_errors_keep_their_kind(tmp_path: Path) -> None:

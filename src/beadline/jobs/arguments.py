@@ -171,13 +171,13 @@ def union(kinds: Iterable[Any]) -> Any:
 
 def in_toml(annotation: Any) -> Any:
     """Return an annotation as TOML writes its values, for pydantic."""
-    kinds = members(annotation)
-    if len(kinds) != 1:
+    kinds = members(annotation) or (OfSpark,)
+    if len(kinds) > 1:
         # Where a string is as good, the text of a variable stays one.
         textual = str in kinds
         return union(kind if textual and kind in _PARSED else in_toml(kind) for kind in kinds)
     (kind,) = kinds
-    origin, inner = get_origin(kind) or kind, get_args(kind)
+    origin, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
     if kind is Any:
         return Annotated[Any, AfterValidator(plain)]
     if kind in _PARSED:
@@ -196,10 +196,18 @@ def in_toml(annotation: Any) -> Any:
         return GenericAlias(dict, (Annotated[keys, BeforeValidator(FromEnvironment)], values))
     if origin is collections.abc.Callable:
         return Annotated[Any, PlainValidator(_function, json_schema_input_type=_OwnName)]
-    kinds_of, name = nested(kind), getattr(kind, "__name__", "table")
-    tables = one_of(kinds_of) if kinds_of else table_type(name, kind, arguments_of(kind))
+    tables: Any = Any  # a user's own class may be anything, and is in no schema
+    kinds_of = nested(kind)
+    if kinds_of is not None:
+        tables = one_of(kinds_of)
+    elif _is_ours(kind):
+        tables = table_type(kind.__name__, kind, arguments_of(kind))
     read = functools.partial(_object, kind)
     return Annotated[Any, PlainValidator(read, json_schema_input_type=tables)]
+
+
+def _is_ours(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and str(kind.__module__).startswith("beadline.")
 
 
 def one_of(kinds: Kinds, label: str = "", ours: Fields = MappingProxyType({}), **more: Any) -> Any:
@@ -284,7 +292,7 @@ def _problem(place: Place, error: ValidationError) -> UsageError:
     if first["type"] == "value_error":
         return at.problem(str(first["ctx"]["error"]))
     here = [each for where, each in found if where.path == at.path]
-    wanted = " or ".join(dict.fromkeys(_WANTED[each["type"]] for each in here))
+    wanted = " or ".join(dict.fromkeys(_WANTED.get(each["type"], "another value") for each in here))
     if "[key]" in first["loc"]:
         return at.problem(f"the key must be {wanted}")
     what = toml_type(at.value)
@@ -310,7 +318,11 @@ def _hints(build: Callable[..., Any]) -> dict[str, Any]:
     names = {"pa": pa, "SparkSession": OfSpark, "DataFrame": OfSpark, "StructType": OfSpark}
     names["KW_ONLY"] = object  # which Python 3.10 does not take for a type, and gives up
     described = build
-    if isinstance(build, type) and not dataclasses.is_dataclass(build):
+    # A subclass of a dataclass that is none itself may have an __init__ of its own.
+    if isinstance(build, type) and not (
+        "__dataclass_params__" in vars(build)
+        or (dataclasses.is_dataclass(build) and "__init__" not in vars(build))
+    ):
         described = build.__init__  # type: ignore[misc]
     try:
         return get_type_hints(described, localns=names)

@@ -35,6 +35,7 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
 from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sink.ledger import holds
+from beadline.sink.refused import without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -293,7 +294,14 @@ class StagedSink(Sink[StagedPart]):
         return Staging(f"file:{path}" if scheme is None else self.staging_folder)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        """Stage the part; to refuse rows first, override it and give the others to this one."""
+        """Stage the part, without the rows that Python cannot hold, which are refused.
+
+        Override it where the target takes more than those, or less: refuse, and ``stage`` the rest.
+        """
+        return self.stage((without_unreadable(batch, part) for batch in rows), part)
+
+    def stage(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage these rows, with the settings that decide what they become; ``None`` for none."""
         noted = (with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
         return self.staging_area.write(noted, part)
 

@@ -208,7 +208,7 @@ class HBaseSink(StagedSink):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what HBase would not take is refused, while nothing is decided."""
-        return super().prepare((self._kept(batch, part) for batch in rows), part)
+        return self.stage((self._kept(batch, part) for batch in rows), part)
 
     def _kept(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
         cells = self._cells(batch.schema.names)

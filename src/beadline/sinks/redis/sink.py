@@ -212,7 +212,7 @@ class RedisSink(StagedSink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""
         layout = self._layout
-        return super().prepare((without_refused(batch, layout, part) for batch in rows), part)
+        return self.stage((without_refused(batch, layout, part) for batch in rows), part)
 
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write what the ledger does not count yet."""

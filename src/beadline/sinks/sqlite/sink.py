@@ -161,7 +161,7 @@ class SqliteSink(StagedSink):
         never_null = {folded(name) for name in self.key} | never_null_columns(
             Path(self.path), self.busy_timeout_s, self.table
         )
-        return super().prepare((without_refused(batch, never_null, part) for batch in rows), part)
+        return self.stage((without_refused(batch, never_null, part) for batch in rows), part)
 
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write all parts and the ledger row in one transaction, or nothing."""

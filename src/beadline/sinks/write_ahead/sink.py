@@ -191,7 +191,7 @@ class WriteAheadSink(StagedSink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what could not be delivered is refused, while nothing is decided."""
         kept = (_without_refused(batch, self.accepts, part) for batch in rows if batch.num_rows)
-        return super().prepare(kept, part)
+        return self.stage(kept, part)
 
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Deliver what is not delivered yet, in the order of parts and of the rows in each."""
