@@ -94,8 +94,8 @@ def verdict(naive: bool, exactly_once: bool) -> str:
     """The last sentence."""
     if naive:
         return (
-            "[yellow]This was plain foreachBatch, as promised: after each kill Spark gives the "
-            "epoch again, and what was already written is written a second time.[/] "
+            "[yellow]This was plain foreachBatch, as promised: after each kill Spark "
+            "redelivers the epoch, and what was already written is written a second time.[/] "
             "The same without --naive: every row once."
         )
     if exactly_once:

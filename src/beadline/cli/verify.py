@@ -149,7 +149,7 @@ class _Lines:
         self._began_s = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Be told how far it is."""
+        """Say how far it is."""
         spent_s = time.monotonic() - self._began_s
         self._out.say(f"{spent_s:5.0f} s  {done}/{total} done; now: {escape(what)}")
 

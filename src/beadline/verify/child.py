@@ -118,7 +118,7 @@ class Child:
         return returncode
 
     def wait_for_events(self, count: int, timeout_s: float) -> bool:
-        """Wait until it has told so many events; False if it ended before."""
+        """Wait until it has emitted so many events; False if it ended before."""
         deadline = time.monotonic() + timeout_s
         with self._news:
             while len(self.events) < count and self.alive and time.monotonic() < deadline:
@@ -147,10 +147,10 @@ class Child:
 
     def complaint(self) -> str:
         """What it said at its end, for whoever has to find out why."""
-        told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
+        failures = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
         # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
         lines = without_control_codes(self._log.read_text("utf-8", "replace")).splitlines()
-        return self._redact(without_control_codes("\n".join(told or lines[-_COMPLAINT_LINES:])))
+        return self._redact(without_control_codes("\n".join(failures or lines[-_COMPLAINT_LINES:])))
 
     def _read(self, stdout: IO[bytes]) -> None:
         for text in stdout:

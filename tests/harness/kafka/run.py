@@ -81,8 +81,8 @@ class KafkaRun:
 
     def start(self) -> Child:
         """Start a child, whether or not there is one."""
-        told = {"BEADLINE_CRASH_FILE": str(self.workload.order)}
-        return self._starts.start(str(self.workload.folder), environment=told)
+        variables = {"BEADLINE_CRASH_FILE": str(self.workload.order)}
+        return self._starts.start(str(self.workload.folder), environment=variables)
 
     def running(self) -> Child:
         """Return the child that lives, started now if there is none."""

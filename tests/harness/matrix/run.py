@@ -81,8 +81,8 @@ class _Run:
         cell = self.cell
         self._target = jobs.settings_of(cell.sink, self._servers, self.folder, self._tag)
         found = {"from": self.feed.start(), "to": self._target, "name": f"cell-{self._tag}"}
-        told = {"source": cell.source, "sink": cell.sink, "function": cell.function, **found}
-        (self.folder / "cell.json").write_text(json.dumps(told), "utf-8")
+        description = {"source": cell.source, "sink": cell.sink, "function": cell.function, **found}
+        (self.folder / "cell.json").write_text(json.dumps(description), "utf-8")
         for point in points:
             self._kill_at(point)
         last = self._start({})
