@@ -102,8 +102,7 @@ class Round:
         """Start a child on this round's checkpoint; ``changes`` are made to its task."""
         (self.folder / STOP).unlink(missing_ok=True)
         replace(self.task, **changes).save(self.folder)
-        variables = {**(environment or {}), **(order.environment() if order else {})}
-        return self.children.start(str(self.folder), RUN, environment=variables)
+        return self.children.start(str(self.folder), RUN, order=order, environment=environment)
 
     def ask_to_stop(self) -> None:
         """Let the child that runs end as a user would end it."""
