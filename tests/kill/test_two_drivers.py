@@ -26,6 +26,7 @@ def test_spark_of_the_newer_driver_comes_second_and_is_started_again(
     workload = Workload(tmp_path / "run", seed).make()
     workload.add(4)
     commits = workload.checkpoint / "commits"
+    drivers.expected = 2
     older = fall_asleep(drivers, workload, "epoch.return", 2)
     # Both have finished epoch 1 then, and neither Spark has written that it is done.
     newer = fall_asleep(drivers, workload, "epoch.return", 1)

@@ -19,7 +19,7 @@ FENCED = 4
 def fall_asleep(drivers: Children, workload: Workload, point: str, count: int) -> Child:
     """Start a driver that stops itself at a crash point, and wait until it sleeps."""
     order = Kill(point, count).order(drivers.mark(), "pause")
-    driver = drivers.start(str(workload.folder), environment=order.environment())
+    driver = drivers.start(str(workload.folder), order=order)
     assert driver.wait_until(lambda: driver.asleep), driver.complaint()
     return driver
 
@@ -37,6 +37,7 @@ def generations(driver: Child) -> list[int]:
 def test_a_zombie_changes_nothing(tmp_path: Path, seed: int, point: str, drivers: Children) -> None:
     workload = Workload(tmp_path / "run", seed).make()
     workload.add(4)
+    drivers.expected = 2
     zombie = fall_asleep(drivers, workload, point, 2)
     successor = drivers.start(str(workload.folder))
     assert successor.wait() == 0, successor.complaint()

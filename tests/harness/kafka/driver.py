@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from beadline.demo.workload import TOTALS
 from beadline.verify.driver import light_settings, run_as_program, run_until, stand_by, tell
-from tests.harness.kafka.workload import OUT, TOTALS, KafkaWorkload
+from tests.harness.kafka.workload import OUT, KafkaWorkload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
