@@ -15,6 +15,8 @@ DEV := $(VENV)/.dev.stamp
 
 # bench/epoch.py is `make bench-epoch`; modules with a leading underscore are shared helpers.
 BENCHES := $(filter-out _%,$(notdir $(basename $(wildcard bench/*.py))))
+# Two workers: each server is started by one of them, and most tests wait more than they work.
+PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 BENCH_TARGETS := $(addprefix bench-,$(subst _,-,$(BENCHES)))
 
 .PHONY: help demo test test-long check lint types format bench mutants matrix docs clean
@@ -26,14 +28,14 @@ help:  ## show this help
 demo: $(BASE)  ## run the demo: two kills with -9, nothing lost, nothing twice
 	$(VENV)/bin/beadline demo
 
-check: lint types  ## lint, types, unit and model tests; under 3 minutes
-	$(VENV)/bin/python -m pytest tests/unit $(wildcard tests/model)
+check: lint types  ## lint, types, unit and model tests (two at a time); under 2 minutes
+	$(PYTEST) tests/unit tests/model
 
 test: lint types  ## every test, with a seeded sample of the long fault runs (BEADLINE_SEED=n replays)
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 test-long: lint types  ## every test and all of the long fault runs
-	BEADLINE_LONG=1 $(VENV)/bin/python -m pytest
+	BEADLINE_LONG=1 $(PYTEST)
 
 lint: $(DEV)  ## ruff: rules and format
 	$(VENV)/bin/ruff check $(CODE)

@@ -1,6 +1,8 @@
 """What every test folder shares: order, seed, sampling, honest counts, one Spark session.
 
-Cheap proofs come first, so that a broken rule fails in seconds: unit, model, spark, kill, servers.
+Cheap proofs come first, so that a broken rule fails in seconds: unit and model. What comes then is
+ordered for two workers (``-n 2``): tests of one server follow each other in one worker, so that
+each server is started once, and the long ones begin first, so that both workers end together.
 Everything random hangs on one seed, printed at both ends with the command that replays it. A run
 says where its time went, folder by folder, and how many tests it did not really run; in CI that
 must be none.
@@ -37,13 +39,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
-FOLDERS = ("unit", "model", "spark", "kill", "servers")
+FOLDERS = ("unit", "model", "servers", "kill", "spark")
+# The tests of one server, by what is in the name of its fixture or of the file.
+SERVERS = ("trio", "kafka", "hbase", "mysql", "mariadb", "postgres", "redis", "hdfs")
 MARKERS = (
     "long: runs only with BEADLINE_LONG=1 (make test-long); not selected otherwise",
     "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
 )
 DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
+# As with the servers' JVMs: none lives long enough for the optimizing compiler to pay. It saves a
+# third of the JVM's CPU.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SEED: pytest.StashKey[int] = pytest.StashKey()
+MANY_DRIVERS: pytest.StashKey[bool] = pytest.StashKey()
 
 
 @dataclass
@@ -93,8 +101,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SEED] = seed
     config.stash[TIMES] = defaultdict(FolderTime)
     config.pluginmanager.register(Stopwatch(config.stash[TIMES]))
-    # Subprocesses of the kill tests read it there.
+    # Subprocesses of the kill tests read both there.
     os.environ["BEADLINE_SEED"] = str(seed)
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if QUICK_JVM not in options:  # a worker of pytest-xdist has them from its parent
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} {options}".strip()
     # Hypothesis's plugin reads its option after this hook: one seed replays its runs too.
     if getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = str(seed)
@@ -115,10 +126,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dropped = set() if is_long() else long_items(items) | unsampled(items, config.stash[SEED])
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
-    items[:] = sorted((item for item in items if item not in dropped), key=folder_rank)
+    items[:] = sorted((item for item in items if item not in dropped), key=place)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("-".join(map(str, place(item)))))
     many = sum(folder_rank(item) == FOLDERS.index("kill") for item in items) > DRIVERS_MANY
-    if not config.option.collectonly:
+    config.stash[MANY_DRIVERS] = many
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Once, and not before it is needed: unit and model tests start no JVM.
+    many = item.config.stash.get(MANY_DRIVERS, None)
+    if many is not None and folder_rank(item) >= FOLDERS.index("servers"):
+        del item.config.stash[MANY_DRIVERS]
         class_archive.use(make=many)
+
+
+def place(item: pytest.Item) -> tuple[int, int, str]:
+    """Where a test comes in the run: its folder, its server, its file."""
+    rank = folder_rank(item)
+    if rank == FOLDERS.index("model"):  # they share nothing, and are the longest without a JVM
+        return rank, 0, item.name
+    if rank < FOLDERS.index("servers"):
+        return rank, 0, item.path.stem
+    used = f"{' '.join(getattr(item, 'fixturenames', ()))} {item.path.stem}"
+    for number, server in enumerate(SERVERS):
+        if server in used:
+            return rank, number, server
+    return rank, len(SERVERS), item.path.stem
 
 
 def folder_rank(item: pytest.Item) -> int:
@@ -137,7 +171,7 @@ class Stopwatch:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of one test; the reports of parallel workers arrive here too."""
-        spent = self.times[Path(report.location[0]).parent.name]
+        spent = self.times[report.nodeid.removeprefix("tests/").partition("/")[0]]
         spent.tests.add(report.nodeid)
         if report.when == "call":
             spent.in_tests_s += report.duration
@@ -220,7 +254,8 @@ def seed(pytestconfig: pytest.Config) -> int:
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Randomness of this test's own: the same seed gives it the same numbers in any order."""
-    return random.Random(f"{seed} {request.node.nodeid}")
+    name, _, _ = request.node.nodeid.partition("@")  # behind it, parallel workers have the group
+    return random.Random(f"{seed} {name}")
 
 
 @pytest.fixture(scope="session")

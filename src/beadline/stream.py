@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from beadline.guarantee import Report
     from beadline.observe import Listener
-    from beadline.spark.engine import Rows
+    from beadline.spark.engine import RowsFunction
     from beadline.spark.query import Query
 
 
@@ -43,7 +43,7 @@ class Output:
 
     name: str
     sink: AnySink
-    rows: Rows | None = None
+    rows: RowsFunction | None = None
     allow: Guarantee | None = None
     shared_disk: bool = False
     refused_by: str = ""  # for a dead-letter sink: the sink whose refused rows it takes
@@ -63,7 +63,7 @@ class Stream:
         self,
         sink: AnySink,
         *,
-        rows: Rows | None = None,
+        rows: RowsFunction | None = None,
         name: str | None = None,
         allow: str | None = None,
         shared_disk: bool = False,

@@ -48,7 +48,8 @@ def judged_run(
     cluster: KafkaCluster, folder: Path, request: pytest.FixtureRequest, seed: int, **settings: Any
 ) -> Iterator[KafkaRun]:
     """Let a test do what it likes to a run; then it must come to a good end."""
-    again = f"python -m pytest '{request.node.nodeid}' --seed {seed}"
+    test, _, _ = request.node.nodeid.partition("@")  # behind it is a parallel worker's group
+    again = f"python -m pytest '{test}' --seed {seed}"
     print(again)
     workload = KafkaWorkload(folder, cluster.bootstrap_servers, seed, **settings)
     try:

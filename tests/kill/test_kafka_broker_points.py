@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from beadline.sinks.kafka.transactions import connect
+from beadline.sinks.kafka.client import connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.process import ServerProcess
 from beadline.verify import plan
@@ -49,7 +50,7 @@ def leader(cluster: KafkaCluster, topic: str) -> ServerProcess:
 
 def coordinator(run: KafkaRun, names: Collection[str]) -> ServerProcess:
     """The broker that knows most of these transactions."""
-    known = connect(run.cluster.bootstrap_servers, {}).admin.list_transactions()
+    known = connect(KafkaSettings(run.cluster.bootstrap_servers)).admin.list_transactions()
     counts: dict[int, int] = {
         broker: sum(one.transactional_id in names for one in found)
         for broker, found in known.items()

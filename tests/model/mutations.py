@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from beadline.decisions import Claim, Decision, DecisionLog, LogState, Pointer, Record
 from beadline.decisions.record import encode
@@ -44,17 +44,25 @@ class CommitsBeforeItDecides(Coordinator):
         return super().decide(epoch)
 
 
+class SweepsWorse(Coordinator):
+    """The coordinator is the real one; what it sweeps with is not."""
+
+    sweeps: ClassVar[type[Sweeper]]
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.sweeper = self.sweeps(run)
+
+
 class SweepsNothing(Sweeper):
     def sweep(self, wanted: Any) -> None:
         """Leave everything where it is."""
 
 
-class NeverAborts(Coordinator):
+class NeverAborts(SweepsWorse):
     """Presumed abort: what nobody decided is thrown away."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.sweeper = SweepsNothing(run)
+    sweeps = SweepsNothing
 
 
 class SweepsAtStartOnly(Sweeper):
@@ -62,12 +70,10 @@ class SweepsAtStartOnly(Sweeper):
         """Leave losers to the next start, which may be months away."""
 
 
-class NeverSweepsLosers(Coordinator):
+class NeverSweepsLosers(SweepsWorse):
     """Rule 7: attempts that lost are swept before the next epoch."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.sweeper = SweepsAtStartOnly(run)
+    sweeps = SweepsAtStartOnly
 
 
 class SweepsBeforeOnly(Sweeper):
@@ -75,12 +81,10 @@ class SweepsBeforeOnly(Sweeper):
         """Leave losers to the next epoch."""
 
 
-class LeavesLosersOpen(Coordinator):
+class LeavesLosersOpen(SweepsWorse):
     """Rule 7: readers are held up by them, and the next epoch may be long in coming."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.sweeper = SweepsBeforeOnly(run)
+    sweeps = SweepsBeforeOnly
 
 
 class AbortsBeforeTheClaim(Coordinator):

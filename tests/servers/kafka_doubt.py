@@ -17,9 +17,10 @@ from beadline.files.local import LocalFiles
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Part, Prepared
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import connect
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 
 SINK = "clean"
@@ -74,9 +75,10 @@ class Doubt:
     def begun(self, epoch: int) -> str:
         """Die while a part is written, before its marker; return the transaction's id."""
         id_ = PartId(self.query.name, self.query.incarnation, SINK, 1, epoch, 0, 0)
-        writer = pool().begin(self.sink, Part(id_))
+        control_topic = self.sink.control_topic_of(self.query.name)
+        writer = pool().begin(self.sink.settings, control_topic, Part(id_))
         writer.producer.client.produce(self.topic, b"half", partition=0)
-        writer.producer.flush(30, writer.name)
+        writer.producer.flush(writer.name)
         pool().discard(Part(id_))
         return writer.name
 
@@ -158,7 +160,7 @@ class Doubt:
         return [(record.value or b"").decode() for record in self.cluster.read(self.topic)]
 
     def states(self, *ids: str) -> list[str]:
-        found = connect(self.servers, {}).describe(ids)
+        found = connect(KafkaSettings(self.servers)).describe(ids)
         return [found[id_].state for id_ in ids]
 
     def close(self) -> None:
@@ -166,7 +168,7 @@ class Doubt:
         self.sink.abort(list(self.sink.in_doubt(self.query, "out")))
         for producer in self.producers:
             producer.purge()
-        client = connect(self.servers, {})
+        client = connect(KafkaSettings(self.servers))
         mine = [name for name in client.list(("Ongoing",)) if name.startswith("stranger-")]
         for one in client.describe(mine).values():
             client.fence([one.transaction])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.client import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, write_input
 
@@ -25,10 +26,11 @@ class Job:
     cluster: KafkaCluster
     folder: Path
     name: str
+    make: Callable[..., KafkaSink] = KafkaSink
 
     @property
     def sink(self) -> KafkaSink:
-        return KafkaSink(f"{self.name}-out", bootstrap_servers=self.cluster.bootstrap_servers)
+        return self.make(f"{self.name}-out", bootstrap_servers=self.cluster.bootstrap_servers)
 
     def stream(self, parts: int = PARTS) -> Stream:
         return self.to_sink(read(self.spark, self.folder / "in").repartition(parts, "id"))
@@ -47,7 +49,7 @@ class Job:
 
     def ids(self, states: Sequence[str] = ()) -> list[str]:
         """The transactional ids of this query that the brokers know."""
-        listed = connect(self.cluster.bootstrap_servers, {}).list(states)
+        listed = connect(KafkaSettings(self.cluster.bootstrap_servers)).list(states)
         return sorted(name for name in listed if f"~{self.name}~" in name)
 
     def open(self) -> list[str]:

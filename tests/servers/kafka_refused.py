@@ -5,12 +5,22 @@ from __future__ import annotations
 from functools import partial
 
 import pyarrow as pa
+import pytest
 
 from beadline.ids import PartId, QueryId
 from beadline.sink import Part, Prepared
 from beadline.sinks import KafkaSink
 
 PART = PartId("orders", "a" * 32, "topic", 1, 0, 0, 0)
+
+
+def ignore(_: object) -> None:
+    """A callback, with which confluent-kafka's own producer sends, row by row."""
+
+
+# The options by which a sink has the one producer or the other.
+PRODUCERS = {"natively": {}, "row by row": {"error_cb": ignore}}
+both_producers = pytest.mark.parametrize("options", PRODUCERS.values(), ids=PRODUCERS)
 
 
 def note(reasons: list[str], _: pa.RecordBatch, reason: str) -> None:

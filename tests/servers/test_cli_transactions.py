@@ -166,7 +166,7 @@ def test_a_look_is_quick(doubt: Doubt) -> None:
     """
     parts = [doubt.prepare(0, partition=number, slot=number) for number in range(3)]
     doubt.sink.commit(doubt.decide(0, parts[:1]), parts[:1])  # its end lies behind other markers
-    reader = Reader(doubt.servers, {})
+    reader = Reader(doubt.sink.settings)
     topic = doubt.sink.control_topic_of(doubt.query.name)
     took_s = []
     for _ in range(5):
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_query(invoke: Invoke, doubt: Doubt) -> None:
 
 
 def test_no_broker(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("beadline.sinks.kafka.transactions._REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("beadline.sinks.kafka.client._REQUEST_TIMEOUT_S", 1.0)
     code, out, err = invoke("list", "--bootstrap-servers", "127.0.0.1:1")
     assert (code, out) == (1, "")
     assert "Kafka at 127.0.0.1:1 does not answer as it should" in err

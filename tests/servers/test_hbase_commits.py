@@ -14,10 +14,10 @@ from beadline.errors import CommitFailed, TargetRestored
 from beadline.ids import EpochId
 from beadline.sink import Outcome
 from beadline.sinks.hbase.client import Client
-from beadline.sinks.hbase.client import Refused as HBaseRefused
+from beadline.sinks.shared.retry import Rejected
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY
-from tests.servers.test_hbase_server import NOW_MS, Orders, decided
+from tests.servers.hbase_orders import NOW_MS, Orders, decided
 
 OTHER_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"deleted": None}, r"deleted was 'gone' and is None"),
@@ -42,7 +42,7 @@ def test_a_decided_epoch_is_not_written_under_other_settings(
     orders.commit(0, [("x", "1", "1", False)])
     parts = orders.prepare(1, [("x", "2", "2", True), ("y", "2", "2", False)])
     changed = replace(orders.sink, **settings)
-    with pytest.raises(CommitFailed, match=rf"epoch 1, sink .*{said}.*settings of before"):
+    with pytest.raises(CommitFailed, match=rf"epoch 1, sink .*{said}.*earlier settings"):
         changed.commit(decided(1), parts)
     assert orders.shows() == {"x": {"a": "1", "b": "1"}}
     assert outcomes(orders, 1, parts) == {Outcome.COMMITTED}
@@ -79,7 +79,7 @@ def test_a_file_that_the_other_driver_deletes_during_the_look(
     assert orders.shows() == {"x": {"a": "1", "b": "1"}}
 
 
-def test_a_row_that_hbase_refuses_is_named(hbase_server: HBaseServer, tmp_path: Path) -> None:
+def test_a_row_that_hbase_rejects_is_named(hbase_server: HBaseServer, tmp_path: Path) -> None:
     """The sink was told a larger limit than HBase has; the rows around it are written."""
     large = "x" * (11 << 20)
     orders = Orders(hbase_server, tmp_path, cell_bytes_max=1 << 30).opened()
@@ -90,7 +90,7 @@ def test_a_row_that_hbase_refuses_is_named(hbase_server: HBaseServer, tmp_path: 
         orders.try_commit(3, parts)
     message = str(caught.value)
     assert "epoch 3, sink 'under-test'" in message
-    assert f"refuses the row of key '{key[:100]}…' in part 1: " in message
+    assert f"rejects the row of key '{key[:100]}…' in part 1: " in message
     assert len(message) < 2000
     assert orders.sink.last_seen(QUERY, "under-test") is None
     assert {"before", "00", "19"} <= set(orders.shows())
@@ -107,7 +107,7 @@ def test_a_call_that_is_refused_once_is_done_row_by_row(
         calls.append(len(rows))
         # Calls are made side by side: the puts of x and y are the one with two rows.
         if len(rows) == 2 and calls.count(2) == 1:
-            raise HBaseRefused("NoSuchColumnFamilyException")
+            raise Rejected("NoSuchColumnFamilyException")
         real(client, table, rows, at_ms)
 
     monkeypatch.setattr(Client, "mutate", mutate)

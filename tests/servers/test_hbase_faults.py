@@ -22,7 +22,7 @@ from beadline.sinks.hbase import write
 from beadline.sinks.hbase.client import Client, put, row_of
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY, SAME_NAME, pickled
-from tests.servers.test_hbase_server import Orders, decided
+from tests.servers.hbase_orders import Orders, decided
 
 MANY = 20_000
 

@@ -22,7 +22,7 @@ from beadline.sinks.hbase.ledger import Ledger
 from beadline.testing.servers import HBaseServer
 from beadline.testing.servers.ports import free_ports
 from beadline.testing.suite.target import QUERY, part_id
-from tests.servers.test_hbase_server import SCHEMA, Orders, Refused
+from tests.servers.hbase_orders import SCHEMA, Orders, RefusedRows
 
 GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging": "/tmp"}
 
@@ -38,10 +38,10 @@ GIVEN: dict[str, Any] = {"table": "t", "row_key": "id", "family": "f", "staging"
         ({"timeout_s": 0}, "must be above 0"),
         ({"connections": 0}, "must be above 0"),
         ({"deleted": "id"}, "cannot mark deletes"),
-        ({"staging": "hdfs://there/staging"}, "not on a local disk"),
+        ({"staging": "hdfs://there/staging"}, "not a local folder"),
     ],
 )
-def test_settings_that_cannot_be_right(wrong: dict[str, Any], said: str) -> None:
+def test_wrong_settings(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadSink, match=re.escape(said)):
         HBaseSink("localhost", **{**GIVEN, **wrong})
 
@@ -103,9 +103,9 @@ def test_no_server(tmp_path: Path) -> None:
         sink.last_seen(QUERY, "under-test")
 
 
-def test_a_staging_folder_that_cannot_be(hbase_server: HBaseServer, tmp_path: Path) -> None:
+def test_a_staging_folder_that_cannot_be_written(hbase_server: HBaseServer, tmp_path: Path) -> None:
     (tmp_path / "staging").write_text("a file")
-    assert "the staging folder" in refusal(Orders(hbase_server, tmp_path))
+    assert "no files can be made in staging=" in refusal(Orders(hbase_server, tmp_path))
 
 
 def test_a_ledger_of_somebody_else(
@@ -172,7 +172,7 @@ def test_what_is_promised(hbase_server: HBaseServer, tmp_path: Path) -> None:
 
 def test_rows_that_hbase_cannot_take(hbase_server: HBaseServer, tmp_path: Path) -> None:
     orders = Orders(hbase_server, tmp_path, deleted="gone", cell_bytes_max=100_000).opened()
-    refused: Refused = []
+    refused: RefusedRows = []
     key_max = 32_767 - 16 - len(orders.table)
     large = "x" * 100_000
     rows = [

@@ -22,7 +22,7 @@ from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Script
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY, part_id
-from tests.servers.test_hbase_server import Orders, decided
+from tests.servers.hbase_orders import Orders, decided
 
 UTC = datetime.timezone.utc
 AT = datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000, tzinfo=UTC)

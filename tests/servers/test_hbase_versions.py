@@ -17,10 +17,10 @@ import pytest
 
 from beadline.ids import EpochId
 from beadline.sink import Outcome, Prepared, StagedPart
-from beadline.sinks.hbase.changes import last_words, mutations, pieces
+from beadline.sinks.hbase.changes import last_changes, mutations, pieces
 from beadline.sinks.hbase.client import put, row_of
 from beadline.testing.servers import HBaseServer
-from tests.servers.test_hbase_server import NOW_MS, Orders, Rows, decided
+from tests.servers.hbase_orders import NOW_MS, Orders, RowTuples, decided
 
 # A put, a put with a null, a delete; in one epoch: none, one or two of them.
 ACTS = ("p", "n", "d")
@@ -58,12 +58,12 @@ def expected() -> dict[str, dict[str, str]]:
     return {key: cells for key, cells in shown.items() if cells}
 
 
-def apply(orders: Orders, rows: Rows, at_ms: int) -> None:
+def apply(orders: Orders, rows: RowTuples, at_ms: int) -> None:
     """Write an epoch as a commit does, whatever the ledger says."""
     batch = orders.batch(list(rows))
     cells = orders.sink._cells(batch.schema.names)
     with orders.client() as client:
-        for piece in pieces(last_words([batch], cells), 5000):
+        for piece in pieces(last_changes([batch], cells), 5000):
             for call in mutations(piece, cells, ["f", "g"], at_ms):
                 client.mutate(orders.table, call.rows, call.at_ms)
 
@@ -85,7 +85,7 @@ def test_every_order_of_arrival_ends_the_same(
 
 
 @pytest.mark.parametrize("shares", [1, 3])
-def test_the_last_word_counts_over_all_parts(
+def test_the_last_change_of_a_key_counts_over_all_parts(
     hbase_server: HBaseServer, tmp_path: Path, shares: int
 ) -> None:
     orders = Orders(hbase_server, tmp_path, deleted="gone").opened()

@@ -17,7 +17,8 @@ from beadline import Stream, at_least_once, exactly_once
 from beadline.errors import NotDeterministic, PrepareFailed
 from beadline.observe import Event
 from beadline.sinks import FileSink, KafkaSink, SqliteSink
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.client import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Crash, Script
 from beadline.testing.servers import KafkaCluster
@@ -29,7 +30,7 @@ ROWS = "id long, k string"
 
 @pytest.fixture
 def topic(kafka_cluster: KafkaCluster) -> str:
-    name = f"letters-{uuid.uuid4().hex[:8]}"
+    name = f"dead-letter-{uuid.uuid4().hex[:8]}"
     kafka_cluster.create_topic(name, partitions=2)
     return name
 
@@ -40,12 +41,9 @@ def sink_to(cluster: KafkaCluster, topic: str | None) -> KafkaSink:
 
 def fence_open(cluster: KafkaCluster, query: str) -> int:
     """Abort what is open of a query, as the broker does at the end of its patience."""
-    client = connect(cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(cluster.bootstrap_servers))
     ours = [id_ for id_ in client.list(OPEN_STATES) if f"~{query}~" in id_]
-    left = [one.transaction for one in client.describe(ours).values()]
-    while left:
-        answers = client.fence(left)
-        left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+    client.abort([one.transaction for one in client.describe(ours).values()])
     return len(ours)
 
 
@@ -70,10 +68,10 @@ def test_records_that_kafka_will_not_take(
     begin: Callable[[DataFrame, str], Stream],
 ) -> None:
     large = "x" * 1_100_000
-    sink, letters = sink_to(kafka_cluster, None), FileSink(str(tmp_path / "letters"))
+    sink, dead_letters = sink_to(kafka_cluster, None), FileSink(str(tmp_path / "letters"))
 
     def build(frame: DataFrame) -> Stream:
-        return begin(frame, topic).to(sink, dead_letter=letters)
+        return begin(frame, topic).to(sink, dead_letter=dead_letters)
 
     epochs = [
         [record(topic, "1"), record(f"{topic}-missing", "2"), record(None, "3")],
@@ -87,7 +85,7 @@ def test_records_that_kafka_will_not_take(
         script = between(crashes, epochs)
     run_epochs(spark, build, script, tmp_path, schema=RECORDS, parts=2)
     assert sorted(one.value or b"" for one in kafka_cluster.read(topic)) == [b"1", b"4", b"8"]
-    found = [row.asDict() for row in spark.read.parquet(letters.path).collect()]
+    found = [row.asDict() for row in spark.read.parquet(dead_letters.path).collect()]
     reasons = {json.loads(letter["row"])["value"]: letter["reason"] for letter in found}
     assert len(found) == 7
     assert reasons == {
@@ -114,7 +112,7 @@ def rows_in(table: SqliteSink) -> list[int]:
         return [id_ for (id_,) in database.execute("SELECT id FROM t ORDER BY id")]
 
 
-def letters_in(cluster: KafkaCluster, topic: str) -> list[dict[str, Any]]:
+def dead_letters_in(cluster: KafkaCluster, topic: str) -> list[dict[str, Any]]:
     found = [json.loads(one.value or b"") for one in cluster.read(topic)]
     return sorted(found, key=lambda letter: str(letter["row"]))
 
@@ -143,7 +141,7 @@ def test_dead_letters_in_a_topic(
         script = between(crashes, epochs)
     result = run_epochs(spark, build, script, tmp_path, schema=ROWS)
     assert rows_in(table) == [0, 2]
-    found = letters_in(kafka_cluster, topic)
+    found = dead_letters_in(kafka_cluster, topic)
     assert [(letter["epoch"], letter["row"]) for letter in found] == [
         (epoch, {"id": id_, "k": None}) for epoch, id_ in ((0, 1), (2, 3), (2, 4), (3, 5))
     ]
@@ -173,7 +171,7 @@ def test_dead_letters_that_the_broker_threw_away(
     assert fence_open(kafka_cluster, topic) == 1
     run(build(), tmp_path, listener=events.append)
     assert rows_in(table) == [0, 3, 6]
-    found = letters_in(kafka_cluster, topic)
+    found = dead_letters_in(kafka_cluster, topic)
     assert [letter["row"]["id"] for letter in found] == [1, 2, 4, 5, 7, 8]
     assert [event.kind for event in events].count("replayed") == 1
     assert fence_open(kafka_cluster, topic) == 0
@@ -185,11 +183,11 @@ def test_a_topic_that_was_made_meanwhile_stops_the_replay(
     """Its rows are decided as dead letters; now they would be in both."""
     late = f"{topic}-late"
     source = write_rows(tmp_path, [record(topic, "1"), record(late, "2")])
-    letters = FileSink(str(tmp_path / "letters"))
+    dead_letters = FileSink(str(tmp_path / "letters"))
 
     def build() -> Stream:
         frame = spark.readStream.schema(RECORDS).json(str(source))
-        return exactly_once(frame, topic).to(sink_to(kafka_cluster, None), dead_letter=letters)
+        return exactly_once(frame, topic).to(sink_to(kafka_cluster, None), dead_letter=dead_letters)
 
     run_and_die(build(), tmp_path, "decide.after")
     assert fence_open(kafka_cluster, topic) == 1
@@ -201,7 +199,7 @@ def test_a_topic_that_was_made_meanwhile_stops_the_replay(
     assert fence_open(kafka_cluster, topic) == 0
 
 
-def test_a_letter_that_is_too_large_for_kafka_stops_the_query(
+def test_a_dead_letter_record_that_is_too_large_for_kafka_stops_the_query(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path, table: SqliteSink
 ) -> None:
     wide = SqliteSink(table.path, "wide", mode="upsert", key="k")

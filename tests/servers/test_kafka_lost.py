@@ -17,8 +17,9 @@ from beadline.errors import NotDeterministic, PartLost
 from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, Described, connect
 from beadline.sinks.kafka.part import WriterId
-from beadline.sinks.kafka.transactions import OPEN_STATES, Described, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, rows_sink, run, run_and_die, table, write_input
 
@@ -74,7 +75,7 @@ class Job:
         run_and_die(build(self), self.folder, point, times=2, listener=self.events.append)
 
     def open_now(self) -> list[Described]:
-        client = connect(self.cluster.bootstrap_servers, {})
+        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
         ours = (id_ for id_ in client.list(OPEN_STATES) if f"~{self.name}~" in id_)
         return [one for one in client.describe(ours).values() if one.state in OPEN_STATES]
 
@@ -86,11 +87,8 @@ class Job:
 
     def abort(self, some: Iterable[Described]) -> None:
         """As the broker does at the end of its patience."""
-        client = connect(self.cluster.bootstrap_servers, {})
-        left = [one.transaction for one in some]
-        while left:
-            answers = client.fence(left)
-            left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
+        client.until_answered(client.fence, [one.transaction for one in some])
 
     def check(self, ids: list[int], lost: int = 1) -> None:
         shown = sorted(int(record.value or b"") for record in self.cluster.read(self.name))
@@ -134,21 +132,25 @@ def different_and_narrow(job: Job) -> Stream:
 
 
 @pytest.mark.parametrize(
-    ("build", "point"),
+    ("build", "point", "timeout_s"),
     [
-        (stateless, "decide.after"),
-        (stateless, "kafka.commit"),
-        (narrow, "decide.after"),
-        (stateful, "kafka.commit"),
+        (stateless, "decide.after", 600),
+        (stateless, "kafka.commit", 3),
+        (narrow, "decide.after", 600),
+        (stateful, "kafka.commit", 600),
     ],
 )
-def test_a_timeout_while_everything_was_down(job: Job, build: Build, point: str) -> None:
-    """A short timeout, a long pause; the other sink may be committed already."""
+def test_the_brokers_gave_everything_up(
+    job: Job, build: Build, point: str, timeout_s: float
+) -> None:
+    """By a short timeout and a long pause, or as they then do; SQLite may have committed."""
     ids = write_input(job.folder / "in", 3, rows=40)
-    job.timeout_s = 3
+    job.timeout_s = timeout_s
     job.die(build, point)
     shown = SHOWN[point]
     assert table(job.folder) == ids[: shown * 40]
+    if timeout_s == 600:
+        job.abort(job.open_now())
     job.wait_for_time_out()
     job.timeout_s = 600
     job.run(build)
@@ -219,7 +221,7 @@ def test_committed_and_then_the_id_was_used_again_is_not_lost(job: Job) -> None:
     """The broker's answer is the same as for a lost one (rule 12); only the marker tells."""
     ids = write_input(job.folder / "in", 3)
     job.die(stateless, "commit.after")
-    client = connect(job.cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(job.cluster.bootstrap_servers))
     ours = [id_ for id_ in client.list() if f"~{job.name}~" in id_]
     assert len(ours) == 4
     assert all(WriterId.parse(id_) for id_ in ours)

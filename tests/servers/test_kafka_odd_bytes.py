@@ -13,10 +13,9 @@ import pytest
 from beadline.errors import RowsRefused
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka import native
 from beadline.sinks.kafka.producers import pool
 from beadline.testing.servers import KafkaCluster
-from tests.servers.kafka_refused import PART, note
+from tests.servers.kafka_refused import PART, both_producers, note
 
 BAD = b"\xff\xfe"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -57,14 +56,10 @@ def publish(sink: KafkaSink, columns: dict[str, Any]) -> list[str]:
     return reasons
 
 
-@pytest.mark.parametrize("natively", [True, False])
-def test_header_keys(
-    kafka_cluster: KafkaCluster, topic: str, natively: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@both_producers
+def test_header_keys(kafka_cluster: KafkaCluster, topic: str, options: dict[str, Any]) -> None:
     """A key is text; a header's value, and the record's own key and value, are any bytes."""
-    if not natively:
-        monkeypatch.setattr(native, "available", lambda: False)
-    sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
+    sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
     rows = headers(
         [(b"h", BAD)], [(BAD, b"")], [(b"a\0b", b"")], [(None, b"")], [("ä".encode(), None)]
     )

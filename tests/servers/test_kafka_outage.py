@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from beadline import exactly_once
 from beadline.observe import Event
 from beadline.sinks import KafkaSink
-from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, run, write_input
 
 ROWS = 10_000
-AWAY_S = 12.0  # at least: the wait is to be spoken of meanwhile, which takes up to twenty seconds
+AWAY_S = (
+    12.0  # at least: the query is to say meanwhile that it waits, which takes up to twenty seconds
+)
 SOON_S = 60.0
+TOPIC = "outage"
 # A short queue and small requests: the sink is still sending when the first records are there.
 SLOWLY = {"queue.buffering.max.messages": 100, "batch.num.messages": 20}
-
-
-@pytest.fixture
-def cluster() -> Iterator[KafkaCluster]:
-    """A broker of the test's own, for others could not do without it so long."""
-    with kafka() as started:
-        started.create_topic("t", partitions=2)
-        yield started
 
 
 class Outage:
@@ -37,24 +30,24 @@ class Outage:
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._spoken = threading.Event()
+        self._waited = threading.Event()
         self.events: list[Event] = []
 
     def listen(self, event: Event) -> None:
         self.events.append(event)
         if event.kind == "waiting":
-            self._spoken.set()
+            self._waited.set()
 
     def happen(self) -> tuple[int, list[Event]]:
         """Return how many records the broker had at its death, and the events of its absence."""
         (broker,) = self._cluster.brokers
         deadline_s = time.monotonic() + SOON_S
-        while not (taken := sum(self._cluster.end_offsets("t").values())):
+        while not (taken := sum(self._cluster.end_offsets(TOPIC).values())):
             assert time.monotonic() < deadline_s, "nothing was produced"
         broker.kill()
-        self._spoken.clear()
+        self._waited.clear()
         began_s, before = time.monotonic(), len(self.events)
-        self._spoken.wait(SOON_S)
+        self._waited.wait(SOON_S)
         time.sleep(max(0.0, AWAY_S - (time.monotonic() - began_s)))
         meanwhile = self.events[before:]
         broker.start()
@@ -62,13 +55,14 @@ class Outage:
 
 
 def test_a_broker_that_dies_while_records_are_produced(
-    spark: SparkSession, cluster: KafkaCluster, tmp_path: Path
+    spark: SparkSession, mortal_kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """A wait with progress: it is spoken of, and then the query goes on by itself."""
+    """The query says that it waits, and then goes on by itself."""
+    mortal_kafka.create_topic(TOPIC, partitions=2)
     ids = write_input(tmp_path / "in", 2, rows=ROWS)
     rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
-    sink = KafkaSink("t", bootstrap_servers=cluster.bootstrap_servers, options=SLOWLY)
-    outage = Outage(cluster)
+    sink = KafkaSink(TOPIC, bootstrap_servers=mortal_kafka.bootstrap_servers, options=SLOWLY)
+    outage = Outage(mortal_kafka)
     with ThreadPoolExecutor(1) as beside:
         happening = beside.submit(outage.happen)
         run(exactly_once(rows, "cut-off").to(sink), tmp_path, listener=outage.listen)
@@ -79,5 +73,5 @@ def test_a_broker_that_dies_while_records_are_produced(
     acts = [(event.kind, event.epoch) for event in outage.events if event.kind != "waiting"]
     whole = [(kind, epoch) for epoch in (0, 1) for kind in ("prepared", "decided", "committed")]
     assert acts == [("claimed", None), *whole]
-    cluster.wait_ready()
-    assert sorted(int(record.value or b"") for record in cluster.read("t")) == ids
+    mortal_kafka.wait_ready()
+    assert sorted(int(record.value or b"") for record in mortal_kafka.read(TOPIC)) == ids

@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from beadline import sources
+from beadline import at_least_once, sources
 from beadline.errors import PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.observe import Event
@@ -25,7 +26,7 @@ from beadline.points import hooked
 from beadline.sink import CommitResult, Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka import KafkaPart
-from beadline.sinks.kafka.control import create_topic
+from beadline.sinks.kafka.client import connect
 from beadline.sinks.kafka.producers import pool
 from beadline.spark import batch_size
 from beadline.testing.servers import KafkaCluster
@@ -43,41 +44,40 @@ def job(spark: SparkSession, kafka_cluster: KafkaCluster, tmp_path: Path) -> Job
     return made
 
 
-class Commits:
-    """Every call of ``commit`` in this process, to be made again by a zombie."""
+Commit = tuple[KafkaSink, EpochId, Sequence[Prepared[KafkaPart]]]
 
-    def __init__(self) -> None:
-        self.made: list[tuple[EpochId, Sequence[Prepared[KafkaPart]]]] = []
-        self.commit = KafkaSink.commit
 
-    def again(self, sink: KafkaSink, index: int) -> set[Outcome]:
-        """Commit what was committed before, as whoever lost the answer or slept does."""
-        epoch, parts = self.made[index]
-        return set(self.commit(sink, epoch, parts).outcomes.values())
+class Noting(KafkaSink):
+    """Keeps every commit that is asked of it, to be made again by a zombie."""
+
+    made: ClassVar[list[Commit]] = []
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]) -> CommitResult:
+        self.made.append((self, epoch, parts))
+        return super().commit(epoch, parts)
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
-    commits = Commits()
-
-    def noted(
-        sink: KafkaSink, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]
-    ) -> CommitResult:
-        commits.made.append((epoch, parts))
-        return commits.commit(sink, epoch, parts)
-
-    monkeypatch.setattr(KafkaSink, "commit", noted)
-    return commits
+def commits() -> Iterator[list[Commit]]:
+    yield Noting.made
+    Noting.made.clear()
 
 
-def test_a_second_commit_while_the_next_epoch_is_open(job: Job, commits: Commits) -> None:
+def again(commit: Commit) -> set[Outcome]:
+    """Commit what was committed before, as whoever lost the answer or slept does."""
+    sink, epoch, parts = commit
+    return set(KafkaSink.commit(sink, epoch, parts).outcomes.values())
+
+
+def test_a_second_commit_while_the_next_epoch_is_open(job: Job, commits: list[Commit]) -> None:
     """Rule 17: the same writers hold e+1 by then, and it must not show by a commit of e."""
+    job = replace(job, make=Noting)
     ids = job.feed(5)
     seen: list[tuple[set[Outcome], list[int], int]] = []
 
     def hook(point: str) -> None:
-        if point == "prepare.after" and commits.made:
-            answers = commits.again(job.sink, -1)
+        if point == "prepare.after" and commits:
+            answers = again(commits[-1])
             seen.append((answers, job.visible(), len(job.open())))
 
     with hooked(hook):
@@ -88,17 +88,18 @@ def test_a_second_commit_while_the_next_epoch_is_open(job: Job, commits: Commits
     assert job.visible() == ids
 
 
-def test_a_late_commit_of_an_older_start(job: Job, commits: Commits) -> None:
+def test_a_late_commit_of_an_older_start(job: Job, commits: list[Commit]) -> None:
     """Rule 10: it decided, slept, and commits long after its heir has, beside an open epoch."""
+    job = replace(job, make=Noting)
     ids = job.feed(6)
     run_and_die(job.stream(), job.folder, "kafka.commit", times=2)
-    assert len(commits.made) == 2
+    assert len(commits) == 2
     assert job.visible() == ids[:10]
     shown: list[list[int]] = []
 
     def hook(point: str) -> None:
         if point == "prepare.after":
-            commits.again(job.sink, 1)
+            again(commits[1])
             shown.append(job.visible())
 
     with hooked(hook):
@@ -154,7 +155,7 @@ def prepared(job: Job, given: Part, value: str) -> Prepared[KafkaPart]:
 @pytest.mark.parametrize("won", [True, False])
 def test_a_worker_with_a_losing_attempt(job: Job, won: bool) -> None:
     """Rule 18: that epoch 0 was decided is not enough; was it this attempt?"""
-    create_topic(job.sink, job.name)
+    job.sink.open(QueryId(job.name, "a" * 32, "file:/c"), "out")
     mine = prepared(job, part(job, 0, attempt=0), "0")
     if won:
         job.sink.commit(_epoch(job, 0), [mine])
@@ -178,7 +179,7 @@ def test_restarts_with_workers_that_live_on(job: Job) -> None:
     """No doubles, and no more names, however often; the brokers remember every name for days."""
     ids: list[int] = []
     names: list[int] = []
-    for start in range(6):
+    for start in range(4):
         ids += job.feed(2, first=2 * start)
         if start % 2:
             run_and_die(job.stream(), job.folder, "decide.after", times=2)
@@ -270,4 +271,16 @@ def test_a_clean_stop_leaves_nothing_open(job: Job, point: str) -> None:
     assert job.visible() == ids[:shown]
     assert shown % 10 == 0
     run(job.stream(), job.folder)
+    assert job.visible() == ids
+
+
+def test_at_least_once_goes_on_after_a_replay(job: Job) -> None:
+    """The worker's function for preparing must not be taken for that for publishing."""
+    ids = job.feed(3)
+    run_and_die(job.stream(), job.folder, "decide.after")
+    client = connect(job.sink.settings)
+    client.end([one.transaction for one in client.describe(job.open()).values()], commit=False)
+    stream = job.stream()
+    (output,) = stream.outputs
+    run(at_least_once(stream.frame, job.name).to(output.sink, name="out"), job.folder)
     assert job.visible() == ids

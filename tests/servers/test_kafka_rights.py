@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from beadline import Stream, exactly_once
 from beadline.errors import PrepareFailed
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
-from beadline.testing.servers import KafkaCluster, kafka
+from beadline.sinks.kafka.settings import KafkaSettings
+from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import refused
 from tests.spark import jobs
 
@@ -42,13 +43,12 @@ def rights(query: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaCluster]:
-    with kafka(users={"admin": "top-secret", "bob": "bobs-secret"}) as started:
-        for topic in ("t", "seen", "secret"):
-            started.create_topic(topic)
-        grant(started, ("TOPIC", "t", "WRITE"), ("TOPIC", "seen", "DESCRIBE"))
-        yield started
-        pool().close()
+def guarded(guarded_kafka: KafkaCluster) -> Iterator[KafkaCluster]:
+    for topic in ("t", "seen", "secret"):
+        guarded_kafka.create_topic(topic)
+    grant(guarded_kafka, ("TOPIC", "t", "WRITE"), ("TOPIC", "seen", "DESCRIBE"))
+    yield guarded_kafka
+    pool().close()
 
 
 def grant(cluster: KafkaCluster, *rights: tuple[str, str, str]) -> None:
@@ -110,7 +110,8 @@ def test_a_topic_that_may_be_seen_and_not_written(
         jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
     assert "secret" not in str(caught.value)
     assert sum(guarded.end_offsets("seen").values()) == 0
-    assert connect(guarded.bootstrap_servers, {}).list(OPEN_STATES) == []
+    left_open = connect(KafkaSettings(guarded.bootstrap_servers)).list(OPEN_STATES)
+    assert [name for name in left_open if "~guarded~" in name] == []
     grant(guarded, ("TOPIC", "seen", "WRITE"))
     jobs.run(stream(spark, guarded, tmp_path, "seen", "guarded"), tmp_path)
     assert written(guarded, "seen") == ids

@@ -18,7 +18,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import UnsupportedVersionError
 from kafka.protocol.producer import EndTxnRequest
 
-from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers import KafkaCluster
 
 SOON_S = 30
 # Tests cut connections on purpose: the client need not tell.
@@ -194,54 +194,49 @@ def test_an_answer_can_be_lost(kafka_cluster: KafkaCluster, topic: str) -> None:
     assert visible(kafka_cluster, topic) == ["a"]
 
 
-def test_only_who_may_can_produce() -> None:
-    """A cluster of its own: an authorizer is for all of its clients."""
-    users = {"admin": "secret", "stranger": "other"}
-    with kafka(users=users) as cluster:
-        cluster.create_topic("orders")
+def test_only_who_may_can_produce(guarded_kafka: KafkaCluster, topic: str) -> None:
+    guarded_kafka.create_topic(topic)
 
-        def produce_as(name: str, password: str) -> str | None:
-            """The name of the error, or None."""
-            outcome: list[KafkaError | None] = []
-            conf = {
-                "bootstrap.servers": cluster.sasl_servers,
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": name,
-                "sasl.password": password,
-                "message.timeout.ms": 3_000,
-            }
-            made = Producer(conf | QUIET)
-            made.produce("orders", b"value", on_delivery=lambda error, _: outcome.append(error))
-            made.flush(SOON_S)
-            (error,) = outcome
-            return None if error is None else error.name()
+    def produce_as(name: str, password: str) -> str | None:
+        """The name of the error, or None."""
+        outcome: list[KafkaError | None] = []
+        conf = {
+            "bootstrap.servers": guarded_kafka.sasl_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": name,
+            "sasl.password": password,
+            "message.timeout.ms": 3_000,
+        }
+        made = Producer(conf | QUIET)
+        made.produce(topic, b"value", on_delivery=lambda error, _: outcome.append(error))
+        made.flush(SOON_S)
+        (error,) = outcome
+        return None if error is None else error.name()
 
-        assert produce_as("admin", "secret") is None
-        assert produce_as("stranger", "other") == "TOPIC_AUTHORIZATION_FAILED"
-        assert produce_as("admin", "wrong") == "_MSG_TIMED_OUT"
-        assert visible(cluster, "orders") == ["value"]
+    assert produce_as("admin", "top-secret") is None
+    assert produce_as("bob", "bobs-secret") == "TOPIC_AUTHORIZATION_FAILED"
+    assert produce_as("admin", "wrong") == "_MSG_TIMED_OUT"
+    assert visible(guarded_kafka, topic) == ["value"]
 
 
-def test_data_outlives_kill_and_restart(topic: str) -> None:
-    """A cluster of its own: the session's must not die under other tests."""
-    with kafka() as cluster:
-        cluster.create_topic(topic)
-        made = producer(cluster.bootstrap_servers)
-        send(made, topic, "a")
-        made.commit_transaction(SOON_S)
-        send(made, topic, "b")
-        (broker,) = cluster.brokers
-        before = broker.pid
-        broker.kill()
-        assert not broker.alive
-        broker.restart()
-        assert broker.pid != before
-        cluster.wait_ready()
-        assert visible(cluster, topic) == ["a"]
-        # The open transaction is open still: whoever holds it may commit it.
-        made.commit_transaction(SOON_S)
-        assert visible(cluster, topic) == ["a", "b"]
+def test_data_outlives_kill_and_restart(mortal_kafka: KafkaCluster, topic: str) -> None:
+    mortal_kafka.create_topic(topic)
+    made = producer(mortal_kafka.bootstrap_servers)
+    send(made, topic, "a")
+    made.commit_transaction(SOON_S)
+    send(made, topic, "b")
+    (broker,) = mortal_kafka.brokers
+    before = broker.pid
+    broker.kill()
+    assert not broker.alive
+    broker.restart()
+    assert broker.pid != before
+    mortal_kafka.wait_ready()
+    assert visible(mortal_kafka, topic) == ["a"]
+    # The open transaction is open still: whoever holds it may commit it.
+    made.commit_transaction(SOON_S)
+    assert visible(mortal_kafka, topic) == ["a", "b"]
 
 
 def test_a_trio_goes_on_without_one(kafka_trio: KafkaCluster, topic: str) -> None:

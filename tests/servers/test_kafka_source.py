@@ -23,7 +23,7 @@ from beadline.errors import JarsUnavailable, PrepareFailed
 from beadline.observe import Event
 from beadline.sinks import MemorySink
 from beadline.spark.query import Query
-from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers import KafkaCluster
 from tests.conftest import needs_server
 from tests.spark.jobs import run_and_die
 
@@ -31,7 +31,7 @@ SOON_S = 30
 QUIET = {"log_level": 2}
 LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    'username="admin" password="hush-hush";'
+    'username="admin" password="top-secret";'
 )
 
 
@@ -242,22 +242,24 @@ def test_records_that_were_deleted_before_they_were_read(
     assert rows(tmp_path) == list(range(10))
 
 
-def test_positions_with_a_name_and_a_password(spark: SparkSession, tmp_path: Path) -> None:
-    with kafka(users={"admin": "hush-hush"}) as cluster:
-        cluster.create_topic("orders", partitions=2)
-        produce(cluster.bootstrap_servers, "orders", range(10))
-        options = {
-            "kafka.security.protocol": "SASL_PLAINTEXT",
-            "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.jaas.config": LOGIN,
-        }
-        frame = sources.kafka(
-            spark,
-            bootstrap_servers=cluster.sasl_servers,
-            topic="orders",
-            group="lag",
-            options=options,
-        )
-        run(frame, tmp_path)
-        assert rows(tmp_path) == list(range(10))
-        assert positions(cluster.bootstrap_servers, "lag", "orders") == {0: 5, 1: 5}
+def test_positions_with_a_name_and_a_password(
+    spark: SparkSession, guarded_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    guarded_kafka.create_topic(topic, partitions=2)
+    produce(guarded_kafka.bootstrap_servers, topic, range(10))
+    options = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": LOGIN,
+    }
+    frame = sources.kafka(
+        spark,
+        bootstrap_servers=guarded_kafka.sasl_servers,
+        topic=topic,
+        group="lag",
+        options=options,
+    )
+    run(frame, tmp_path)
+    assert rows(tmp_path) == list(range(10))
+    assert positions(guarded_kafka.bootstrap_servers, "lag", topic) == {0: 5, 1: 5}

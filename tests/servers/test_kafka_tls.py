@@ -19,8 +19,7 @@ from beadline.errors import BadSink
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.producers import pool
 from beadline.testing.epochs import CRASH, run_epochs
-from beadline.testing.servers import KafkaCluster, kafka
-from beadline.testing.servers.fixtures import serve
+from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, run, write_input
 
 ROWS = 50
@@ -28,10 +27,9 @@ ZSTD = 4  # the lowest three bits of a record batch's attributes are its codec
 ATTRIBUTES_AT = 22
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    users = {"admin": "top-secret"}
-    yield from serve(kafka(tls=True, users=users, superusers=("admin", "CN=client")))
+@pytest.fixture
+def cluster(guarded_kafka: KafkaCluster) -> KafkaCluster:
+    return guarded_kafka
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Topics that are not there, or not yet: what is waited for, refused, or an error."""
+"""Topics that are not there, or not yet: what is waited for, refused, made, or an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from beadline.ids import QueryId
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
 from beadline.sinks.kafka.producers import pool
@@ -54,3 +56,27 @@ def test_the_sinks_own_topic_that_is_gone_is_an_error(kafka_cluster: KafkaCluste
     sink = KafkaSink("gone", bootstrap_servers=kafka_cluster.bootstrap_servers, options=options)
     with pytest.raises(OSError, match="topic 'gone' does not exist; it could be used when"):
         refused(sink, [{"value": "v"}])
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_control_topic_has_every_replica_though_a_broker_is_down(
+    kafka_trio: KafkaCluster, index: int
+) -> None:
+    """One that is down at the first start must not be missing for good.
+
+    One of the three is the controller: then creating has to wait until another is elected.
+    """
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    kafka_trio.create_topic(f"{name}-out")
+    sink = KafkaSink(f"{name}-out", kafka_trio.bootstrap_servers)
+    victim = kafka_trio.brokers[index]
+    victim.kill()
+    try:
+        sink.open(QueryId(name, "a" * 32, "file:/x"), "out")
+        admin = AdminClient({"bootstrap.servers": kafka_trio.bootstrap_servers})
+        found = admin.list_topics(timeout=10).topics[sink.control_topic_of(name)]
+    finally:
+        victim.restart()
+        kafka_trio.wait_ready()
+    assert len(found.partitions[0].replicas) == 3

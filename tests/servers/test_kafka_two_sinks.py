@@ -18,8 +18,9 @@ from beadline import exactly_once
 from beadline.ids import PartId, QueryId
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.transactions import OPEN_STATES, connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, run, run_and_die, write_input
 
@@ -71,7 +72,7 @@ def test_a_sink_of_another_name_leaves_no_orphan(
     stream = exactly_once(rows, names[0])
     before = stream.to(sink(kafka_cluster, names[0], f"{names[0]}-markers"), name="before")
     run_and_die(before, tmp_path, "prepare.after")
-    client = connect(kafka_cluster.bootstrap_servers, {})
+    client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
     assert [name for name in client.list(OPEN_STATES) if names[0] in name]
     run(stream.to(sink(kafka_cluster, names[0]), name="after"), tmp_path)
     assert [name for name in client.list(OPEN_STATES) if names[0] in name] == []

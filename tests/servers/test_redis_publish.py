@@ -12,7 +12,7 @@ from beadline.errors import PrepareFailed
 from beadline.ids import QueryId
 from beadline.sink import Part
 from beadline.testing.suite.target import QUERY, SAME_NAME, part_id
-from tests.servers.test_redis_sink import Hands
+from tests.servers.redis_store import Store
 
 
 @pytest.fixture(params=["redis_server", "redis_cluster"])
@@ -28,50 +28,50 @@ def client_of(server: Any) -> Any:
     return (RedisCluster if hasattr(server, "nodes") else Redis).from_url(server.url)
 
 
-def publish(hands: Hands, epoch: int, value: str, query: QueryId = QUERY) -> None:
+def publish(store: Store, epoch: int, value: str, query: QueryId = QUERY) -> None:
     batches = pa.table({"key": ["a"], "value": [value]}).to_batches()
-    hands.sink.publish(iter(batches), Part(part_id(epoch, query=query)))
+    store.sink.publish(iter(batches), Part(part_id(epoch, query=query)))
 
 
 def test_a_late_attempt_does_not_bring_the_past_back(server: Any, tmp_path: Path) -> None:
-    hands = Hands(server.url, tmp_path)
+    store = Store(server.url, tmp_path)
     with client_of(server) as redis:
-        publish(hands, 0, "old")
-        publish(hands, 1, "new")
+        publish(store, 0, "old")
+        publish(store, 1, "new")
         with pytest.raises(PrepareFailed, match="has epoch 1 of this query already"):
-            publish(hands, 0, "old")
-        assert redis.get(hands.key("a")) == b"new"
-        publish(hands, 1, "new, again")
-        publish(hands, 2, "newer")
-        assert redis.get(hands.key("a")) == b"newer"
+            publish(store, 0, "old")
+        assert redis.get(store.key("a")) == b"new"
+        publish(store, 1, "new, again")
+        publish(store, 2, "newer")
+        assert redis.get(store.key("a")) == b"newer"
 
 
 def test_a_new_checkpoint_begins_again(server: Any, tmp_path: Path) -> None:
-    hands = Hands(server.url, tmp_path)
-    publish(hands, 5, "of the old one")
-    publish(hands, 0, "of the new one", SAME_NAME)
+    store = Store(server.url, tmp_path)
+    publish(store, 5, "of the old one")
+    publish(store, 0, "of the new one", SAME_NAME)
     with client_of(server) as redis:
-        assert redis.get(hands.key("a")) == b"of the new one"
-    assert hands.sink.last_seen(QUERY, "under-test") is None, (
+        assert redis.get(store.key("a")) == b"of the new one"
+    assert store.sink.last_seen(QUERY, "under-test") is None, (
         "it says nothing about another incarnation"
     )
 
 
 def test_what_was_decided_later_is_newer_too(server: Any, tmp_path: Path) -> None:
     """A query that became exactly-once, and an attempt from the time before."""
-    hands = Hands(server.url, tmp_path)
-    publish(hands, 0, "published")
-    hands.write(1, {"key": ["a"], "value": ["decided"]})
+    store = Store(server.url, tmp_path)
+    publish(store, 0, "published")
+    store.write(1, {"key": ["a"], "value": ["decided"]})
     with pytest.raises(PrepareFailed, match="late"):
-        publish(hands, 0, "published")
+        publish(store, 0, "published")
     with client_of(server) as redis:
-        assert redis.get(hands.key("a")) == b"decided"
+        assert redis.get(store.key("a")) == b"decided"
 
 
 def test_an_older_checkpoint_can_be_noticed_at_the_start(redis_server: Any, tmp_path: Path) -> None:
-    hands = Hands(redis_server.url, tmp_path)
-    publish(hands, 3, "x")
-    seen = hands.sink.last_seen(QUERY, "under-test")
+    store = Store(redis_server.url, tmp_path)
+    publish(store, 3, "x")
+    seen = store.sink.last_seen(QUERY, "under-test")
     assert seen is not None
     assert (seen.epoch, seen.nonce) == (3, "")
-    hands.write(3, {"key": ["a"], "value": ["the same epoch, decided after a change of mode"]})
+    store.write(3, {"key": ["a"], "value": ["the same epoch, decided after a change of mode"]})

@@ -16,7 +16,7 @@ from beadline.sinks import RedisSink
 from beadline.sinks.shared.retry import NO_ANSWER_S
 from beadline.testing.servers import RedisServer, redis, redis_cluster
 from beadline.testing.suite.target import QUERY, epoch_id
-from tests.servers.test_redis_sink import Hands
+from tests.servers.redis_store import Store
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
 URL = "redis://:dont-tell-me@127.0.0.1:1/0"
@@ -41,7 +41,7 @@ URL = "redis://:dont-tell-me@127.0.0.1:1/0"
         ({"url": "redis://:dont-tell-me/x@h:port"}, "a URL of Redis"),
     ],
 )
-def test_settings_that_cannot_be_right(settings: dict[str, Any], said: str) -> None:
+def test_wrong_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(BadSink) as refused:
         RedisSink(**{"url": URL, "staging": "/tmp/x", **settings})
     assert said in str(refused.value)
@@ -69,37 +69,37 @@ def test_columns_that_do_not_fit(
 ) -> None:
     """Found without a server, and before one is asked."""
     with pytest.raises(BadSink, match=said):
-        Hands(URL, tmp_path, **settings).sink.check(pa.schema(columns), QUERY)
+        Store(URL, tmp_path, **settings).sink.check(pa.schema(columns), QUERY)
 
 
 def test_no_server(tmp_path: Path) -> None:
     begun_s = time.monotonic()
     with pytest.raises(BadSink, match=r"127\.0\.0\.1:1.*start again") as refused:
-        Hands(URL, tmp_path).sink.check(SCHEMA, QUERY)
+        Store(URL, tmp_path).sink.check(SCHEMA, QUERY)
     assert time.monotonic() - begun_s < 4 * NO_ANSWER_S
     assert "dont-tell-me" not in repr(refused.getrepr())
 
 
-def test_a_staging_folder_that_cannot_be(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_staging_folder_that_cannot_be_written(redis_server: RedisServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(BadSink, match="staging="):
-        Hands(redis_server.url, tmp_path / "file" / "x").sink.check(SCHEMA, QUERY)
+        Store(redis_server.url, tmp_path / "file" / "x").sink.check(SCHEMA, QUERY)
 
 
 def test_a_wrong_password_is_not_repeated(redis_server: RedisServer, tmp_path: Path) -> None:
     """Not in the message, nor in an error that hangs on it."""
     wrong = redis_server.url.replace(redis_server.password, "dont%2Ftell-me")
-    hands = Hands(wrong, tmp_path)
-    parts = hands.prepare(0, {"key": ["a"], "value": ["1"]})
+    store = Store(wrong, tmp_path)
+    parts = store.prepare(0, {"key": ["a"], "value": ["1"]})
     for call in (
-        lambda: hands.sink.check(SCHEMA, QUERY),
-        lambda: hands.sink.last_seen(QUERY, "under-test"),
-        lambda: hands.sink.commit(epoch_id(0), parts),
+        lambda: store.sink.check(SCHEMA, QUERY),
+        lambda: store.sink.last_seen(QUERY, "under-test"),
+        lambda: store.sink.commit(epoch_id(0), parts),
     ):
         with pytest.raises((BadSink, CommitFailed), match="password") as refused:
             call()
         assert refused.value.__cause__ is None
-        for text in (str(refused.value), repr(hands.sink), str(refused.getrepr(style="value"))):
+        for text in (str(refused.value), repr(store.sink), str(refused.getrepr(style="value"))):
             assert "tell-me" not in text
 
 
@@ -116,7 +116,7 @@ RISKS: list[tuple[dict[str, str], str, str]] = [
 
 def test_what_the_server_can_lose_is_read_from_it(tmp_path: Path) -> None:
     with redis() as server, server.client() as client:
-        sink = Hands(server.url, tmp_path).sink
+        sink = Store(server.url, tmp_path).sink
         for settings, risk, cure in RISKS:
             before = {name: client.config_get(name)[name] for name in settings}
             for name, value in settings.items():
@@ -138,7 +138,7 @@ def test_a_log_that_is_not_whole_yet_keeps_nothing(tmp_path: Path) -> None:
     with redis(slow) as server, server.client() as client:
         client.mset({f"k{number}": number for number in range(30)})
         client.config_set("appendonly", "yes")
-        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+        found = Store(server.url, tmp_path).sink.check(SCHEMA, QUERY)
         assert found.guarantee is Guarantee.AT_MOST_ONCE
         assert "for the first time" in found.sentence
         assert "aof_rewrite_in_progress:0" in found.raised_by
@@ -152,17 +152,17 @@ def test_settings_that_may_not_be_read(tmp_path: Path) -> None:
         rules = ["on", ">dont-tell-me", "~mine:*", *(f"+{name}" for name in needed.split())]
         client.execute_command("ACL", "SETUSER", "small", *rules)
         url = server.url.replace(f":{server.password}", "small:dont-tell-me")
-        hands = Hands(url, tmp_path, prefix="mine:")
-        found = hands.sink.check(SCHEMA, QUERY)
+        store = Store(url, tmp_path, prefix="mine:")
+        found = store.sink.check(SCHEMA, QUERY)
         assert found.guarantee is Guarantee.AT_MOST_ONCE
         assert "CONFIG GET" in found.sentence
         assert "durable=True" in found.raised_by
-        known = Hands(url, tmp_path, prefix="mine:", durable=True)
+        known = Store(url, tmp_path, prefix="mine:", durable=True)
         assert known.sink.check(SCHEMA, QUERY).guarantee is Guarantee.EXACTLY_ONCE
-        hands.write(0, {"key": ["a"], "value": ["1"]})
+        store.write(0, {"key": ["a"], "value": ["1"]})
         assert client.get("mine:a") == b"1"
         with pytest.raises(BadSink, match="refuses to be checked"):
-            Hands(url, tmp_path, prefix="others:").sink.check(SCHEMA, QUERY)
+            Store(url, tmp_path, prefix="others:").sink.check(SCHEMA, QUERY)
 
 
 def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
             client.replicaof("127.0.0.1", server.port)
             until(lambda: client.info("replication")["master_link_status"] == "up")
         with pytest.raises(BadSink, match=f"replica.*{server.port}"):
-            Hands(other.url, tmp_path).sink.check(SCHEMA, QUERY)
-        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+            Store(other.url, tmp_path).sink.check(SCHEMA, QUERY)
+        found = Store(server.url, tmp_path).sink.check(SCHEMA, QUERY)
         assert found.guarantee is Guarantee.AT_MOST_ONCE
         assert "takes over" in found.sentence
-        known = Hands(server.url, tmp_path, durable=True).sink.check(SCHEMA, QUERY)
+        known = Store(server.url, tmp_path, durable=True).sink.check(SCHEMA, QUERY)
         assert known.guarantee is Guarantee.EXACTLY_ONCE
         other.kill()
         with server.client() as client:
             until(lambda: not client.info("replication")["connected_slaves"])
-        found = Hands(server.url, tmp_path).sink.check(SCHEMA, QUERY)
+        found = Store(server.url, tmp_path).sink.check(SCHEMA, QUERY)
         assert found.guarantee is Guarantee.AT_MOST_ONCE, "it is away, not gone"
         server.kill()  # it would wait for its replica
 
@@ -209,7 +209,7 @@ def test_a_replica_that_only_the_cluster_remembers(tmp_path: Path) -> None:
         with primary.client() as client:
             until(lambda: client.cluster("INFO")["cluster_state"] == "ok")
             assert not client.info("replication")["repl_backlog_active"]
-        found = Hands(cluster.url, tmp_path).sink.check(SCHEMA, QUERY)
+        found = Store(cluster.url, tmp_path).sink.check(SCHEMA, QUERY)
         assert found.guarantee is Guarantee.AT_MOST_ONCE
         assert "it has replicas" in found.sentence
 

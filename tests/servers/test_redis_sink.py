@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -14,42 +13,11 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import RowsRefused
-from beadline.sink import Guarantee, Outcome, Part, Prepared
-from beadline.sinks import RedisSink
+from beadline.sink import Guarantee, Part, Prepared
 from beadline.sinks.redis import refused
 from beadline.testing.servers import RedisServer
 from beadline.testing.suite.target import QUERY, epoch_id, part_id
-
-_prefixes = (f"sink-{number}:" for number in itertools.count())
-
-
-class Hands:
-    """A sink on a prefix of its own, and the calls that the protocol would make."""
-
-    def __init__(self, url: str, folder: Path, **settings: Any) -> None:
-        given = {"prefix": next(_prefixes), "staging": folder, **settings}
-        self.sink = RedisSink(url, **given)
-        self.refused: list[tuple[Any, str]] = []
-
-    def key(self, name: str) -> str:
-        return f"{self.sink.prefix}{name}"
-
-    def prepare(self, epoch: int, *shares: dict[str, Any] | pa.Table) -> list[Prepared[Any]]:
-        parts = []
-        for number, share in enumerate(shares):
-            table = share if isinstance(share, pa.Table) else pa.table(share)
-            id_ = part_id(epoch, number)
-            part = Part(id_, refuse=lambda rows, why: self.refused.append((rows, why)))
-            made = self.sink.prepare(iter(table.to_batches()), part)
-            if made is not None:
-                parts.append(Prepared(id_, made.rows, made))
-        return parts
-
-    def commit(self, epoch: int, parts: list[Prepared[Any]]) -> set[Outcome]:
-        return set(self.sink.commit(epoch_id(epoch), parts).outcomes.values())
-
-    def write(self, epoch: int, *shares: dict[str, Any] | pa.Table) -> None:
-        assert self.commit(epoch, self.prepare(epoch, *shares)) == {Outcome.COMMITTED}
+from tests.servers.redis_store import Store
 
 
 @pytest.fixture
@@ -60,7 +28,7 @@ def redis(redis_server: RedisServer) -> Iterator[Any]:
 
 def test_a_durable_server_is_exactly_once(redis_server: RedisServer, tmp_path: Path) -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.string()), ("more", pa.int64())])
-    found = Hands(redis_server.url, tmp_path).sink.check(schema, QUERY)
+    found = Store(redis_server.url, tmp_path).sink.check(schema, QUERY)
     assert found.guarantee is Guarantee.EXACTLY_ONCE
     assert not found.atomic
     assert "part of an epoch" in found.sentence
@@ -69,24 +37,24 @@ def test_a_durable_server_is_exactly_once(redis_server: RedisServer, tmp_path: P
 
 
 def test_set_expires_and_deletes(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
-    hands = Hands(redis_server.url, tmp_path, expire="ttl", deleted="gone")
+    store = Store(redis_server.url, tmp_path, expire="ttl", deleted="gone")
     rows = {
         "key": ["a", "b", "c", "d"],
         "value": ["1", "2", None, "4"],
         "ttl": [100, None, -5, 50],
         "gone": [False, False, True, False],
     }
-    redis.set(hands.key("c"), "old")
-    redis.set(hands.key("b"), "old", ex=1000)
-    hands.write(0, rows)
-    assert redis.mget(hands.key("a"), hands.key("b"), hands.key("c")) == [b"1", b"2", None]
-    assert 90 < redis.ttl(hands.key("a")) <= 100
-    assert redis.ttl(hands.key("b")) == -1, "a plain SET ends an expiry"
-    assert hands.refused == [], "a row that deletes needs no value"
+    redis.set(store.key("c"), "old")
+    redis.set(store.key("b"), "old", ex=1000)
+    store.write(0, rows)
+    assert redis.mget(store.key("a"), store.key("b"), store.key("c")) == [b"1", b"2", None]
+    assert 90 < redis.ttl(store.key("a")) <= 100
+    assert redis.ttl(store.key("b")) == -1, "a plain SET ends an expiry"
+    assert store.refused == [], "a row that deletes needs no value"
 
 
 def test_hset_removes_what_is_null(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
-    hands = Hands(redis_server.url, tmp_path, command="HSET", key="id", expire=60, deleted="gone")
+    store = Store(redis_server.url, tmp_path, command="HSET", key="id", expire=60, deleted="gone")
     types = pa.schema(
         [("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("gone", pa.bool_())]
     )
@@ -97,31 +65,31 @@ def test_hset_removes_what_is_null(redis_server: RedisServer, redis: Any, tmp_pa
         "n": [10, None, 0, 4],
         "gone": [False, False, True, False],
     }
-    hands.write(0, pa.table(first, types))
-    hands.write(1, pa.table(later, types))
-    assert redis.hgetall(hands.key("1")) == {b"n": b"10"}
-    assert not redis.exists(hands.key("2"), hands.key("3")), "nothing is left of them"
-    assert redis.hgetall(hands.key("4")) == {b"name": b"four", b"n": b"4"}
-    assert 0 < redis.ttl(hands.key("4")) <= 60
+    store.write(0, pa.table(first, types))
+    store.write(1, pa.table(later, types))
+    assert redis.hgetall(store.key("1")) == {b"n": b"10"}
+    assert not redis.exists(store.key("2"), store.key("3")), "nothing is left of them"
+    assert redis.hgetall(store.key("4")) == {b"name": b"four", b"n": b"4"}
+    assert 0 < redis.ttl(store.key("4")) <= 60
 
 
 def test_del_and_lists_and_floats(redis_server: RedisServer, redis: Any, tmp_path: Path) -> None:
-    hands = Hands(redis_server.url, tmp_path, command="RPUSH", into="list")
-    hands.write(0, {"value": ["a", "b"]}, {"value": ["c"]})
-    hands.write(1, {"value": ["d"]})
-    assert redis.lrange(hands.key("list"), 0, -1) == [b"a", b"b", b"c", b"d"], "in order"
-    adds = Hands(redis_server.url, tmp_path, command="INCRBYFLOAT", prefix=hands.sink.prefix)
+    store = Store(redis_server.url, tmp_path, command="RPUSH", into="list")
+    store.write(0, {"value": ["a", "b"]}, {"value": ["c"]})
+    store.write(1, {"value": ["d"]})
+    assert redis.lrange(store.key("list"), 0, -1) == [b"a", b"b", b"c", b"d"], "in order"
+    adds = Store(redis_server.url, tmp_path, command="INCRBYFLOAT", prefix=store.sink.prefix)
     adds.write(2, {"key": ["f", "f"], "value": [0.5, 1e3]})
-    assert float(redis.get(hands.key("f"))) == 1000.5
-    drops = Hands(redis_server.url, tmp_path, command="DEL", prefix=hands.sink.prefix)
+    assert float(redis.get(store.key("f"))) == 1000.5
+    drops = Store(redis_server.url, tmp_path, command="DEL", prefix=store.sink.prefix)
     drops.write(3, {"key": ["f", "list", "never-there"]})
-    assert not redis.exists(hands.key("f"), hands.key("list"))
+    assert not redis.exists(store.key("f"), store.key("list"))
 
 
 def test_values_have_the_text_that_is_documented(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
-    hands = Hands(redis_server.url, tmp_path, command="HSET")
+    store = Store(redis_server.url, tmp_path, command="HSET")
     at = datetime.datetime(2026, 1, 2, 3, 4, 5, 6000)
     utc = at.replace(tzinfo=datetime.timezone.utc)
     columns: dict[str, Any] = {
@@ -137,9 +105,9 @@ def test_values_have_the_text_that_is_documented(
         "fixed": pa.array([b"ab"], pa.binary(2)),
         "text": ["ß"],
     }
-    hands.sink.check(pa.table(columns).schema, QUERY)
-    hands.write(0, columns)
-    assert redis.hgetall(hands.sink.prefix.encode() + b"\xff\x00") == {
+    store.sink.check(pa.table(columns).schema, QUERY)
+    store.write(0, columns)
+    assert redis.hgetall(store.sink.prefix.encode() + b"\xff\x00") == {
         b"int": b"9223372036854775807",
         b"float": b"0.1",
         b"bool": b"1",
@@ -195,26 +163,26 @@ def test_rows_are_refused_before_anything_is_decided(
     reason: str,
 ) -> None:
     """Each goes to the dead letters once; the other row takes effect."""
-    hands = Hands(redis_server.url, tmp_path, **settings)
-    hands.sink.check(pa.table(rows).schema, QUERY)
-    hands.write(0, rows)
-    [(found, why)] = hands.refused
+    store = Store(redis_server.url, tmp_path, **settings)
+    store.sink.check(pa.table(rows).schema, QUERY)
+    store.write(0, rows)
+    [(found, why)] = store.refused
     assert found.num_rows == 1
     assert reason in why
-    assert redis.exists(hands.key("a"))
-    assert not redis.exists(hands.key("b"))
+    assert redis.exists(store.key("a"))
+    assert not redis.exists(store.key("b"))
     with pytest.raises(RowsRefused, match=reason.replace("(", r"\(")):
-        hands.sink.prepare(iter(pa.table(rows).to_batches()), Part(part_id(1)))
+        store.sink.prepare(iter(pa.table(rows).to_batches()), Part(part_id(1)))
 
 
 def test_half_of_the_ledgers_mark_may_be_in_the_prefix(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
     prefix = f"{tmp_path.name}:beadline:"
-    hands = Hands(redis_server.url, tmp_path, prefix=prefix)
-    hands.write(0, {"key": ["ledger:q:head", "ledger", None, "a"], "value": list("1234")})
-    assert [rows.num_rows for rows, _ in hands.refused] == [1, 1]
-    assert "Beadline's own" in hands.refused[1][1]
+    store = Store(redis_server.url, tmp_path, prefix=prefix)
+    store.write(0, {"key": ["ledger:q:head", "ledger", None, "a"], "value": list("1234")})
+    assert [rows.num_rows for rows, _ in store.refused] == [1, 1]
+    assert "Beadline's own" in store.refused[1][1]
     assert redis.mget(f"{prefix}ledger", f"{prefix}a") == [b"2", b"4"]
 
 
@@ -222,51 +190,51 @@ def test_a_row_that_is_too_large_as_a_whole(
     redis_server: RedisServer, redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refused, "ROW_BYTES_MAX", 100)
-    hands = Hands(redis_server.url, tmp_path, command="HSET")
+    store = Store(redis_server.url, tmp_path, command="HSET")
     rows = {"key": ["b", "a"], "x": ["x" * 60, "x" * 60], "y": ["y" * 60, None]}
-    hands.write(0, rows)
-    [(large, why)] = hands.refused
+    store.write(0, rows)
+    [(large, why)] = store.refused
     assert large.column("key").to_pylist() == ["b"]
     assert "larger than 100 bytes" in why
-    assert redis.exists(hands.key("a"))
+    assert redis.exists(store.key("a"))
 
 
 def test_a_row_that_deletes_may_have_any_date(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
-    hands = Hands(redis_server.url, tmp_path, deleted="gone")
-    redis.set(hands.key("a"), "old")
+    store = Store(redis_server.url, tmp_path, deleted="gone")
+    redis.set(store.key("a"), "old")
     value = pa.array([2_932_897], pa.date32())
-    hands.write(0, {"key": ["a"], "value": value, "gone": [True]})
-    assert hands.refused == []
-    assert not redis.exists(hands.key("a"))
+    store.write(0, {"key": ["a"], "value": value, "gone": [True]})
+    assert store.refused == []
+    assert not redis.exists(store.key("a"))
 
 
-def test_publish_writes_again_what_is_given_again(
+def test_publish_writes_redelivered_rows_again(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
-    hands = Hands(redis_server.url, tmp_path, command="RPUSH")
+    store = Store(redis_server.url, tmp_path, command="RPUSH")
     batches = pa.table({"key": ["a", "a"], "value": ["1", "2"]}).to_batches()
     for _ in range(2):
-        hands.sink.publish(iter(batches), Part(part_id(0)))
-    assert redis.lrange(hands.key("a"), 0, -1) == [b"1", b"2", b"1", b"2"]
+        store.sink.publish(iter(batches), Part(part_id(0)))
+    assert redis.lrange(store.key("a"), 0, -1) == [b"1", b"2", b"1", b"2"]
 
 
 def test_two_sinks_of_one_query_on_the_same_keys(
     redis_server: RedisServer, redis: Any, tmp_path: Path
 ) -> None:
     """Their ledgers are told apart by name; whose staged parts are whose, by the coordinator."""
-    hands = Hands(redis_server.url, tmp_path, command="INCRBY", into="total")
+    store = Store(redis_server.url, tmp_path, command="INCRBY", into="total")
     parts = []
     for name in ("first", "second"):
         id_ = replace(part_id(0), sink=name)
-        made = hands.sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
+        made = store.sink.prepare(iter(pa.table({"value": [1, 2]}).to_batches()), Part(id_))
         assert made is not None
         parts.append(Prepared(id_, 2, made))
-    assert {one.id for one in hands.sink.in_doubt(QUERY, "under-test")} == {
+    assert {one.id for one in store.sink.in_doubt(QUERY, "under-test")} == {
         part.id for part in parts
     }
     for _ in range(2):
         for part in parts:
-            hands.sink.commit(epoch_id(0), [part])
-    assert redis.get(hands.key("total")) == b"6"
+            store.sink.commit(epoch_id(0), [part])
+    assert redis.get(store.key("total")) == b"6"

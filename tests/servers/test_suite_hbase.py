@@ -72,7 +72,7 @@ class HBaseHarness(SinkHarness):
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, HBaseSink)
-        folder = Path(sink._staging.folder.removeprefix("file:"))
+        folder = Path(sink.staging_area.folder.removeprefix("file:"))
         folder.mkdir(parents=True)
         (folder / STRANGER).write_bytes(b"mine")
         return STRANGER

@@ -54,12 +54,12 @@ class SetHarness(SinkHarness):
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
         assert isinstance(sink, RedisSink)
-        folder = Path(sink._staging.folder.removeprefix("file:"))
+        folder = Path(sink.staging_area.folder.removeprefix("file:"))
         return [path.name for path in folder.glob("*") if path.suffix != ".acknowledged"]
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, RedisSink)
-        folder = Path(sink._staging.folder.removeprefix("file:"))
+        folder = Path(sink.staging_area.folder.removeprefix("file:"))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "notes.txt").write_text("mine")
         return "notes.txt"

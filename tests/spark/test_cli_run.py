@@ -210,16 +210,15 @@ def test_a_newer_start_exits_with_4(run: Run, tmp_path: Path) -> None:
     """In the middle of the first epoch, somebody else claims the log."""
     write_input(tmp_path / "in", files=1)
     code = """
+        from dataclasses import replace
         from beadline.decisions import DecisionLog, FileStore
         from beadline.files import open_files
-        from beadline.protocol.recover import claim
-        from beadline.protocol.targets import Found
         def rival(frame):
             if (HERE / "checkpoint" / "offsets" / "0").exists():
                 folder = f"file:{HERE}/checkpoint/beadline/log"
                 log = DecisionLog(FileStore(open_files(folder), folder))
-                query = log.open().claim.query
-                claim(log, query, "exactly-once", [], -1, Found(), {}, 1)
+                before = log.open().claim
+                log.append(replace(before, nonce="rival", generation=before.generation + 1))
             return frame
         def job(spark):
             return exactly_once(rows(spark), "job").to(SqliteSink(HERE / "o.db", "t"), rows=rival)

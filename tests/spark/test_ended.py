@@ -22,7 +22,7 @@ from beadline.errors import PrepareFailed
 from beadline.observe import Event
 from beadline.sinks import SqliteSink
 from beadline.spark.checks import COLUMNAR_INPUT
-from beadline.spark.conf import told
+from beadline.spark.conf import value_of
 from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_a_python_function_directly_on_columnar_files_does_not_hang(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug of PySpark 4.2.0; the session of ``session()`` and one of the user's own."""
-    assert told(spark, COLUMNAR_INPUT) in ("false", None)
+    assert value_of(spark, COLUMNAR_INPUT) in ("false", None)
     spark = spark.newSession()
     spark.conf.unset(COLUMNAR_INPUT)
     spark.range(1000).coalesce(1).write.parquet(str(tmp_path / "in"))

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import exactly_once
-from beadline.cli._watch import _as_lines
+from beadline.cli.run import _as_lines
 from beadline.observe import Event
 from beadline.spark import wait_reporter
 from tests.spark.jobs import read, rows_sink, run, write_input

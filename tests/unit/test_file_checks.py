@@ -46,9 +46,7 @@ def test_what_is_promised(tmp_path: Path) -> None:
         ({"format": "csv"}, "'tags' is nested, which csv cannot hold"),
     ],
 )
-def test_settings_that_cannot_be_right(
-    tmp_path: Path, settings: dict[str, Any], reason: str
-) -> None:
+def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadSink, match=reason):
         FileSink(str(tmp_path / "out"), **settings).check(SCHEMA, QUERY)
     assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_a_job(tmp_path: Path) -> None:
         "schema": "id long",
     }
     (query,) = job.tables
-    assert query.words.checkpoint == f"file:{tmp_path}/checkpoint"
+    assert query.settings.checkpoint == f"file:{tmp_path}/checkpoint"
     assert query.sinks[0].sink == SqliteSink(tmp_path / "o.db", "t")
 
 
@@ -196,24 +197,28 @@ def test_everything_that_a_job_may_hold(tmp_path: Path) -> None:
     assert lines.arguments["journal"] == f"file:{tmp_path}/journal"
     assert old.arguments["path"] == "hdfs://far/in"
     assert old.arguments["header"] is True
-    one, two = (table.words for table in job.tables)
+    one, two = (table.settings for table in job.tables)
     assert (one.function, one.allow, one.retention) == ("at_least_once", "at-most-once", 7)
     assert (one.drop, one.options, one.output_mode) == (["gone"], {"some.option": 3}, "update")
     assert two.checkpoint is None
     kafka, postgres, redis = job.tables[0].sinks
     assert isinstance(kafka.sink, KafkaSink)
     assert kafka.sink.transaction_timeout_s == 60
-    assert kafka.words.name == "clean"
-    assert kafka.words.rows == "SELECT value FROM epoch"
+    assert kafka.settings.name == "clean"
+    assert kafka.settings.rows == "SELECT value FROM epoch"
     assert kafka.dead_letter == FileSink(f"file:{tmp_path}/letters")
     assert isinstance(postgres.sink, PostgresSink)
     assert postgres.sink.key == ("id",)
     assert isinstance(redis.sink, RedisSink)
     assert (redis.sink.command, redis.sink.staging) == ("XADD", f"{tmp_path}/staging")
     few, other, ahead = job.tables[1].sinks
-    assert (few.sink, few.words.rows, few.words.allow) == (ConsoleSink(5), None, "at-least-once")
-    assert (other.sink, other.words.rows) == (ConsoleSink(), "SELECT 1 FROM epoch")
-    assert other.words.shared_disk
+    assert (few.sink, few.settings.rows, few.settings.allow) == (
+        ConsoleSink(5),
+        None,
+        "at-least-once",
+    )
+    assert (other.sink, other.settings.rows) == (ConsoleSink(), "SELECT 1 FROM epoch")
+    assert other.settings.shared_disk
     assert isinstance(ahead.sink, WriteAheadSink)
     assert isinstance(ahead.sink.deliver, HttpEndpoint)
     assert (ahead.sink.name, ahead.sink.folder) == ("shop", f"file:{tmp_path}/ahead")
@@ -221,7 +226,7 @@ def test_everything_that_a_job_may_hold(tmp_path: Path) -> None:
 
 def test_one_query_needs_no_array(tmp_path: Path) -> None:
     job = opened(tmp_path, JOB.replace("[[queries]]", "[query]").replace("queries.", "query."))
-    assert [table.words.name for table in job.tables] == ["orders"]
+    assert [table.settings.name for table in job.tables] == ["orders"]
 
 
 def test_who_takes_one_query_is_given_no_more(tmp_path: Path) -> None:
@@ -248,6 +253,36 @@ def test_a_sink_and_a_function_of_ones_own(tmp_path: Path) -> None:
         assert why in message
 
 
+OWN_KINDS = """
+from __future__ import annotations
+from dataclasses import dataclass
+from datetime import datetime
+from beadline.sinks import SqliteSink
+@dataclass(frozen=True)
+class Node:
+    name: str
+    below: Node | None = None
+class Odd(SqliteSink):
+    def __init__(self, path: str, table: str, tree: Node, bare: dict = {}, when: datetime = None):
+        super().__init__(path, table)
+        self.__dict__.update(tree=tree, bare=bare)
+"""
+
+
+def test_a_class_of_ones_own_may_have_any_annotations(tmp_path: Path) -> None:
+    """Of itself, without parameters, of a kind that TOML knows nothing of."""
+    (tmp_path / "odd_kinds.py").write_text(OWN_KINDS)
+    text = changed(('type = "sqlite"', 'type = "odd_kinds:Odd"'))
+    text += 'tree = { name = "a", below = { name = "b" } }\nbare = { x = [1, { y = "z" }] }\n'
+    odd: Any = opened(tmp_path, text).tables[0].sinks[0].sink
+    assert (odd.tree.name, odd.tree.below.name) == ("a", "b")
+    assert odd.bare == {"x": [1, {"y": "z"}]}
+    message = refused(tmp_path, text.replace('name = "b"', "name = 3"))
+    assert message.startswith("job.toml:16: queries.sinks.tree.below.name: must be a string, not a")
+    message = refused(tmp_path, text + "when = 1979-05-27\n")
+    assert message.startswith("job.toml:18: queries.sinks.when: must be a table, not a date")
+
+
 def test_errors_keep_their_kind(tmp_path: Path) -> None:
     with pytest.raises(BadSink, match=r"job\.toml:12: queries\.sinks: .* needs the columns"):
         opened(tmp_path, changed(('table = "t"', 'table = "t"\nmode = "add"')))
@@ -256,7 +291,7 @@ def test_errors_keep_their_kind(tmp_path: Path) -> None:
 def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(b"\xef\xbb\xbf" + JOB.replace("\n", "\r\n").encode())
-    assert [table.words.name for table in open_toml(path).tables] == ["orders"]
+    assert [table.settings.name for table in open_toml(path).tables] == ["orders"]
     path.write_bytes(JOB.replace("table", "tabel").replace("\n", "\r\n").encode())
     with pytest.raises(UsageError, match=r"job\.toml:15: "):
         open_toml(path)

@@ -13,8 +13,7 @@ import pytest
 from beadline.errors import BadSetting
 from beadline.sources import SocketReceiver
 from beadline.sources.journal import log as _journal
-from beadline.sources.journal.log import Journal
-from beadline.sources.journal.segments import JournalProblem, read, segments
+from beadline.sources.journal.log import Journal, JournalProblem, read, segments
 
 
 def values(folder: Path, start: int, end: int) -> list[bytes]:
@@ -163,8 +162,7 @@ import subprocess
 import sys
 from pathlib import Path
 from beadline.sources.journal import log as _journal
-from beadline.sources.journal.log import Journal
-from beadline.sources.journal.segments import JournalProblem
+from beadline.sources.journal.log import Journal, JournalProblem
 
 folder, size, often, _journal.BUFFER_BYTES_MAX = Path(sys.argv[1]), *map(int, sys.argv[2:])
 journal = Journal(folder)

@@ -17,7 +17,7 @@ CHILD = """
 import os, resource, signal, sys
 from pathlib import Path
 from beadline.sources.journal import log as _journal
-from beadline.sources.journal.segments import JournalProblem
+from beadline.sources.journal.log import JournalProblem
 
 folder, moment, turn = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 _journal.BUFFER_BYTES_MAX = int(sys.argv[4])

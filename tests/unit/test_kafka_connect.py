@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from beadline.sinks.kafka.transactions import connect
+from beadline.sinks.kafka.client import connect
+from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 
 
@@ -26,6 +27,6 @@ def test_a_connection_that_fails_leaves_nothing_behind(caplog: pytest.LogCapture
     before: list[tuple[int, int]] = []
     for _ in range(3):
         with pytest.raises(Exception, match=r"(?i)timeout|bootstrap|broker"):
-            connect(f"{LOOPBACK}:{port}", {}, timeout_s=0.3)
+            connect(KafkaSettings(f"{LOOPBACK}:{port}"), timeout_s=0.3)
         before.append(held())
     assert before[0] == before[1] == before[2]

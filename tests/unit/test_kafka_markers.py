@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 
 from beadline.ids import PartId
 from beadline.sinks.kafka import markers
+from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.markers import Marker
 
 END = 3
@@ -32,7 +33,7 @@ class Message:
 
     def key(self) -> bytes:
         assert self._marker is not None
-        return self._marker.transactional_id.encode()
+        return self._marker.transaction.id.encode()
 
     def value(self) -> bytes:
         assert self._marker is not None
@@ -56,13 +57,12 @@ class Leader:
             return Message(limit, None)
         self.at += 1
         part = PartId("q", "a" * 32, "out", 1, self.at, 0, 0)
-        return Message(self.at - 1, Marker(f"id-{self.at}", 1, 0, part))
+        return Message(self.at - 1, Marker(Transaction(f"id-{self.at}", 1, 0), part))
 
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "_PAUSE_S", 0.001)
-    monkeypatch.setattr(markers, "_READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(markers, "_READ_TIMEOUT_S", 0.5)
 
 
 @pytest.mark.parametrize("shown", [(3,), (1, 3), (0, 0, 2, 3), (1, 4)])

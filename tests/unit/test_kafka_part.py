@@ -79,7 +79,7 @@ def test_a_transaction_is_known_by_id_producer_and_epoch() -> None:
 def test_a_marker_is_the_proof_of_its_own_transaction_only() -> None:
     """The same writer goes on under the same id, with the producer's epoch raised."""
     part = KafkaPart("id", 7, 3, "markers")
-    marker = Marker("id", 7, 3, PART)
+    marker = Marker(part.transaction, PART)
     assert marker.is_of(part)
     assert not marker.is_of(replace(part, producer_epoch=4))
     assert not marker.is_of(replace(part, producer_id=8))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from beadline.sinks.kafka import topic_ids
+from beadline.sinks.kafka import topics
 
 pytest.importorskip("kafka")
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -17,12 +17,12 @@ def by_librdkafka(id_: uuid.UUID) -> str:
     high, low = (
         int.from_bytes(half, "big", signed=True) for half in (id_.bytes[:8], id_.bytes[8:])
     )
-    return topic_ids.described(SimpleNamespace(topic_id=confluent_kafka.Uuid(high, low)))
+    return topics.id_of(SimpleNamespace(topic_id=confluent_kafka.Uuid(high, low)))
 
 
 def by_kafka_python(id_: uuid.UUID | None, error: int = 0) -> dict[str, str]:
     topic = SimpleNamespace(name="orders", topic_id=id_, error_code=error)
-    return topic_ids.answered(SimpleNamespace(topics=[topic]))
+    return topics.ids_answered(SimpleNamespace(topics=[topic]))
 
 
 @pytest.mark.parametrize("number", [0xFB << 120, 0xFF << 64, (1 << 128) - 1, 0x123456789 << 50])

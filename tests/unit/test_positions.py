@@ -8,8 +8,8 @@ import pytest
 
 from beadline.errors import BadSetting
 from beadline.sources.kafka import positions
-from beadline.sources.kafka.client import librdkafka_settings
 from beadline.sources.kafka.positions import GROUP, Positions, followers, parse_offsets
+from beadline.sources.kafka.settings import librdkafka_settings
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", GROUP: "lag"}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 
-from beadline.spark.slots import Owners, Worker, parse
+from beadline.spark.slots import SlotOwners, WorkerSlots, parse
 
 PARTS = 16
 
 
-def named(number: int) -> Worker:
+def named(number: int) -> WorkerSlots:
     """A worker process of its own, as far as names go."""
-    worker = Worker()
+    worker = WorkerSlots()
     worker.name  # noqa: B018 (it is made at the first look)
     worker._name = f"worker-{number}"
     return worker
 
 
-def epoch(owners: Owners, number: int, workers: list[Worker], chance: random.Random) -> list[int]:
+def epoch(
+    owners: SlotOwners, number: int, workers: list[WorkerSlots], chance: random.Random
+) -> list[int]:
     """Every part, each on some worker; returns the slots."""
     table = parse(owners.to_text())
     taken = []
@@ -30,7 +32,7 @@ def epoch(owners: Owners, number: int, workers: list[Worker], chance: random.Ran
 
 
 def test_workers_that_live_on_keep_their_slots() -> None:
-    owners, worker = Owners(), named(0)
+    owners, worker = SlotOwners(), named(0)
     used: set[int] = set()
     for number in range(50):
         slots = epoch(owners, number, [worker], random.Random(number))
@@ -40,7 +42,7 @@ def test_workers_that_live_on_keep_their_slots() -> None:
 
 
 def test_slots_stay_few_though_every_worker_dies_after_each_epoch() -> None:
-    owners = Owners()
+    owners = SlotOwners()
     used: set[int] = set()
     half = set()
     for number in range(400):

@@ -205,7 +205,7 @@ def test_a_row_that_the_table_refuses_takes_the_epoch_back(path: Path) -> None:
     run(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, n INTEGER)")
     sink = SqliteSink(path, "t")
     parts = [rows_of((1, "a", 1)), rows_of((2, "b", 2), (1, "again", 3))]
-    with pytest.raises(CommitFailed, match=r"epoch 0, part 1: .*UNIQUE.* t\.id"):
+    with pytest.raises(CommitFailed, match=r"epoch 0, sink 'under-test', part 1: .*UNIQUE.* t\.id"):
         write(sink, 0, *parts)
     assert select(path) == []
     assert sink.last_seen(QUERY, "under-test") is None

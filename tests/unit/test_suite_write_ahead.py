@@ -80,7 +80,7 @@ def endpoint_of(sink: AnySink) -> FileEndpoint:
 
 def parts_of(sink: AnySink) -> Path:
     assert isinstance(sink, WriteAheadSink)
-    return Path(sink._staging.folder.removeprefix("file:"))
+    return Path(sink.staging_area.folder.removeprefix("file:"))
 
 
 @pytest.fixture(params=[HonestHarness, ParallelHarness, CarelessHarness])

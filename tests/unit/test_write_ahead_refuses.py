@@ -87,7 +87,7 @@ def inner() -> Callable[[Delivery], None]:
         (partial(keep), "has no name of its own"),
     ],
 )
-def test_an_endpoint_that_cannot_be_one(tmp_path: Path, deliver: Any, words: str) -> None:
+def test_wrong_endpoints(tmp_path: Path, deliver: Any, words: str) -> None:
     with pytest.raises(BadSink, match=words):
         WriteAheadSink(deliver, tmp_path)
 
@@ -100,8 +100,8 @@ def test_a_name_is_made_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"folder": "hdfs://namenode/wal"}, "not on a local disk"),
-        ({"folder": "s3a://bucket/wal"}, "not on a local disk"),
+        ({"folder": "hdfs://namenode/wal"}, "not a local folder"),
+        ({"folder": "s3a://bucket/wal"}, "not a local folder"),
         ({"batch_rows": 0}, "batch_rows must be 1 or more"),
         ({"batch_rows": 1.5}, "batch_rows must be 1 or more"),
         ({"parallel": 0}, "parallel must be 1 or more"),
@@ -110,14 +110,12 @@ def test_a_name_is_made_fit(tmp_path: Path) -> None:
         ({"accepts": lambda batch: None}, "made anew in every run"),
     ],
 )
-def test_settings_that_cannot_be_right(
-    tmp_path: Path, settings: dict[str, Any], words: str
-) -> None:
+def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(BadSink, match=words):
         WriteAheadSink(keep, **{"folder": tmp_path, **settings})
 
 
-def test_a_relative_folder_is_settled_where_the_sink_is_made(
+def test_a_relative_folder_is_resolved_where_the_sink_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -167,7 +165,7 @@ def test_a_return_value_does_not_count_as_accepted(tmp_path: Path) -> None:
         ("http://me:pa55word@shop/orders", "holds no user and password"),
     ],
 )
-def test_a_url_that_cannot_be_one(url: str, words: str) -> None:
+def test_wrong_urls(url: str, words: str) -> None:
     with pytest.raises(BadSink, match=words) as caught:
         HttpEndpoint(url)
     assert "pa55word" not in str(caught.value)
@@ -211,7 +209,7 @@ def refused_and_taken(
     staged = sink.prepare(iter(table.to_batches(max_chunksize=4)), Part(id_, refuse=refuse))
     if staged is None:
         return letters, []
-    kept = [n for batch in sink._staging.read(staged) for n in batch[name].to_pylist()]
+    kept = [n for batch in sink.staging_area.read(staged) for n in batch[name].to_pylist()]
     return letters, kept
 
 
@@ -265,7 +263,7 @@ def test_what_python_cannot_hold_is_refused(tmp_path: Path, column: pa.Array) ->
     assert kept == [1]
 
 
-def test_what_is_just_within_is_taken(tmp_path: Path) -> None:
+def test_values_just_within_the_limits_are_kept(tmp_path: Path) -> None:
     sink = WriteAheadSink(keep, tmp_path)
     ends = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]
     table = pa.table(

@@ -37,7 +37,7 @@ def test_progress_survives_a_power_cut(tmp_path: Path) -> None:
 
     with watched(disk), hooked(look):
         assert commit(sink, 0, parts) == {Outcome.COMMITTED}
-    assert problems == [[]] * 4, "three batches, and the ledger itself"
+    assert problems == [[]] * 5, "three batches, the ledger, and before parts are discarded"
 
 
 def test_what_a_crash_left_half_written_goes_at_a_start_an_hour_later(tmp_path: Path) -> None:

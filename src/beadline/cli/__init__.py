@@ -14,7 +14,7 @@ def main() -> None:
     0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced, 5 inconclusive (verify).
 
     Errors that Beadline raises on purpose are shown as their message, which says what to do; a
-    trace is kept for those that nobody expected, and Python's own exit code for them is 1.
+    trace is kept for unexpected ones, and Python's own exit code for them is 1.
     """
     from beadline.cli.app import app
 

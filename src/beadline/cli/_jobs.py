@@ -1,4 +1,4 @@
-"""What the commands that take a job file share: settings, a session, and errors told shortly."""
+"""What the commands that take a job file share: settings, a session, and short errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
 def _no_echo() -> Iterator[None]:
     """Keep PySpark from logging, with its Java stack, each error of SQL that it also raises.
 
-    The error is told by us, without what is secret in it.
+    The command reports the error itself, without secrets.
     """
     from pyspark.logger import PySparkLogger
 
@@ -88,8 +88,8 @@ def show_trace(job: JobFile, error: Exception) -> None:
     sys.stderr.write(job.redact("".join(traceback.format_exception(error))))
 
 
-def told(job: JobFile, error: Exception) -> BeadlineError:
-    """Beadline's errors are what they are; Spark's are told without their Java stack."""
+def as_beadline_error(job: JobFile, error: Exception) -> BeadlineError:
+    """Return Beadline's own errors, and Spark's without their Java stack; secrets redacted."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 
     if isinstance(error, BeadlineError):

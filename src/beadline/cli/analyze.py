@@ -9,7 +9,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, show_trace, told
+from beadline.cli._jobs import (
+    ConfOption,
+    VerboseOption,
+    as_beadline_error,
+    job_session,
+    settings_of,
+    show_trace,
+)
 from beadline.cli.output import JsonOption, output
 from beadline.environment.quiet import quiet
 from beadline.errors import GuaranteeRefused
@@ -59,7 +66,7 @@ def analyze(
     except Exception as error:
         if verbose:
             show_trace(file, error)
-        raise told(file, error) from error
+        raise as_beadline_error(file, error) from error
     for report in reports:
         out.show(report.to_dict(), *views(report))
     if file.several:  # the last line is about all of them

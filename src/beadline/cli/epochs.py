@@ -191,7 +191,7 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
 
 
 def _finished(epoch: PastEpoch) -> str:
-    """The next decision says when; after a restart nobody does."""
+    """The next decision says when; after a restart no record does."""
     if epoch.finished_at_ms is None:
         return "at a time that no record tells" if epoch.state == "committed" else "not yet"
     return f"{_clock(epoch.finished_at_ms)} ({_duration(epoch.commit_ms)})"

@@ -31,15 +31,15 @@ class Output(ABC):
 
     @abstractmethod
     def say(self, text: str) -> None:
-        """Tell how it goes. Only people want to know; Rich markup is allowed."""
+        """Report progress. Only people want to know; Rich markup is allowed."""
 
     @abstractmethod
     def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
-        """Give the result: the object for programs, the same as views (tables) for people."""
+        """Print the result: the object for programs, the same as views (tables) for people."""
 
     @abstractmethod
     def fail(self, error: BeadlineError) -> None:
-        """Give an error that ends the command; its exit code is the caller's business."""
+        """Print an error that ends the command; its exit code is the caller's business."""
 
 
 class ForPeople(Output):

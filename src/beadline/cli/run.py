@@ -1,25 +1,50 @@
 """`beadline run`: start a job file, show its epochs as they are committed, stop it cleanly.
 
-The first Ctrl-C or SIGTERM stops the query: an undecided epoch is aborted, a decided one finished,
-and the exit code is 0. A second Ctrl-C leaves at once, as a crash would, and the next start settles
-what was left; that is what the protocol is for.
+The queries of a job are started together. One that fails is started again as the job's restart
+strategy says; one that fails for good stops the others cleanly, and its error is the job's.
+
+The first Ctrl-C or SIGTERM stops the job: an undecided epoch is aborted, a decided one finished,
+and the exit code is 0. A second Ctrl-C leaves at once, as a crash would, and the next start
+finishes or aborts what was left; that is what the protocol is for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Annotated
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from beadline.cli._jobs import ConfOption, VerboseOption, job_session, settings_of, show_trace, told
-from beadline.cli._running import Stop, run_all
-from beadline.cli.output import JsonOption, output
+from beadline.cli._jobs import (
+    ConfOption,
+    VerboseOption,
+    as_beadline_error,
+    job_session,
+    settings_of,
+    show_trace,
+)
+from beadline.cli.output import JsonOption, Output, output
 from beadline.environment.quiet import quiet
 from beadline.errors import UsageError
-from beadline.jobs.loading import JobFile, Planned, open_job
+from beadline.jobs.loading import JobFile, Planned, check_all, open_job
+from beadline.jobs.restart import Restarts
+from beadline.observe import Event
 
-__all__ = ["Stop", "run"]
+if TYPE_CHECKING:
+    from beadline.spark.query import Query
+
+_LOOK_EVERY_S = 0.3
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Queries run on threads of their own, and a line must not be cut by another's.
+_one_at_a_time = threading.Lock()
 
 
 def run(
@@ -69,7 +94,7 @@ def run(
     except Exception as error:
         if verbose:
             show_trace(file, error)
-        raise told(file, error) from error
+        raise as_beadline_error(file, error) from error
 
 
 @dataclass(frozen=True)
@@ -113,3 +138,263 @@ def _no_checkpoint(where: str) -> UsageError:
         f"{where}: no checkpoint folder. Give --checkpoint DIR, or set CHECKPOINT (in TOML: "
         "checkpoint) in the job file; it must stay the same over restarts. Nothing was written."
     )
+
+
+@dataclass
+class Stop:
+    """Whether the job was asked to end."""
+
+    asked: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Be the signal's handler; what it prints could cut into a line that is being printed."""
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def ask(self) -> None:
+        """Ask the job to end."""
+        self.asked = True
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Listen from here on."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self.listen()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def listen(self) -> None:
+        """Take the signals; again after Spark's start, which takes Ctrl-C for itself.
+
+        PySpark's own handler would cancel the jobs of an epoch under a running query.
+        """
+        for number in _SIGNALS:
+            signal.signal(number, self)
+
+
+@dataclass
+class Running:
+    """One query of the job: running, waiting for its restart, or at its end."""
+
+    planned: Planned
+    watch: Watch
+    restarts: Restarts
+    query: Query | None = None
+    start_at_s: float = 0.0
+    ended: bool = False
+
+    def look(self, wait_s: float) -> None:
+        """Start it if it is time, see whether it ended; raises what ended it for good."""
+        try:
+            if self.query is None:
+                self._start(wait_s)
+            elif self.query.awaitTermination(wait_s):
+                self.query, self.ended = None, True
+        except Exception as failure:
+            delay_s = self.restarts.after(failure, ran=self.watch.generation > 0)
+            self.query = None
+            if delay_s is None:
+                self.ended = True
+                raise
+            self.watch.restarting(failure, self.restarts.attempt, delay_s)
+            self.start_at_s = time.monotonic() + delay_s
+
+    def _start(self, wait_s: float) -> None:
+        left_s = self.start_at_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(min(left_s, wait_s))
+            return
+        plan = self.planned
+        self.query = plan.stream.start(
+            str(plan.checkpoint),
+            every=plan.every,
+            available_now=plan.available_now,
+            output_mode=plan.output_mode,
+            drop=plan.drop,
+            keep=plan.keep,
+            options=plan.options,
+            listener=self.watch,
+        )
+        self.restarts.started()
+
+    def stop(self) -> None:
+        """End it cleanly; raises what went wrong with it before."""
+        if self.query is None:
+            return
+        query, self.query = self.query, None
+        query.stop()
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+
+
+def run_all(plans: list[Planned], file: JobFile, out: Output, stop: Stop) -> None:
+    """Run the queries until all have ended, one fails for good, or a signal comes."""
+    width = max(len(plan.stream.name) for plan in plans)
+    runs = []
+    for plan in plans:
+        name = plan.stream.name
+        prefix = f"[cyan]{name:{width}}[/]  " if len(plans) > 1 else ""
+        watch = Watch(out, name, prefix, stop.ask, file.redact)
+        runs.append(Running(plan, watch, Restarts(file.restart)))
+        if not stop.asked:
+            sinks = ", ".join(each.name for each in plan.stream.outputs)
+            out.say(f"[bold]{name}[/], {plan.stream.mode}, into {sinks}; Ctrl-C stops it")
+    results: list[dict[str, Any]] = []
+    if len(plans) > 1 and not stop.asked:
+        check_all(plans)
+    try:
+        _look_after(runs, stop, results)
+    except Exception:  # a second Ctrl-C is none, and leaves at once
+        _stop(runs, out, results, failed=True)
+        raise
+    _stop(runs, out, results)
+    if len(runs) > 1:
+        why = "finished" if all(each["why"] == "finished" for each in results) else "stopped"
+        out.show({"event": "job ended", "job": str(file.path), "why": why, "queries": results})
+
+
+def _look_after(runs: list[Running], stop: Stop, results: list[dict[str, Any]]) -> None:
+    while not stop.asked:
+        left = [run for run in runs if not run.ended]
+        if not left:
+            return
+        for run in left:
+            if stop.asked:
+                return
+            run.look(_LOOK_EVERY_S / len(left))
+            if run.ended:
+                results.append(run.watch.end("finished"))
+
+
+def _stop(
+    runs: list[Running], out: Output, results: list[dict[str, Any]], *, failed: bool = False
+) -> None:
+    """Stop what still runs, all of it, whatever one of them has to say."""
+    if any(run.query is not None for run in runs):
+        out.say("[dim]stopping: an undecided epoch is aborted, a decided one finished …[/]")
+    failures: list[BaseException] = []
+    for run in runs:
+        if run.ended:
+            continue
+        try:
+            run.stop()
+        except Exception as failure:  # noqa: BLE001 (the others must be stopped too)
+            failures.append(failure)
+            continue
+        if not failed or run.watch.generation:
+            results.append(run.watch.end("stopped"))
+    if failures and not failed:
+        raise failures[0]
+
+
+@dataclass
+class Watch:
+    """Prints the events of one query, and counts them for the last line."""
+
+    out: Output
+    query: str
+    prefix: str = ""
+    gone: Callable[[], None] = lambda: None  # whoever read this has gone
+    redact: Callable[[str], str] = str
+    epochs: int = 0
+    generation: int = 0
+    restarts: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, event: Event) -> None:
+        """Print one event, on the thread that runs the epoch."""
+        self.generation = event.generation
+        if event.kind == "committed":
+            self.epochs += 1
+            self.rows.update(event.details.get("rows", {}))
+        if "error" in event.details:
+            said = self.redact(str(event.details["error"]))
+            event = replace(event, details={**event.details, "error": said})
+        try:
+            self.show(_as_object(event), *_as_lines(event))
+        except OSError:  # the reader has gone (`| head`); the epoch must not fail over it
+            self.gone()
+
+    def restarting(self, failure: BaseException, attempt: int, delay_s: float) -> None:
+        """Say that the query failed, and is started again."""
+        self.restarts += 1
+        name, text = type(failure).__name__, self.redact(str(failure))
+        result = {
+            "event": "restarting",
+            "query": self.query,
+            "attempt": attempt,
+            "delay_s": delay_s,
+            "error": name,
+            "message": text,
+        }
+        after = f"restart {attempt} in {delay_s:g} s"
+        self.show(result, f"[yellow]failed[/], {after}: {name}: {escape(text)}")
+
+    def end(self, why: str) -> dict[str, Any]:
+        """Print and return the result of this query."""
+        result = {
+            "event": "ended",
+            "query": self.query,
+            "why": why,
+            "generation": self.generation,
+            "epochs": self.epochs,
+            "rows": dict(self.rows),
+        }
+        if self.restarts:
+            result["restarts"] = self.restarts
+        counted = "1 epoch" if self.epochs == 1 else f"{self.epochs:,} epochs"
+        self.show(result, f"{why}: {counted} committed by this start{_rows(self.rows)}")
+        return result
+
+    def show(self, result: dict[str, Any], *lines: str) -> None:
+        """Print the object, or the lines with the query's name before them."""
+        with _one_at_a_time:
+            self.out.show(result, *(f"{self.prefix}{line}" for line in lines))
+
+
+def _as_object(event: Event) -> dict[str, Any]:
+    """One line for programs; the event's own words come first."""
+    head = {"event": event.kind, "query": event.query, "generation": event.generation}
+    epoch = {} if event.epoch is None else {"epoch": event.epoch}
+    return {**head, **epoch, "at_ms": event.at_ms, **event.details}
+
+
+def _as_lines(event: Event) -> list[str]:
+    """One line for people, or none: prepared and decided pass too quickly to be read."""
+    details = event.details
+    text = {
+        "claimed": f"generation {event.generation} holds the log{_incomplete(details)}",
+        "recovered": f"epoch {event.epoch}: decided by an older start, finished now",
+        "swept": f"orphans of older starts aborted: {details.get('orphans')}",
+        "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
+        "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
+        "added": f"sink {details.get('sink')} is new: it has rows from epoch {event.epoch} on",
+        "removed": f"sink {details.get('sink')} is not among the sinks any more",
+        "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
+        "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
+        "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
+        "spark restarted": "an older driver was in the way; Spark's query is started again",
+        "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
+    }.get(event.kind)
+    return [] if text is None else [text]
+
+
+def _incomplete(details: dict[str, Any]) -> str:
+    """The sinks that do not have all rows of the query."""
+    later = {name: epoch for name, epoch in details.get("since", {}).items() if epoch}
+    said = [f"{name} has rows from epoch {epoch} on" for name, epoch in later.items()]
+    said += [f"{name} lacks {epochs}" for name, epochs in details.get("lacks", {}).items()]
+    return "".join(f"; {one}" for one in said)
+
+
+def _place(event: Event) -> str:
+    return "" if event.epoch is None else f"epoch {event.epoch}: "
+
+
+def _rows(rows: dict[str, int]) -> str:
+    return "".join(f"  {name} {count:,}" for name, count in sorted(rows.items()))

@@ -74,8 +74,7 @@ def list_(
     Of one query with --query or --checkpoint, otherwise of the whole cluster: a reader is held up
     by anybody's. With --checkpoint, the decision log says what the next start will do with each.
     """
-    from beadline.cli._transactions_ask import asking
-    from beadline.cli._transactions_list import show_open
+    from beadline.cli._transactions import asking, show_open
 
     out = output(json)
     with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
@@ -99,12 +98,11 @@ def commit(
     It is what the next start of the query does. Whether the query is running cannot be known from
     here, unless it runs on this machine or writes to its log meanwhile: see to it yourself.
     """
-    from beadline.cli._transactions_ask import asking
-    from beadline.cli._transactions_end import end
+    from beadline.cli._transactions import asking, end_all
 
     out = output(json)
     with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
-        end("commit", ids, cluster, out, force, yes, json)
+        end_all("commit", ids, cluster, out, force, yes, json)
 
 
 @transactions.command("abort")
@@ -125,9 +123,8 @@ def abort(
     after the log was read, what is then gone: see to it that there is none. A producer that still
     lives is fenced.
     """
-    from beadline.cli._transactions_ask import asking
-    from beadline.cli._transactions_end import end
+    from beadline.cli._transactions import asking, end_all
 
     out = output(json)
     with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
-        end("abort", ids, cluster, out, force, yes, json)
+        end_all("abort", ids, cluster, out, force, yes, json)

@@ -173,7 +173,7 @@ def _fetch(name: str) -> Path:
 
 
 def _from_defaults_file(key: str) -> str | None:
-    """Return what `spark-defaults.conf` says of a setting; before a JVM runs nobody can be asked.
+    """Return what `spark-defaults.conf` says of a setting, before there is a JVM to ask.
 
     The same file that Spark would read, in Spark's own format.
     """

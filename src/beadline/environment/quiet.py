@@ -1,7 +1,7 @@
 """Spark's own noise, kept low where a person watches a command.
 
 Spark logs every failure with its Java stack, although Beadline's error, shown beside it, says the
-same in a sentence; and its progress bar writes over our lines. Both are settled when the JVM
+same in a sentence; and its progress bar writes over our lines. Both are decided when the JVM
 starts, the level by a file of log4j. Who has settings of their own (``log4j2.properties`` in
 Spark's configuration folder, or the options in ``SPARK_SUBMIT_OPTS``) keeps them.
 """

@@ -27,7 +27,7 @@ Setting = str | int | float | bool
 
 # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
 MASTER = "local[*,4]"
-_ONE_ATTEMPT = "local[*]"  # Spark's own, when nobody says anything; the JVM tells it as if set
+_ONE_ATTEMPT = "local[*]"  # Spark's own default; the JVM reports it as if it were set
 LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
 DEFAULTS = {
@@ -45,7 +45,7 @@ DEFAULTS = {
 # makes it in the temporary folder.
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 UNIX_SOCKET_FOLDER_LENGTH_MAX = 60
-# A local Spark has nobody to talk to but itself: no open port, no trouble with host names or VPNs.
+# A local Spark talks only to itself: no open port, no trouble with host names or VPNs.
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -118,7 +118,7 @@ def _write_no_checksums(spark: SparkSession) -> None:
 def _jvm_runs() -> bool:
     """Whether this process has its JVM already, of an earlier session or from `spark-submit`.
 
-    Its class path is settled then: either the connectors are on it or nothing will help.
+    Its class path is fixed then: either the connectors are on it or nothing will help.
     """
     from pyspark import SparkContext
 
@@ -143,12 +143,12 @@ def _saying_what_was_fetched(asked: dict[str, str], conf: Mapping[str, Setting])
 
 
 def _settings(asked: dict[str, str]) -> SparkConf:
-    """Lay the defaults under what was asked for here and what Spark was told elsewhere."""
+    """Lay the defaults under what was asked for here and what is configured elsewhere."""
     from pyspark import SparkConf, SparkContext
 
     explicit = SparkConf(loadDefaults=False).setAll(list(asked.items()))
     # Only the JVM has read `spark-submit`'s arguments and `spark-defaults.conf`, and its memory is
-    # settled at its start: start it with what was asked for, then look.
+    # fixed at its start: start it with what was asked for, then look.
     if not _jvm_runs():
         from pyspark.java_gateway import launch_gateway
 
@@ -169,5 +169,5 @@ def _settings(asked: dict[str, str]) -> SparkConf:
 
 
 def _text(value: Setting) -> str:
-    """Spark writes booleans in small letters."""
+    """Spark writes booleans in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -14,8 +14,8 @@ from beadline.sink import Capabilities, Guarantee
 _EXACTLY = Guarantee.EXACTLY_ONCE
 _FUNCTIONS = {
     Guarantee.EXACTLY_ONCE: "each epoch is prepared, decided once, and then committed everywhere",
-    Guarantee.AT_LEAST_ONCE: "parts are published as they finish: after a crash the epoch is given "
-    "again, and what was published of it shows a second time",
+    Guarantee.AT_LEAST_ONCE: "parts are published as they finish: after a crash the epoch is "
+    "redelivered, and what was published of it shows twice",
 }
 
 
@@ -27,12 +27,12 @@ class SinkSeen:
     capabilities: Capabilities
     allow: Guarantee | None = None
     rows: PlanSeen | None = None  # the plan of its ``rows=``, if it has one
-    dead_letter: bool = False  # whether it is given only what another sink refuses
+    dead_letter: bool = False  # whether it takes only what another sink refuses
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a query's guarantee is made of."""
+    """All that a query's guarantee depends on."""
 
     query: str
     asked: Guarantee
@@ -59,11 +59,11 @@ def _function(facts: Facts) -> Iterator[Finding]:
 
 
 def _sources(facts: Facts) -> Iterator[Finding]:
-    told: list[Finding] = []
+    seen_before: list[Finding] = []
     for seen in facts.sources:
         for found in judge_source(seen):
-            if found not in told:  # a source may be there twice, in a union with itself
-                told.append(found)
+            if found not in seen_before:  # a source may be there twice, in a union with itself
+                seen_before.append(found)
                 allowed = facts.allow is not None and found.level >= facts.allow
                 yield replace(found, allowed=allowed)
 
@@ -109,7 +109,7 @@ def _sinks(facts: Facts) -> Iterator[Finding]:
 
 
 def _expiry(facts: Facts, sink: SinkSeen) -> Iterator[Finding]:
-    """A restart that takes longer than the server's patience."""
+    """A restart that takes longer than the server keeps what is prepared."""
     after_s = sink.capabilities.expires_after_s
     if facts.asked is _EXACTLY and after_s is not None and after_s < facts.restart_s:
         yield Finding(

@@ -1,7 +1,7 @@
 """The options that Spark's streaming sources know. Pure.
 
-Spark takes any option and says nothing: with ``maxFilesPerTriger`` an epoch has no bound, and
-nobody hears of it. So a name that is nearly a known one is refused with the known one, and any
+Spark accepts any option silently: with ``maxFilesPerTriger`` an epoch simply has no bound.
+So a name that is nearly a known one is refused with the known one, and any
 other unknown name is warned of: it may be an option of a newer Spark, or of a file system.
 """
 

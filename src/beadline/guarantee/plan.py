@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from beadline.guarantee.report import Finding, Kind
 from beadline.sink import Guarantee
 
-# By the class names of Spark's expressions. Where rows lie, not chance: the same as long as an
-# epoch falls into the same parts, which is checked when it is redelivered.
+# By the class names of Spark's expressions. They depend on the partition, not on chance: the same
+# as long as an epoch falls into the same parts, which is checked when it is redelivered.
 POSITIONAL = frozenset(
     {
         "InputFileBlockLength",
@@ -71,7 +71,7 @@ class Circumstances:
     asked: Guarantee
     stateful: bool
     expiring: tuple[str, ...]  # sinks whose prepared parts may be thrown away by the server
-    shared: bool = False  # whether several sinks are given the rows of this plan
+    shared: bool = False  # whether several sinks read the rows of this plan
 
 
 def judge_plan(plan: PlanSeen, about: Circumstances) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from beadline.sink import Guarantee
 
 
 class Kind(Enum):
-    """What a finding speaks of."""
+    """What a finding is about."""
 
     FUNCTION = "function"
     SOURCE = "source"
@@ -27,8 +27,8 @@ class Finding:
     """One part of a query, what it can keep, and why.
 
     ``level`` is the most that a query with it can promise. ``cure`` is what would raise it, or,
-    where the level is not lowered, what would avert the trouble that ``why`` speaks of.
-    ``allowed`` says that the user knows of it: ``.to(sink, allow=…)``.
+    where the level is not lowered, what would avoid the problem in ``why``.
+    ``allowed`` says that the user has accepted it: ``.to(sink, allow=…)``.
     """
 
     kind: Kind
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def limits(self) -> tuple[Finding, ...]:
-        """The parts that keep the level down; none if it is the highest there is."""
+        """The parts that limit the level; none if it is the highest there is."""
         level = self.level
         if level is max(Guarantee):
             return ()

@@ -1,4 +1,4 @@
-"""Spark settings that change what a query can keep. A table: each line says when it bites.
+"""Spark settings that change what a query can keep. A table: each line says when it applies.
 
 Those that would break a rule of the protocol are refused by ``spark/checks.py`` instead.
 """
@@ -15,11 +15,11 @@ Conf = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Trap:
+class RiskySetting:
     """One setting: with which values it matters, for which plans, and what it does."""
 
     key: str
-    bites: Callable[[str], bool]
+    applies: Callable[[str], bool]
     level: Guarantee
     why: str
     cure: str
@@ -34,8 +34,8 @@ def _below(least: int) -> Callable[[str], bool]:
     return lambda value: value.strip().isdecimal() and int(value) < least
 
 
-TRAPS = (
-    Trap(
+RISKY_SETTINGS = (
+    RiskySetting(
         "spark.speculation",
         _is("true"),
         Guarantee.EXACTLY_ONCE,
@@ -43,14 +43,14 @@ TRAPS = (
         "other; at-least-once may show the rows of both",
         "with at_least_once(), set spark.speculation to false",
     ),
-    Trap(
+    RiskySetting(
         "spark.sql.streaming.minBatchesToRetain",
         _below(2),
         Guarantee.AT_MOST_ONCE,
         "the newest epoch can only be redelivered if the offsets and the state before it are kept",
         "leave it at Spark's default of 100; 2 is the least",
     ),
-    Trap(
+    RiskySetting(
         "spark.sql.streaming.statefulOperator.checkCorrectness.enabled",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
@@ -59,7 +59,7 @@ TRAPS = (
         "leave it at true",
         stateful_only=True,
     ),
-    Trap(
+    RiskySetting(
         "spark.sql.streaming.stateStore.stateSchemaCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
@@ -67,7 +67,7 @@ TRAPS = (
         "leave it at true",
         stateful_only=True,
     ),
-    Trap(
+    RiskySetting(
         "spark.sql.streaming.unsupportedOperationCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
@@ -75,14 +75,14 @@ TRAPS = (
         "leave it at true",
     ),
 )
-KEYS = tuple(trap.key for trap in TRAPS)
+KEYS = tuple(setting.key for setting in RISKY_SETTINGS)
 
 
 def judge_settings(conf: Conf, stateful: bool) -> Iterator[Finding]:
-    """Yield a finding for each setting that bites."""
-    for trap in TRAPS:
-        value = conf.get(trap.key)
-        if value is None or not trap.bites(value) or (trap.stateful_only and not stateful):
+    """Yield a finding for each setting that applies."""
+    for setting in RISKY_SETTINGS:
+        value = conf.get(setting.key)
+        if value is None or not setting.applies(value) or (setting.stateful_only and not stateful):
             continue
-        part = f"{trap.key}={value}"
-        yield Finding(Kind.SETTING, part, trap.level, trap.why, trap.cure, warning=True)
+        part = f"{setting.key}={value}"
+        yield Finding(Kind.SETTING, part, setting.level, setting.why, setting.cure, warning=True)

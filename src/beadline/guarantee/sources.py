@@ -21,7 +21,7 @@ EXACTLY, AT_LEAST, AT_MOST = (
 
 @dataclass(frozen=True)
 class SourceSeen:
-    """A source as Spark's plan shows it; the names of ``options`` are in small letters."""
+    """A source as Spark's plan shows it; the names of ``options`` are in lower case."""
 
     name: str
     where: str = ""
@@ -33,7 +33,7 @@ class SourceSeen:
         return f"source {self.name}" + (f" {self.where}" if self.where else "")
 
     def option(self, name: str, default: str) -> str:
-        """An option's value in small letters."""
+        """An option's value in lower case."""
         return str(self.options.get(name.lower(), default)).strip().lower()
 
 
@@ -42,7 +42,7 @@ _JUDGES: dict[str, Judge] = {}
 
 
 def judge_source(seen: SourceSeen) -> list[Finding]:
-    """Return what is to be said of a source; never nothing."""
+    """Return the findings on a source, at least one."""
     return list(_JUDGES.get(seen.name.lower(), _unknown)(seen))
 
 
@@ -90,8 +90,8 @@ def _kafka(seen: SourceSeen) -> Iterator[Finding]:
         yield _found(
             seen,
             AT_MOST,
-            "failOnDataLoss is false: records that Kafka deleted before they were read are passed "
-            "over without a word",
+            "failOnDataLoss is false: records that Kafka deleted before they were read are "
+            "skipped silently",
             "leave failOnDataLoss at true, as sources.kafka does, and keep records for longer",
         )
     if seen.option("kafka.isolation.level", "read_uncommitted") != "read_committed":
@@ -120,7 +120,7 @@ def _files(seen: SourceSeen) -> Iterator[Finding]:
                 seen,
                 AT_MOST,
                 f"{name} is true: a file that is gone or broken when its epoch is read is left out "
-                "without a word",
+                "silently",
                 f"leave {name} at false: the query then stops, and the file can be put back",
             )
             return
@@ -157,7 +157,7 @@ _DELTA = (
         "failOnDataLoss",
         "false",
         AT_MOST,
-        "versions whose log or files are gone before they were read are passed over without a word",
+        "versions whose log or files are gone before they were read are skipped silently",
         "leave failOnDataLoss at true, and keep the table's history for longer",
     ),
     (
@@ -202,8 +202,8 @@ def _socket(seen: SourceSeen) -> Iterator[Finding]:
     yield _found(
         seen,
         AT_MOST,
-        "a socket cannot be asked again: what had arrived and was not committed when the query "
-        "died is lost, and Spark does not go on from its checkpoint: it wants a new one, and the "
+        "a socket cannot be read again: what had arrived and was not committed when the query "
+        "died is lost, and Spark does not go on from its checkpoint: it needs a new one, and the "
         "query a new name",
         "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
     )

@@ -2,8 +2,8 @@
 
 pydantic checks the values and makes the JSON schema. What it is given is the annotation as TOML
 writes it (``in_toml``): a path is a string, a function ``"module:function"``, an object a table.
-Its errors are told with the place and in the words of TOML, and never repeat a value, which may be
-a secret, but for words that stand where one of a few is wanted.
+Its errors are translated into TOML's terms, with file, line and key. They never repeat a value,
+which may be a secret, except a word where one of a few is allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, Required, TypedDict
 
 from beadline.errors import BeadlineError, UsageError
-from beadline.jobs.document import NOTHING, Place, Table, nearest, sentence, word_for
+from beadline.jobs.document import NOTHING, Place, Table, nearest, sentence, toml_type
 from beadline.jobs.environment import FromEnvironment, plain
 from beadline.jobs.kinds import Kinds, nested, own
 
@@ -122,21 +122,26 @@ def arguments_of(build: Callable[..., Any]) -> dict[str, Argument]:
 def read_arguments(
     build: Callable[..., Any], table: Place, others: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the arguments that a table gives; ``others`` are keys that somebody else reads."""
+    """Return the arguments that a table gives; ``others`` are keys that are read elsewhere."""
     known = arguments_of(build)
     required = [each.name for each in known.values() if each.required]
     table.check_keys([*known, *others], required)
+    return read_keys(build, table, [name for name in known if name not in others])
+
+
+def read_keys(build: Callable[..., Any], table: Place, keys: Iterable[str]) -> dict[str, Any]:
+    """Return those of these arguments that a table gives."""
     found: dict[str, Any] = {}
-    for name, argument in known.items():
-        if name not in table or name in others:
-            continue
-        value = argument.read(table[name])
-        found.update(value if argument.spread else {name: value})
+    for name in keys:
+        if name in table:
+            argument = arguments_of(build)[name]
+            value = argument.read(table[name])
+            found.update(value if argument.spread else {name: value})
     return found
 
 
 def call(place: Place, build: Callable[..., T], *given: Any, **arguments: Any) -> T:
-    """Call a constructor; what it refuses is told with the place of its table."""
+    """Call a constructor; its errors name the place of the table."""
     try:
         return build(*given, **arguments)
     except (BeadlineError, TypeError, ValueError, OverflowError) as error:
@@ -146,7 +151,7 @@ def call(place: Place, build: Callable[..., T], *given: Any, **arguments: Any) -
         raise kind(f"{place}: {sentence(said)}{end}") from error
 
 
-def made(table: Place, kinds: Kinds, others: Collection[str] = ()) -> Any:
+def construct(table: Place, kinds: Kinds, others: Collection[str] = ()) -> Any:
     """Return the object that a table describes: one of several kinds, or a user's own."""
     build = kinds.find(table)
     return call(table, build, **read_arguments(build, table, [kinds.key, *others]))
@@ -166,13 +171,13 @@ def union(kinds: Iterable[Any]) -> Any:
 
 def in_toml(annotation: Any) -> Any:
     """Return an annotation as TOML writes its values, for pydantic."""
-    kinds = members(annotation)
-    if len(kinds) != 1:
+    kinds = members(annotation) or (OfSpark,)
+    if len(kinds) > 1:
         # Where a string is as good, the text of a variable stays one.
         textual = str in kinds
         return union(kind if textual and kind in _PARSED else in_toml(kind) for kind in kinds)
     (kind,) = kinds
-    origin, inner = get_origin(kind) or kind, get_args(kind)
+    origin, inner = get_origin(kind) or kind, get_args(kind) or (Any, Any)
     if kind is Any:
         return Annotated[Any, AfterValidator(plain)]
     if kind in _PARSED:
@@ -191,23 +196,31 @@ def in_toml(annotation: Any) -> Any:
         return GenericAlias(dict, (Annotated[keys, BeforeValidator(FromEnvironment)], values))
     if origin is collections.abc.Callable:
         return Annotated[Any, PlainValidator(_function, json_schema_input_type=_OwnName)]
-    kinds_of, name = nested(kind), getattr(kind, "__name__", "table")
-    tables = one_of(kinds_of) if kinds_of else table_type(name, kind, arguments_of(kind))
+    tables: Any = Any  # a user's own class may be anything, and is in no schema
+    kinds_of = nested(kind)
+    if kinds_of is not None:
+        tables = one_of(kinds_of)
+    elif _is_ours(kind):
+        tables = table_type(kind.__name__, kind, arguments_of(kind))
     read = functools.partial(_object, kind)
     return Annotated[Any, PlainValidator(read, json_schema_input_type=tables)]
+
+
+def _is_ours(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and str(kind.__module__).startswith("beadline.")
 
 
 def one_of(kinds: Kinds, label: str = "", ours: Fields = MappingProxyType({}), **more: Any) -> Any:
     """Return the type of a table that is one of several kinds, which one of its keys tells apart.
 
-    ``ours`` are arguments of somebody else that stand in the same table, ``more`` are other keys.
+    ``ours`` are further arguments in the same table, ``more`` are further keys and their types.
     """
     tables: list[Any] = []
     label = label or kinds.thing.replace(" ", "_")
     for word in kinds.known:
         build = kinds.named(word)
         theirs = arguments_of(build)
-        # Where the two share a key, they are told apart by what stands there.
+        # A key that both have may hold either's value.
         shared = {
             key: replace(theirs[key], annotation=union([mine.annotation, theirs[key].annotation]))
             for key, mine in ours.items()
@@ -265,24 +278,24 @@ def _object(kind: Any, value: Any) -> Any:
     if isinstance(value, Table):
         kinds = nested(kind)
         if kinds is not None:
-            return made(value.place, kinds)
+            return construct(value.place, kinds)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             return call(value.place, kind, **read_arguments(kind, value.place))
     raise PydanticCustomError("table", "not a table")
 
 
 def _problem(place: Place, error: ValidationError) -> UsageError:
-    """Tell the error that lies deepest: of a union, the member that comes closest."""
+    """Translate the deepest error: of a union, that of the member that came closest."""
     found = [(_below(place, each["loc"]), each) for each in error.errors()]
     depth = max(len(at.path) for at, _ in found)
     at, first = next(each for each in found if len(each[0].path) == depth)
     if first["type"] == "value_error":
         return at.problem(str(first["ctx"]["error"]))
     here = [each for where, each in found if where.path == at.path]
-    wanted = " or ".join(dict.fromkeys(_WANTED[each["type"]] for each in here))
+    wanted = " or ".join(dict.fromkeys(_WANTED.get(each["type"], "another value") for each in here))
     if "[key]" in first["loc"]:
         return at.problem(f"the key must be {wanted}")
-    what = word_for(at.value)
+    what = toml_type(at.value)
     if isinstance(at.value, FromEnvironment):
         what += " from the environment that is none"
     return at.problem(f"must be {wanted}, not {what}")
@@ -305,9 +318,13 @@ def _hints(build: Callable[..., Any]) -> dict[str, Any]:
     names = {"pa": pa, "SparkSession": OfSpark, "DataFrame": OfSpark, "StructType": OfSpark}
     names["KW_ONLY"] = object  # which Python 3.10 does not take for a type, and gives up
     described = build
-    if isinstance(build, type) and not dataclasses.is_dataclass(build):
+    # A subclass of a dataclass that is none itself may have an __init__ of its own.
+    if isinstance(build, type) and not (
+        "__dataclass_params__" in vars(build)
+        or (dataclasses.is_dataclass(build) and "__init__" not in vars(build))
+    ):
         described = build.__init__  # type: ignore[misc]
     try:
         return get_type_hints(described, localns=names)
-    except (NameError, TypeError):  # a user's own, whose annotations are nobody's business
+    except (NameError, TypeError):  # a user's own class with annotations that cannot be resolved
         return {}

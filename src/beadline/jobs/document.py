@@ -94,7 +94,7 @@ class Place:
     def table(self) -> Place:
         """Return this, which must be a table."""
         if not isinstance(self.value, dict):
-            raise self.problem(f"must be a table, not {word_for(self.value)}")
+            raise self.problem(f"must be a table, not {toml_type(self.value)}")
         return self
 
     def tables(self) -> list[Place]:
@@ -105,7 +105,7 @@ class Place:
         return [each.table() for each in self]
 
     def check_keys(self, known: Iterable[str], required: Iterable[str] = ()) -> None:
-        """Refuse keys that nobody reads, and the lack of those that somebody needs."""
+        """Refuse unknown keys, and missing ones that are required."""
         known = list(known)
         for key in self.value:
             if key not in known:
@@ -163,8 +163,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" It may be: {', '.join(sorted(folded.values()))}." if folded else ""
 
 
-def word_for(value: Any) -> str:
-    """Return what a value of TOML is called; the value itself may be a secret."""
+def toml_type(value: Any) -> str:
+    """Return the type of a TOML value in words; the value itself may be a secret."""
     words = {str: "a string", bool: "true or false", int: "a whole number", float: "a number",
              dict: "a table", list: "an array"}  # fmt: skip
     return next((word for kind, word in words.items() if isinstance(value, kind)), "a date or time")

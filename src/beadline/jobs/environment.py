@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
-# Shorter ones would be found in the middle of other words, and nobody has such a secret.
+# Shorter values are not secrets, and would be found inside other words.
 _REDACTED_LENGTH_MIN = 4
 
 

@@ -159,7 +159,7 @@ def _open_python(file: Path) -> JobFile:
 
 
 def _check_defines_job(file: Path, tree: ast.Module) -> None:
-    """Look for ``job`` without running the file: nobody should wait for Spark to be told.
+    """Look for ``job`` without running the file: such a mistake must not wait for Spark to start.
 
     It is found again, for certain, in the module that was run.
     """

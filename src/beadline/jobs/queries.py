@@ -20,7 +20,7 @@ FUNCTIONS = {"exactly_once": exactly_once, "at_least_once": at_least_once}
 
 
 @dataclass(frozen=True)
-class QueryWords:
+class QuerySettings:
     """The keys of a query, but for its sinks. ``retention`` is ``start(keep=…)``."""
 
     name: str
@@ -41,16 +41,16 @@ class QueryTable:
     """One query, read and checked as far as that goes without Spark."""
 
     place: Place
-    words: QueryWords
+    settings: QuerySettings
     sinks: list[SinkTable]
 
     def stream(self, spark: SparkSession, views: Iterable[str]) -> Stream:
         """Return the unstarted stream; the views must be there."""
         frame = select(spark, self.place["sql"], views)
-        function = FUNCTIONS[self.words.function]
-        stream = call(self.place, function, frame, self.words.name, allow=self.words.allow)
+        function = FUNCTIONS[self.settings.function]
+        stream = call(self.place, function, frame, self.settings.name, allow=self.settings.allow)
         for sink in self.sinks:
-            if sink.words.rows is not None:
+            if sink.settings.rows is not None:
                 check_rows(frame, sink.place["rows"])
             stream = sink.add(stream)
         return stream
@@ -71,19 +71,19 @@ def read_queries(job: Place) -> list[QueryTable]:
 
 
 def _query(table: Place) -> QueryTable:
-    words = QueryWords(**read_arguments(QueryWords, table, ["sinks"]))
-    call(table["name"], check_name, "query", words.name)
-    if words.every is not None and words.available_now:
+    settings = QuerySettings(**read_arguments(QuerySettings, table, ["sinks"]))
+    call(table["name"], check_name, "query", settings.name)
+    if settings.every is not None and settings.available_now:
         raise table["available_now"].problem("take every or available_now, not both")
-    if words.retention < 1:
+    if settings.retention < 1:
         raise table["retention"].problem("it is a number of records of the log, 1 or more")
-    return QueryTable(table, words, read_sinks(table))
+    return QueryTable(table, settings, read_sinks(table))
 
 
 def _check_different(queries: list[QueryTable], key: str) -> None:
     seen: dict[str, QueryTable] = {}
     for query in queries:
-        value = getattr(query.words, key)
+        value = getattr(query.settings, key)
         if value is not None and value in seen:
             other = seen[value].place[key].line
             raise query.place[key].problem(f"the query of line {other} has the same {key}")

@@ -1,6 +1,6 @@
 """Restart strategies, as Flink has them: whether a query that failed is started again, and when.
 
-Pure: they are told what happened and the time, and say how long to wait. Never started again is
+Pure: given what happened and the time, they say how long to wait. Never started again is
 what would fail in the same way (``UsageError``, ``GuaranteeRefused``), what has been taken over
 (``Fenced``), and what has lost its Spark.
 """
@@ -58,7 +58,7 @@ class NoRestart(Strategy):
     attempts = 0
 
     def delay_s(self, attempt: int) -> float:
-        """Nobody asks."""
+        """Never called."""
         return 0.0
 
 
@@ -128,7 +128,7 @@ class Restarts:
     _started_at_s: float | None = field(default=None, repr=False)
 
     def started(self) -> None:
-        """Be told that the query runs."""
+        """Note that the query runs."""
         self._started_at_s = self.clock()
 
     def after(self, failure: BaseException, *, ran: bool = True) -> float | None:

@@ -15,8 +15,8 @@ from typing_extensions import NotRequired, Required
 
 from beadline.jobs.arguments import arguments_of, one_of, table_type, typed_dict
 from beadline.jobs.kinds import RESTARTS, SINKS, SOURCES
-from beadline.jobs.queries import QueryWords
-from beadline.jobs.sinks import DEAD_LETTER, SinkWords
+from beadline.jobs.queries import QuerySettings
+from beadline.jobs.sinks import DEAD_LETTER, SinkSettings
 from beadline.jobs.sources import Shaping
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
@@ -50,9 +50,9 @@ def schema() -> dict[str, Any]:
         return Annotated[GenericAlias(kind, each), Field(min_length=1, description=text)]
 
     dead_letter = {DEAD_LETTER: NotRequired[one_of(SINKS, DEAD_LETTER)]}
-    sink = one_of(SINKS, "sink", arguments_of(SinkWords), **dead_letter)
+    sink = one_of(SINKS, "sink", arguments_of(SinkSettings), **dead_letter)
     sinks = {"sinks": Required[some(list, (sink,))]}
-    query = table_type("query", QueryWords, arguments_of(QueryWords), **sinks)
+    query = table_type("query", QuerySettings, arguments_of(QuerySettings), **sinks)
     views = (str, one_of(SOURCES, "source", arguments_of(Shaping)))
     spark = Field(description='Settings of Spark, without "spark." before them.')
     keys = {

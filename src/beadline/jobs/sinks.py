@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from beadline.jobs.arguments import arguments_of, call, made
+from beadline.jobs.arguments import arguments_of, call, construct, read_keys
 from beadline.jobs.document import Place
 from beadline.jobs.kinds import SINKS
 from beadline.jobs.sql import rows_of_epoch
@@ -22,7 +22,7 @@ Level = Literal["exactly-once", "at-least-once", "at-most-once"]
 
 
 @dataclass(frozen=True)
-class SinkWords:
+class SinkSettings:
     """What a sink's table says beside the arguments of the sink itself, as ``.to()`` does.
 
     ``rows`` is SQL over the view ``epoch``, which holds the rows of one epoch.
@@ -40,20 +40,20 @@ class SinkTable:
 
     place: Place
     sink: AnySink
-    words: SinkWords
+    settings: SinkSettings
     dead_letter: AnySink | None
 
     def add(self, stream: Stream) -> Stream:
         """Return the stream with this sink."""
-        rows = self.words.rows
+        rows = self.settings.rows
         return call(
             self.place,
             stream.to,
             self.sink,
             rows=None if rows is None else partial(rows_of_epoch, rows),
-            name=self.words.name,
-            allow=self.words.allow,
-            shared_disk=self.words.shared_disk,
+            name=self.settings.name,
+            allow=self.settings.allow,
+            shared_disk=self.settings.shared_disk,
             dead_letter=self.dead_letter,
         )
 
@@ -71,14 +71,14 @@ def own_keys(build: Callable[..., Any], table: dict[str, Any]) -> list[str]:
 
     A few sinks have arguments of the same names: those come first, but SQL is never theirs.
     """
-    taken = arguments_of(build)
+    taken, ours = arguments_of(build), arguments_of(SinkSettings)
     sql = isinstance(table.get("rows"), str)
-    return [key for key in arguments_of(SinkWords) if key not in taken or (key == "rows" and sql)]
+    return [key for key in ours if key not in taken or (key == "rows" and sql)]
 
 
 def _sink(table: Place) -> SinkTable:
     keys = own_keys(SINKS.find(table), table.value)
-    sink: AnySink = made(table, SINKS, [DEAD_LETTER, *keys])
-    words = {key: arguments_of(SinkWords)[key].read(table[key]) for key in keys if key in table}
-    dead_letter = made(table[DEAD_LETTER].table(), SINKS) if DEAD_LETTER in table else None
-    return SinkTable(table, sink, SinkWords(**words), dead_letter)
+    sink: AnySink = construct(table, SINKS, [DEAD_LETTER, *keys])
+    settings = SinkSettings(**read_keys(SinkSettings, table, keys))
+    dead_letter = construct(table[DEAD_LETTER].table(), SINKS) if DEAD_LETTER in table else None
+    return SinkTable(table, sink, settings, dead_letter)

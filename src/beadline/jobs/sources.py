@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
-from beadline.jobs.arguments import arguments_of, call, read_arguments
+from beadline.jobs.arguments import arguments_of, call, read_arguments, read_keys
 from beadline.jobs.document import NOTHING, Place
 from beadline.jobs.kinds import SOURCES
 
@@ -86,8 +86,8 @@ def _source(table: Place) -> SourceTable:
     build = SOURCES.find(table)
     ours = [key for key in arguments_of(Shaping) if key not in arguments_of(build)]
     arguments = read_arguments(build, table, [SOURCES.key, *ours])
-    shaping = {key: arguments_of(Shaping)[key].read(table[key]) for key in ours if key in table}
-    return SourceTable(view, table, build, arguments, Shaping(**shaping))
+    shaping = Shaping(**read_keys(Shaping, table, ours))
+    return SourceTable(view, table, build, arguments, shaping)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The SQL of a job file: read by Spark, and its errors told with the line of the file."""
+"""The SQL of a job file: parsed by Spark; its errors name the line in the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def select(spark: SparkSession, sql: Place, views: Iterable[str]) -> DataFrame:
         frame = spark.sql(text)
         frame.schema  # noqa: B018 (Spark may look at the columns as late as here)
     except PySparkException as error:
-        raise _told(sql, error, views) from error
+        raise _with_line(sql, error, views) from error
     if not frame.isStreaming:
         raise sql.problem(f"it reads no source of this job. Its views are: {', '.join(views)}")
     return frame
@@ -51,7 +51,7 @@ def check_rows(frame: DataFrame, sql: Place) -> None:
         _check_selects(session, sql, str(sql.value))
         rows = rows_of_epoch(str(sql.value), session.createDataFrame([], frame.schema))
     except PySparkException as error:
-        raise _told(sql, error, [EPOCH_VIEW]) from error
+        raise _with_line(sql, error, [EPOCH_VIEW]) from error
     if rows.isStreaming:
         raise sql.problem(f"a sink's own SQL reads the view {EPOCH_VIEW!r}, and no source")
 
@@ -77,8 +77,8 @@ def _check_selects(spark: SparkSession, sql: Place, text: str) -> None:
             raise sql.problem("it must be a SELECT: a query describes rows, and does nothing else")
 
 
-def _told(sql: Place, error: PySparkException, views: Iterable[str]) -> UsageError:
-    """Tell Spark's error with the line of the file, and a view's right name."""
+def _with_line(sql: Place, error: PySparkException, views: Iterable[str]) -> UsageError:
+    """Return Spark's error with the line of the file, and suggest the right view."""
     reason = sentence(first_line(error))
     found = _SQL_LINE.search(str(error))
     line = sql.line + _first_line_below(sql) + int(found[1]) - 1 if found else sql.line

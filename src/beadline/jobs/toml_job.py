@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.environment.jars import CONNECTORS
 from beadline.errors import BeadlineError, UsageError
-from beadline.jobs.arguments import made
+from beadline.jobs.arguments import construct
 from beadline.jobs.document import NOTHING, Place, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
@@ -42,16 +42,16 @@ class TomlJob(JobFile):
     def load(self) -> Job:
         """Return the only query, for those who can take no more than one."""
         if self.several:
-            names = ", ".join(table.words.name for table in self.tables)
+            names = ", ".join(table.settings.name for table in self.tables)
             raise UsageError(f"{self.path} has several queries ({names}): give one. {NOTHING}")
-        words = self.tables[0].words
+        settings = self.tables[0].settings
         return Job(
             self.path,
             lambda spark: self.plan(spark)[0].stream,
-            words.checkpoint,
-            words.every,
-            words.available_now,
-            words.output_mode,
+            settings.checkpoint,
+            settings.every,
+            settings.available_now,
+            settings.output_mode,
         )
 
     def plan(self, spark: SparkSession) -> list[Planned]:
@@ -77,17 +77,17 @@ class TomlJob(JobFile):
                 spark.catalog.dropTempView(view)
 
     def _planned(self, table: QueryTable, spark: SparkSession, views: list[str]) -> Planned:
-        words = table.words
+        settings = table.settings
         return Planned(
             stream=table.stream(spark, views),
             where=str(table.place),
-            checkpoint=words.checkpoint,
-            every=words.every,
-            available_now=words.available_now,
-            output_mode=words.output_mode,
-            drop=tuple(words.drop),
-            keep=words.retention,
-            options={name: _text(value) for name, value in words.options.items()},
+            checkpoint=settings.checkpoint,
+            every=settings.every,
+            available_now=settings.available_now,
+            output_mode=settings.output_mode,
+            drop=tuple(settings.drop),
+            keep=settings.retention,
+            options={name: _text(value) for name, value in settings.options.items()},
         )
 
 
@@ -101,12 +101,15 @@ def open_toml(path: Path) -> TomlJob:
         sources = read_sources(job)
         types = {source.place["type"].value for source in sources}
         tables = read_queries(job)
-        lacking = (str(table.place) for table in tables if not table.words.checkpoint)
+        restart = NoRestart()
+        if "restart" in job:
+            restart = construct(job["restart"].table(), RESTARTS)
+        lacking = (str(table.place) for table in tables if not table.settings.checkpoint)
         return TomlJob(
             path=path,
             conf=_settings(job["spark"].table()) if "spark" in job else {},
             connectors=tuple(sorted(types & set(CONNECTORS))),
-            restart=made(job["restart"].table(), RESTARTS) if "restart" in job else NoRestart(),
+            restart=restart,
             sources=sources,
             no_checkpoint=next(lacking, None),
             tables=tables,

@@ -1,4 +1,4 @@
-"""History: what a checkpoint tells of its query's past. It is read and never written.
+"""History: what a checkpoint says about its query's past. It is read and never written.
 
 Three things are laid side by side: the decisions that the log retains, the claims between them, and
 Spark's own ``offsets/`` and ``commits/``. An epoch is

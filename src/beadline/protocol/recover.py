@@ -17,7 +17,7 @@ from beadline.protocol.commit import commit
 from beadline.protocol.epoch import Lost
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
-from beadline.protocol.targets import Drop, Found, check_targets, epochs_text
+from beadline.protocol.targets import Drop, TargetChanges, check_targets, epochs_text
 from beadline.sink import BoundSink
 
 logger = logging.getLogger("beadline")
@@ -71,7 +71,7 @@ def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
     )
 
 
-def _append_claim(run: Run, found: Found, sources: Mapping[str, str]) -> None:
+def _append_claim(run: Run, found: TargetChanges, sources: Mapping[str, str]) -> None:
     """Take the next slot for a new generation."""
     state, base = run.log.state, run.progress.last_committed()
     generation = state.claim.generation + 1 if state.claim else 1
@@ -98,7 +98,7 @@ def _append_claim(run: Run, found: Found, sources: Mapping[str, str]) -> None:
     run.generation = generation
 
 
-def _tell_found(run: Run, found: Found, pending: Decision | None) -> None:
+def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> None:
     """Say from where each sink has rows, and which it will never have; rows do not show it."""
     here = [one for one in found.histories if one.until is None]
     lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}

@@ -1,9 +1,9 @@
 """Sweep: what is in doubt and was never decided is aborted (presumed abort).
 
-Four things may lie about. Older generations leave what they had prepared when they died. A task
-attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that failed
-leaves what it had made. And a sink that was taken out of the query leaves parts that nobody but the
-sinks beside it will look for (rule 27).
+Four kinds of leftovers are possible. Older generations leave what they had prepared when they died.
+A task attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that
+failed leaves what it had made. And a sink that was taken out of the query leaves parts that nobody
+but the sinks beside it will look for (rule 27).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from beadline.sink import BoundSink, Prepared
 logger = logging.getLogger("beadline")
 
 SWEEP_EVERY_S = 30.0
-Test = Callable[[Prepared[Any]], bool]
+PartTest = Callable[[Prepared[Any]], bool]
 
 
 class Sweeper:
@@ -77,7 +77,7 @@ class Sweeper:
         """Abort what we and older generations left; not while our own tasks prepare."""
         self.sweep(lambda part: part.id.generation <= self.run.generation)
 
-    def sweep(self, wanted: Test) -> None:
+    def sweep(self, wanted: PartTest) -> None:
         """Abort wanted parts in doubt, never one that the newest decision names.
 
         Only after our own claim holds a slot: before that, a part in doubt may be decided by
@@ -113,7 +113,7 @@ class Sweeper:
             "decided is touched by this; start again when the system behind the sink answers."
         )
 
-    def _decided(self) -> Test:
+    def _decided(self) -> PartTest:
         """Return whether the newest decision names a part in doubt."""
         run, decision = self.run, self.run.log.state.decision
         if decision is None:

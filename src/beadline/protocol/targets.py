@@ -67,7 +67,7 @@ class Drop:
 
 
 @dataclass
-class Found:
+class TargetChanges:
     """What a start has found: the histories for its claim, and what there is to tell."""
 
     histories: list[SinkHistory] = field(default_factory=list)
@@ -150,14 +150,14 @@ def check_targets(
     certain: int,
     sinks: Sequence[BoundSink],
     words: Collection[str],
-) -> Found:
+) -> TargetChanges:
     """Compare every sink with what the log knows of it; ``certain`` is the newest certain epoch."""
     drop = Drop.parse(words)
     known = known_histories(state)
     names = {one.name for one in known} | {sink.name for sink in sinks}
     names |= {*(pending.sinks if pending else ())}
     drop.check_known(names, certain)
-    found = Found()
+    found = TargetChanges()
     if pending is not None and state.claim is not None:
         found.dropped |= given_up(state, pending)
     here = {(sink.name, sink.capabilities.target) for sink in sinks}
@@ -175,7 +175,7 @@ def _check_gone(
     pending: Decision | None,
     sinks: Sequence[BoundSink],
     drop: Drop,
-    found: Found,
+    found: TargetChanges,
 ) -> None:
     """A decided epoch's sinks must still be there, at the same targets, or be dropped by name."""
     if pending is None or state.claim is None:
@@ -197,7 +197,11 @@ def _check_gone(
 
 
 def _taken_out(
-    state: LogState, pending: Decision | None, certain: int, known: SinkHistory, found: Found
+    state: LogState,
+    pending: Decision | None,
+    certain: int,
+    known: SinkHistory,
+    found: TargetChanges,
 ) -> SinkHistory:
     """Keep what is known of a sink that is not there: it may come back."""
     if known.until is not None:
@@ -217,7 +221,7 @@ def _check_sink(
     certain: int,
     sink: BoundSink,
     drop: Drop,
-    found: Found,
+    found: TargetChanges,
 ) -> SinkHistory:
     """Compare one sink with its history, and return the history that the claim will hold."""
     name, target = sink.name, sink.capabilities.target
@@ -255,7 +259,7 @@ def _check_sink(
     )
 
 
-def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found) -> None:
+def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: TargetChanges) -> None:
     """A decided epoch that is not finished: given up by name, or its parts must be readable."""
     name, epoch = sink.name, pending.epoch
     one = f'drop=["{name}@{epoch}"]'
@@ -273,7 +277,7 @@ def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Found)
         )
 
 
-def _accept(drop: Drop, sink: BoundSink, span: Span, found: Found, why: str) -> None:
+def _accept(drop: Drop, sink: BoundSink, span: Span, found: TargetChanges, why: str) -> None:
     """Refuse a sink that lacks epochs, unless it was named: then say what it lacks."""
     if sink.name in drop.names:
         found.give_up(sink.name, span)

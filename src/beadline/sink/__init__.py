@@ -12,6 +12,7 @@ from __future__ import annotations
 from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed, TargetRestored, WrongCheckpoint
 from beadline.extras import require
+from beadline.files.local import sync_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
@@ -40,7 +41,9 @@ from beadline.sink.staged import (
     StagedPart,
     StagedSink,
     Staging,
+    check_writable,
     folders_in,
+    local_folder,
 )
 from beadline.sink.two_phase import TwoPhaseCommitSink
 
@@ -78,14 +81,17 @@ __all__ = [
     "TwoPhaseCommitSink",
     "WrongCheckpoint",
     "check_previous",
+    "check_writable",
     "far_dates",
     "folders_in",
     "holds",
+    "local_folder",
     "name_from",
     "not_utf8",
     "reach",
     "refuse",
     "require",
+    "sync_path",
     "way_out",
     "without_unreadable",
 ]

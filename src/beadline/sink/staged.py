@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from beadline.committable import Committable
@@ -34,6 +35,7 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
 from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sink.ledger import holds
+from beadline.sink.refused import without_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +175,7 @@ class StagedEpoch:
 
     def __str__(self) -> str:
         """Return how errors begin."""
-        return f"query {self.id.query.name!r}, epoch {self.id.number}"
+        return f"query {self.id.query.name!r}, epoch {self.id.number}, sink {self.sink!r}"
 
     def is_committed(self, seen: Seen | None) -> bool:
         """Whether the target holds this epoch, by what its ledger says; ask before you write.
@@ -199,25 +201,36 @@ class StagedEpoch:
         ``PartsDamaged`` may be left to the base: the write is tried again, as another process may
         have finished the epoch meanwhile, and then all its parts are lost.
         """
-        area, parts = self._sink.staging_area, self.parts if parts is None else parts
-        damage = area.damage(parts)
+        parts = self.parts if parts is None else parts
+        damage = self.damage(parts)
         if damage:
             raise PartsDamaged("; ".join(damage.values()))
         for part in parts:
-            changed = self._changed(area.schema(part.committable))
+            changed = self._changed(self._sink.staging_area.schema(part.committable))
             if changed:
                 raise CommitFailed(
                     f"{self}: {self._sink.target_name}: the epoch was decided under other "
                     f"settings, by which its rows mean something else: {changed}. Nothing more was "
-                    "written. Start once with the settings of before; that finishes the epoch."
+                    "written. Start once with the earlier settings, which finishes the epoch."
                 )
+
+    def damage(self, parts: Sequence[Prepared[StagedPart]]) -> dict[PartId, str]:
+        """Return those of some parts that are gone or not as they were staged, and what is wrong.
+
+        For a sink that can go on with an epoch that is there in part; others use ``check_parts``.
+        """
+        return self._sink.staging_area.damage(parts)
 
     def _changed(self, schema: pa.Schema) -> str:
         before, now = settings_in(schema), self._sink.staged_settings(schema)
+        if not before:
+            return ""  # staged by a version that kept none
+        # One that was not known then, and is not set now, is no change: it came with an upgrade.
+        names = [name for name in {**before, **now} if name in before or now[name]]
         return ", ".join(
-            f"{name} was {before[name]!r} and is {now.get(name)!r}"
-            for name in before
-            if before[name] != now.get(name)
+            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+            for name in names
+            if before.get(name) != now.get(name)
         )
 
 
@@ -227,7 +240,8 @@ class StagedSink(Sink[StagedPart]):
 
     Yours are ``default_name``, ``check``, ``staging_folder``, ``write_epoch`` and ``last_seen``,
     and whatever of the rest you need. ``check`` declares ``shared_disk=True``: driver and executors
-    must see the staging folder.
+    must see the staging folder. If the user names that folder, ``local_folder`` reads the setting
+    and ``check_writable``, in ``check``, tries it.
     """
 
     @property
@@ -247,6 +261,12 @@ class StagedSink(Sink[StagedPart]):
         ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the ledger
         row, and answer ``COMMITTED``. Let errors pass, so that what was begun is rolled back. Raise
         ``OutcomeUnknown`` where the target is busy, or an answer was lost: you are asked again.
+        """
+
+    def after_commit(self, epoch: StagedEpoch) -> None:
+        """The epoch is in the target, written now or before; its parts are about to be discarded.
+
+        To remember outside the target that it is there. May be called again, and late.
         """
 
     @property
@@ -274,7 +294,14 @@ class StagedSink(Sink[StagedPart]):
         return Staging(f"file:{path}" if scheme is None else self.staging_folder)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        """Stage the part; to refuse rows first, override it and give the others to this one."""
+        """Stage the part, without the rows that Python cannot hold, which are refused.
+
+        Override it where the target takes more than those, or less: refuse, and ``stage`` the rest.
+        """
+        return self.stage((without_unreadable(batch, part) for batch in rows), part)
+
+    def stage(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
+        """Stage these rows, with the settings that decide what they become; ``None`` for none."""
         noted = (with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
         return self.staging_area.write(noted, part)
 
@@ -292,6 +319,7 @@ class StagedSink(Sink[StagedPart]):
             return CommitResult.all(parts, Outcome.LOST, str(damaged))
         if outcome is Outcome.COMMITTED:
             reach("ledger.after")
+        self.after_commit(staged)
         self.staging_area.discard(parts)
         return CommitResult.all(parts, outcome)
 
@@ -323,6 +351,29 @@ def settings_in(schema: pa.Schema) -> dict[str, Any]:
     """Return the settings that a schema was stored with; none if it says nothing of them."""
     found: dict[str, Any] = json.loads((schema.metadata or {}).get(_SETTINGS, b"{}"))
     return found
+
+
+def local_folder(setting: str, folder: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a staging folder that a user gave; executors work elsewhere."""
+    given = os.fspath(folder)
+    scheme, path = split_uri(given)
+    if not given or scheme not in (None, "file"):
+        raise BadSink(
+            f"{setting}={given!r} is not a local folder. Name one that driver and executors share: "
+            "rows wait there until they are decided. Nothing was written."
+        )
+    return os.path.abspath(path)
+
+
+def check_writable(setting: str, folder: str, target: str) -> None:
+    """Raise unless parts can be staged there; makes nothing."""
+    path = Path(folder)
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise BadSink(
+            f"{target}: no files can be made in {setting}={folder!r}: {there} is not a folder that "
+            "can be written. Give one that driver and executors share. Nothing was written."
+        )
 
 
 def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
 from beadline.spark.acks import Ack, by_partition
-from beadline.spark.conf import told
+from beadline.spark.conf import value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,7 @@ _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 
 def usable(frame: DataFrame, schema: pa.Schema) -> bool:
     """Whether rows of these columns can be handed over like this."""
-    return told(frame.sparkSession, _LARGE) != "true" and all(
+    return value_of(frame.sparkSession, _LARGE) != "true" and all(
         _is_plain(kind) for kind in schema.types
     )
 
@@ -118,7 +118,8 @@ def _like_sql(frame: DataFrame) -> dict[str, str]:
     on = (
         name
         for name, setting in names.items()
-        if told(frame.sparkSession, f"spark.sql.execution.pyspark.udf.{setting}.enabled") == "true"
+        if value_of(frame.sparkSession, f"spark.sql.execution.pyspark.udf.{setting}.enabled")
+        == "true"
     )
     return {f"SPARK_{name}": "1" for name in on}
 

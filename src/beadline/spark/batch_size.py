@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from beadline.spark.acks import Ack
-from beadline.spark.conf import is_set, told
+from beadline.spark.conf import is_set, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,5 +80,5 @@ class BatchSize:
 
 def _limit(session: SparkSession) -> int | None:
     """Return Spark's limit, which it prints with a unit; None if this Spark has none."""
-    digits = (told(session, BYTES) or "").removesuffix("b")
+    digits = (value_of(session, BYTES) or "").removesuffix("b")
     return int(digits) if digits.isdecimal() else None

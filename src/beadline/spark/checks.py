@@ -16,7 +16,7 @@ from beadline.files import has_atomic_create, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
-from beadline.spark.conf import is_set, told
+from beadline.spark.conf import is_set, value_of
 from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
 def switched_off(session: SparkSession) -> list[str]:
     """Return the settings that a query is started without, whatever the session has."""
     keys = ["spark.sql.adaptive.enabled"]
-    if told(session, COLUMNAR_INPUT) == "true":
+    if value_of(session, COLUMNAR_INPUT) == "true":
         if is_set(session, COLUMNAR_INPUT):
             logger.warning(
                 "%s is set to true: with PySpark 4.2.0 a Python UDF directly on columnar files "

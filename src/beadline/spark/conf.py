@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def told(session: SparkSession, key: str) -> str | None:
+def value_of(session: SparkSession, key: str) -> str | None:
     """Return a setting's value, Spark's own default included; None if this Spark has none.
 
     Asked without a default of ours: with one, Spark does not tell its own.

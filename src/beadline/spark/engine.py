@@ -40,12 +40,12 @@ from beadline.spark.partitioning import Partitioning
 from beadline.spark.plan import is_narrow
 from beadline.spark.refusals import keeping
 from beadline.spark.sharing import TAG, Columns, Shared, Tags, release, tags_in, tags_of
-from beadline.spark.slots import SLOTS, Owners
+from beadline.spark.slots import SLOTS, SlotOwners
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.tasks import CHECKSUM, TICKET, Task, prepare_task, publish_task
 
 _TAG = f"`{TAG}`"
-Rows = Callable[[DataFrame], DataFrame]
+RowsFunction = Callable[[DataFrame], DataFrame]
 
 
 @dataclass
@@ -54,13 +54,13 @@ class Engine:
 
     progress: SparkProgress
     planned: PlannedFiles
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, RowsFunction]
     stateful: bool
     narrow: bool
     speculation: bool
     partitioning: Partitioning = field(default_factory=Partitioning)
     query: StreamingQuery | None = None  # Spark's, once it has started
-    owners: dict[str, Owners] = field(default_factory=lambda: defaultdict(Owners))
+    owners: dict[str, SlotOwners] = field(default_factory=lambda: defaultdict(SlotOwners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     arrow_tasks: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
     checksums: dict[str, Column] = field(default_factory=dict)

@@ -30,7 +30,7 @@ _MEANS = (
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCause:
     """A cause that a text shows, and what to say of it; groups of the pattern are told as well.
 
     With ``in_python``, so is the exception of a Python function that failed over it.
@@ -40,7 +40,7 @@ class Known:
     says: str
     in_python: bool = False
 
-    def told(self, text: str) -> str | None:
+    def sentence(self, text: str) -> str | None:
         """Return the sentence, if this is the cause."""
         found = re.search(self.pattern, text)
         if found is None:
@@ -50,30 +50,30 @@ class Known:
         return self.says + (f": {more}" if more else "")
 
 
-KNOWN = (
-    Known(
+KNOWN_CAUSES = (
+    KnownCause(
         r"No space left on device|Disk quota exceeded",
         "a disk is full (No space left on device): make room where the checkpoint, the sink's own "
         "files and spark.local.dir are",
         in_python=True,  # it names the file
     ),
-    Known(
+    KnownCause(
         # Whichever thread notices first: the one that reads from the worker, or writes to it.
         r"Python worker exited unexpectedly|"
         r"(?s:(?:EOFException|Broken pipe|Connection reset).*?\bapi\.python\.)",
         "a Python worker process died: it was killed (by hand, or by the operating system for lack "
         "of memory) or crashed in native code",
     ),
-    Known(
+    KnownCause(
         r"SparkContext (?:was|has been) (?:shut ?down|stopped)|stopped SparkContext",
         "Spark was stopped under the running query (spark.stop()): call query.stop() before it",
     ),
-    Known(
+    KnownCause(
         r"(?s)(Some data may have been lost[^;.\n]*)(?:.*?Reason: ([^\n]+))?",
         "the source no longer has all records of the epoch",
     ),
 )
-_STOPPED = KNOWN[2].says
+_STOPPED = KNOWN_CAUSES[2].says
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
 # What Spark says where somebody else has written to its checkpoint, and whether that proves it.
 OTHER_DRIVER = {
@@ -94,8 +94,8 @@ def reason(error: BaseException, context: SparkContext | None = None) -> str:
     if is_stopped(context):
         return _STOPPED
     text = (str(error) or repr(error)).partition(_PLAN)[0]
-    for known in KNOWN:
-        if (said := known.told(text)) is not None:
+    for known in KNOWN_CAUSES:
+        if (said := known.sentence(text)) is not None:
             return said[:_LENGTH_MAX]
     return _from_python(text) or _from_java(text)
 
@@ -113,7 +113,7 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
         )
     if is_gone(error):
         return SparkGone(f"query {query!r}: {_GONE}. {_MEANS}")
-    said = next(filter(None, (known.told(text) for known in KNOWN)), None)
+    said = next(filter(None, (known.sentence(text) for known in KNOWN_CAUSES)), None)
     if said is None:
         return error
     kind = SparkGone if said == _STOPPED else SparkFailed

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from beadline.spark.conf import is_set, told
+from beadline.spark.conf import is_set, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class Partitioning:
         if not self._found:
             local = (session.sparkContext.master or "").startswith("local[")
             self._grows = not local and not is_set(session, LEAVES)
-            self._found = {key: told(session, key) or "" for key in (*KEPT, *PINNED)}
+            self._found = {key: value_of(session, key) or "" for key in (*KEPT, *PINNED)}
             self._count(session)
         elif self._grows:
             self._found = dict(self._found)  # that of the epoch before has been handed out
@@ -77,7 +77,7 @@ class Partitioning:
             pins = ", ".join(f"{key}={value}" for key, value in known.items())
             logger.warning("an epoch is replayed, cut into parts as it was decided: %s", pins)
             holders, before = _held.get(_name(session), (0, {}))
-            was = {key: told(session, key) if is_set(session, key) else "" for key in known}
+            was = {key: value_of(session, key) if is_set(session, key) else "" for key in known}
             _held[_name(session)] = (holders + 1, {**was, **before})
             _set(session, known)
             self._pinned = session
@@ -115,7 +115,7 @@ def _known(session: SparkSession, recorded: Mapping[str, str]) -> dict[str, str]
 
 def _now(session: SparkSession, key: str) -> str:
     """Return a setting as it would be recorded now."""
-    value = told(session, key) or ""
+    value = value_of(session, key) or ""
     return value or (str(session.sparkContext.defaultParallelism) if key == LEAVES else "")
 
 

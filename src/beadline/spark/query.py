@@ -32,8 +32,8 @@ from beadline.protocol import identity
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.protocol.threads import Threads
-from beadline.sources.kafka.lost_records import with_advice
 from beadline.sources.kafka.positions import Positions
+from beadline.sources.kafka.source import with_advice
 from beadline.sources.kafka.topics import SourceTopics
 from beadline.spark import failures
 from beadline.spark.analyze import check_start
@@ -48,7 +48,7 @@ from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import StartSettings, Stream
 
 SWEEP_AGAIN_S = 15.0
-LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it has to speak to Spark
+LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it next talks to Spark
 
 
 class Query:
@@ -223,8 +223,9 @@ class Query:
             raise error
         # What a job of Spark's failed over is no news then.
         if self._error is None or isinstance(self._error, PrepareFailed):
-            told = failures.stopped(self.name) if stopped else failures.explain(error, self.name)
-            self._error = told
+            self._error = (
+                failures.stopped(self.name) if stopped else failures.explain(error, self.name)
+            )
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
         """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
@@ -335,7 +336,7 @@ class Query:
         if self._cleaned_up or (self._error is not None and not self._interrupted):
             return
         if isinstance(self._error, LogProblem):
-            return  # an append that cannot be told may still land: the next start knows more
+            return  # an append whose outcome is unknown may still land: the next start knows more
         self._cleaned_up = True
         self._end_late_tasks(LATE_TASK_PAUSES_S if self._interrupted else ())
 

@@ -19,8 +19,10 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.classic.column import _to_seq
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -51,13 +53,22 @@ class Columns:
         """All tags among the rows that were read."""
         return F.collect_set(TAG).alias(_METRIC)
 
+    @cached_property
+    def none(self) -> Any:
+        """No more columns, as the JVM says it."""
+        context = SparkContext._active_spark_context
+        assert context is not None
+        return _to_seq(context, [])
+
 
 class Shared:
     """The rows of one epoch, kept while its sinks are prepared."""
 
     def __init__(self, frame: DataFrame, columns: Columns, eager: bool) -> None:
         """Nothing is computed yet, unless it is ``eager``."""
-        self.frame = frame.withColumn(TAG, columns.tag).localCheckpoint(eager=eager)
+        # Straight to the JVM here and below: PySpark asks it several times for the same.
+        tagged = frame._jdf.withColumn(TAG, columns.tag._jc).localCheckpoint(eager)
+        self.frame = DataFrame(tagged, frame.sparkSession)
         self._columns = columns
         self._cut = eager  # whether a job has been run, so that no part is computed again
         self._first: Tags | None = None
@@ -65,7 +76,10 @@ class Shared:
 
     def without_tags(self, metrics: Observation | None) -> DataFrame:
         """Return the rows for somebody who knows nothing of tags; those read become a metric."""
-        return self.frame.observe(metrics or _METRIC, self._columns.seen).drop(TAG)
+        if metrics is not None:
+            return self.frame.observe(metrics, self._columns.seen).drop(TAG)
+        seen = self.frame._jdf.observe(_METRIC, self._columns.seen._jc, self._columns.none)
+        return DataFrame(seen.drop(TAG), self.frame.sparkSession)
 
     def all_read(self, tags: Tags) -> Tags:
         """Note, and return, the tags of a sink that reads every row."""

@@ -24,11 +24,11 @@ SLOTS = "beadline.slots"
 _ATTEMPTS = 8
 _FORGET_EPOCHS = 20
 
-Table = Mapping[str, tuple[int, ...]]
+SlotTable = Mapping[str, tuple[int, ...]]
 
 
 @dataclass
-class Owners:
+class SlotOwners:
     """The driver's table of one sink."""
 
     seen: dict[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Owners:
                 del self.seen[worker], self.owned[worker]
 
 
-class Worker:
+class WorkerSlots:
     """What one worker process knows: its name, and the slots it took in the running epoch."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Worker:
             self._pid, self._name, self._taken = os.getpid(), uuid.uuid4().hex, {}
         return self._name
 
-    def take(self, writer: str, epoch: str, table: Table, partition: int, attempt: int) -> int:
+    def take(self, writer: str, epoch: str, table: SlotTable, partition: int, attempt: int) -> int:
         """Return a slot for one part; ``writer`` names the sink of one start of one query."""
         mine = table.get(self.name, ())
         before, taken = self._taken.get(writer, ("", set()))
@@ -79,12 +79,12 @@ class Worker:
         return slot
 
 
-def parse(text: str | None) -> Table:
+def parse(text: str | None) -> SlotTable:
     """Read the table as it travelled; empty if there is none."""
     return {worker: tuple(slots) for worker, slots in json.loads(text or "{}").items()}
 
 
-def _guest(table: Table, partition: int, attempt: int) -> int:
+def _guest(table: SlotTable, partition: int, attempt: int) -> int:
     """Return the slot, of those that nobody owns, whose turn is this attempt's."""
     owned = sorted(slot for slots in table.values() for slot in slots)
     slot = partition * _ATTEMPTS + attempt % _ATTEMPTS

@@ -144,7 +144,7 @@ class SparkQuery:
 
 
 def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
-    """Return what Spark is told for a query of ours alone.
+    """Return the Spark settings for a query of ours alone.
 
     Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
 

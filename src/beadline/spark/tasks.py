@@ -19,7 +19,7 @@ from beadline.sink import Part, Sink
 from beadline.spark.acks import Ack
 from beadline.spark.checksum import ORDERED, SUMMED, Ordered
 from beadline.spark.refusals import Refusals, Refusing, keeping
-from beadline.spark.slots import SLOTS, Worker, parse
+from beadline.spark.slots import SLOTS, WorkerSlots, parse
 
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
@@ -33,7 +33,7 @@ _GROWN_BY_BYTES = 4 << 20
 _SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
 _LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more than this
 _tasks_seen = 0
-_worker = Worker()
+_worker = WorkerSlots()
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -206,9 +206,9 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (ImportError, OSError, AttributeError):  # another C library, or a bare Python
         return False
-    told = (
+    settings = (
         (_MMAP_THRESHOLD, _LARGE_BYTES),
         (_TRIM_THRESHOLD, _KEPT_BYTES),
         (_TOP_PAD, _GROWN_BY_BYTES),
     )
-    return all(mallopt(name, value) == 1 for name, value in told)
+    return all(mallopt(name, value) == 1 for name, value in settings)

@@ -8,11 +8,14 @@ a minute to make, so it is kept in Beadline's cache folder.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,7 +76,20 @@ def _fingerprint() -> str:
 
 def _made(archive: Path) -> bool:
     """Run a job whose JVM writes the archive at its end; if it fails, kills only take longer."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(archive.parent):
+        return archive.exists() or _make(archive)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process makes it; the others wait until it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(archive: Path) -> bool:
     making = archive.with_suffix(f".{os.getpid()}")
     options = f"-XX:ArchiveClassesAtExit={making} {_QUIET}"
     folder = archive.with_suffix(f".{os.getpid()}-job")

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from beadline.errors import UsageError
 from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
-from beadline.sinks.postgres.names import quoted
+from beadline.sinks.shared.secrets import redacted
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.verify.scratch import Place, Store
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
     """A cursor of verify's own; what goes wrong is reported without the address."""
     import pymysql
 
-    from beadline.sinks.mysql.address import Address
+    from beadline.sinks.mysql.connection import Address
 
     address = Address.parse(sink.dsn)
     try:
@@ -139,7 +140,7 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
         with closing(connection), connection.cursor() as cursor:
             yield cursor
     except pymysql.Error as error:
-        said = address.redacted(str(error.args[-1] if error.args else error))
+        said = redacted(str(error.args[-1] if error.args else error), [address.password])
         raise UsageError(f"MySQL table {sink.table!r}: {said}") from None
 
 
@@ -178,7 +179,7 @@ def _remove_mysql(sink: MySqlSink, query: str) -> None:
 
 
 def _mysql_address(sink: MySqlSink) -> tuple[str, int] | None:
-    from beadline.sinks.mysql.address import Address
+    from beadline.sinks.mysql.connection import Address
 
     address = Address.parse(sink.dsn)
     return address.host, address.port

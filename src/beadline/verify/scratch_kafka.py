@@ -25,9 +25,7 @@ Settings = dict[str, Any]
 
 def settings_of(sink: KafkaSink) -> Settings:
     """The settings of any client of the sink's cluster."""
-    from beadline.sinks.kafka import options
-
-    return options.client(sink.bootstrap_servers, sink.options)
+    return sink.settings.client()
 
 
 def scratch_topic(topic: str, tag: str) -> str:

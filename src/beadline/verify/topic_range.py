@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
-from beadline.sources.kafka.client import librdkafka_settings
 from beadline.sources.kafka.positions import GROUP
+from beadline.sources.kafka.settings import librdkafka_settings
 from beadline.verify import scratch_kafka as kafka
 from beadline.verify.source_range import Limits, SourceRange, key_of
 

@@ -21,7 +21,7 @@ from beadline.files import join, open_files, split_uri
 from beadline.files.base import FoundFile
 from beadline.files.local import local_path
 from beadline.sinks.files.text import TEXT_FORMATS, folded
-from beadline.sinks.files.values import newlines, unkept
+from beadline.sinks.files.values import lossy_values, newlines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -56,8 +56,8 @@ def check_session(frame: DataFrame, format_: str) -> None:
 
 
 @dataclass(frozen=True)
-class Watching:
-    """What is learnt of the rows as they pass to Spark's writer, and what the files must hold."""
+class Written:
+    """What was observed of the rows as they passed to Spark's writer; counts what it wrote."""
 
     frame: DataFrame
     format: str
@@ -86,15 +86,15 @@ class Watching:
         return rows, {path for path, lines in counted.items() if lines == self.header_lines}
 
 
-def watch(
+def observe(
     frame: DataFrame, format_: str, options: Mapping[str, Any], partition_by: Sequence[str]
-) -> tuple[DataFrame, Watching]:
-    """Return the frame, watched as it is written, and what will tell what was seen."""
+) -> tuple[DataFrame, Written]:
+    """Return the frame with what is observed of it, and what counts its rows once written."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     if format_ == "parquet" and not partition_by:
-        return frame, Watching(frame, format_, None, 0)  # it keeps all; a schema takes milliseconds
+        return frame, Written(frame, format_, None, 0)  # it keeps all; a schema takes milliseconds
     schema = frame.schema
     csv = format_ == "csv"
     header_lines = 0
@@ -103,7 +103,7 @@ def watch(
         kept = (name for name in schema.names if name.lower() not in folders)
         header_lines = 1 + sum(name.count("\n") for name in kept)
     metrics = []
-    why = unkept(schema, format_, options, partition_by)
+    why = lossy_values(schema, format_, options, partition_by)
     if why is not None:
         metrics += [F.count(why).alias("bad"), F.min(why).alias("why")]
     if csv:
@@ -111,7 +111,7 @@ def watch(
     observed = Observation() if metrics else None
     if observed is not None:
         frame = frame.observe(observed, *metrics)
-    return frame, Watching(frame, format_, observed, header_lines)
+    return frame, Written(frame, format_, observed, header_lines)
 
 
 def count_rows(

@@ -11,7 +11,7 @@ lists the target, however, sees finished files only::
     .out.beadline/seen/<query>/<sink>~<incarnation>~<epoch>~<nonce>     newest finished epoch
 
 The order of a commit: look at the mark, rename the pending folder to ``.moving``, rename its files,
-write the mark, delete the folder. Why that is enough is said in ``_file_moves``.
+write the mark, delete the folder. Why that is enough is said in ``moves``.
 
 To start over with a new checkpoint, delete the target folder as a whole: a mark without a target
 counts for nothing. For the same reason a query that goes on from its old checkpoint notices that
@@ -166,7 +166,7 @@ class FileSink(FrameSink[PendingFiles]):
 
     def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:
         """Let Spark write into a folder of this attempt's own, then make its files durable."""
-        from beadline.sinks.files.rows import check_session, watch
+        from beadline.sinks.files.rows import check_session, observe
         from beadline.sinks.files.text import write_options
 
         files = open_files(self.target)
@@ -174,16 +174,16 @@ class FileSink(FrameSink[PendingFiles]):
         check_session(frame, self.format)
         files.make_folder(self.pending)
         files.delete(folder)
-        watched, watching = watch(frame, self.format, self.options, self.partition_by)
+        frame, written = observe(frame, self.format, self.options, self.partition_by)
         local = _LOCAL if split_uri(folder)[0] == "file" else {}
-        writer = watched.write.format(self.format).mode("errorifexists")
+        writer = frame.write.format(self.format).mode("errorifexists")
         options = write_options(self.format, self.options)
         writer = writer.options(**{**local, **options, **_WRITER})
         writer.partitionBy(*self.partition_by).save(folder)
         reach("files.written")
         found = walk(files, folder)
         try:
-            rows, empty = watching.rows(folder, found)
+            rows, empty = written.rows(folder, found)
         except RowsRefused:
             files.delete(folder)
             raise

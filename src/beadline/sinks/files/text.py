@@ -3,7 +3,7 @@
 Spark's own defaults lose values: csv cuts blanks, cannot tell null from empty text, and leaves out
 a line that would be empty; csv and json cut times to milliseconds. Here the defaults are such that
 the file holds every value, and options under which it would not are refused with the reason. What
-no option can save is found as the rows pass (``_file_values``).
+no option can save is found as the rows pass (``values``).
 
 csv is written as RFC 4180 has it: quotes are doubled, null is nothing and empty text is ``""``.
 """

@@ -19,7 +19,7 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 Leaf = Callable[["Column", "DataType"], "Column | None"]
 
 
-def unkept(
+def lossy_values(
     schema: StructType, format_: str, options: Mapping[str, Any], partition_by: Sequence[str]
 ) -> Column | None:
     """Return, for each row, why a value of it would not come back; null where all would.

@@ -1,8 +1,8 @@
 """What an epoch does to a table: at most one put and one delete per key, in any order.
 
 HBase has no order of writes: the newest time wins, and a delete hides a put of its own time and of
-every time before, whichever came first. So the order that matters is settled here, over all parts
-of an epoch (partition, then row): the last word of each key counts. A put is then written at the
+every time before, whichever came first. So the order that matters is decided here, over all parts
+of an epoch (partition, then row): the last change of each key counts. A put is then written at the
 decision's time t, and every delete at t - 1:
 
 - a row that the epoch deleted before it put it again loses its old cells and keeps the new ones;
@@ -40,14 +40,14 @@ class Mutations:
 
 @dataclass(frozen=True)
 class Changes:
-    """The last word of an epoch on each key: rows to put, and keys whose older cells go."""
+    """The last change of each key in an epoch: rows to put, and keys whose older cells go."""
 
     puts: list[pa.RecordBatch]
     deletes: list[pa.Array]
 
 
-def last_words(batches: Sequence[pa.RecordBatch], cells: Cells) -> Changes:
-    """Return what is left of these rows, in their order, when each key has its last word."""
+def last_changes(batches: Sequence[pa.RecordBatch], cells: Cells) -> Changes:
+    """Return the last change of each key in these rows, which are in their order."""
     import numpy as np
     import pyarrow as pa
 

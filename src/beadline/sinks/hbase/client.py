@@ -1,8 +1,8 @@
 """The few calls that are made of HBase's Thrift server, and what its errors mean.
 
-There are two kinds of error, and only they leave this module. ``Unreachable``: nobody answered, or
-HBase has no server for the rows just now; the same call may work later, and may have been done.
-``Refused``: HBase answered, and would answer the same again.
+Two kinds of error leave this module, and no others. ``Unavailable``: nobody answered, or HBase has
+no server for the rows just now; the same call may work later, and may have been done. ``Rejected``:
+HBase answered, and would answer the same again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 from beadline.extras import require
-from beadline.sinks.shared.retry import Verdict, retry
+from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, retry, verdict
 
 T = TypeVar("T")
 
@@ -33,28 +33,13 @@ _NO_TABLE = ("TableNotFoundException", "NamespaceNotFoundException")
 _SCAN_ROWS = 100
 
 
-class Unreachable(Exception):
-    """No answer, or no server for these rows just now; whether it was done is not known.
-
-    ``answered`` says that it was HBase itself that said so.
-    """
-
-    def __init__(self, text: str, answered: bool = False) -> None:
-        super().__init__(text)
-        self.answered = answered
-
-
-class Refused(Exception):
-    """HBase will not do it, now or later."""
-
-    @property
-    def no_table(self) -> bool:
-        """Whether the reason is that there is no such table."""
-        return any(name in str(self) for name in _NO_TABLE)
+def no_table(error: Rejected) -> bool:
+    """Whether the reason is that there is no such table."""
+    return any(name in str(error) for name in _NO_TABLE)
 
 
 @dataclass(frozen=True)
-class Address:
+class ThriftServer:
     """Where the Thrift server is, and how long an answer may take."""
 
     host: str
@@ -73,7 +58,7 @@ class Client:
         self._calls = connection.client
 
     def families(self, table: str) -> dict[str, Any]:
-        """Return the table's column families by name; ``Refused`` if there is no such table."""
+        """Return the table's column families by name; ``Rejected`` if there is no such table."""
         found = _ask(self._calls.getColumnDescriptors, table.encode())
         return {name.decode().rstrip(":"): descriptor for name, descriptor in found.items()}
 
@@ -87,7 +72,7 @@ class Client:
         try:
             with suppress(_thrift().AlreadyExists):
                 _ask(self._calls.createTable, table.encode(), columns)
-        except (Refused, Unreachable) as error:
+        except (Rejected, Unavailable) as error:
             if "TableExistsException" not in str(error):  # somebody else was making it
                 raise
 
@@ -117,20 +102,20 @@ class Client:
         asking = TClient(_service_with_cluster_id(), self._calls._iprot)
         try:
             return str(_ask(asking.getClusterId).decode())
-        except Refused as refused:
-            if isinstance(refused.__cause__, TApplicationException):
+        except Rejected as error:
+            if isinstance(error.__cause__, TApplicationException):
                 return None
             raise
 
 
 @contextmanager
-def connected(address: Address) -> Iterator[Client]:
-    """A connection for the length of a ``with``; raises ``Unreachable`` if there is none."""
+def connected(server: ThriftServer) -> Iterator[Client]:
+    """A connection for the length of a ``with``; raises ``Unavailable`` if there is none."""
     require("hbase")
     from happybase import Connection
 
-    timeout_ms = max(1, int(address.timeout_s * 1000))
-    connection = _ask(Connection, address.host, address.port, timeout=timeout_ms)
+    timeout_ms = max(1, int(server.timeout_s * 1000))
+    connection = _ask(Connection, server.host, server.port, timeout=timeout_ms)
     try:
         yield Client(connection)
     finally:
@@ -138,18 +123,11 @@ def connected(address: Address) -> Iterator[Client]:
             connection.close()
 
 
-def verdict(error: BaseException) -> Verdict:
-    """What an error of this module says of the next try."""
-    if not isinstance(error, Unreachable):
-        return Verdict.FINAL
-    return Verdict.BUSY if error.answered else Verdict.AWAY
-
-
-def asked(address: Address, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
+def asked(server: ThriftServer, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
     """Do what may be done again, each time on a new connection, until HBase answers."""
 
     def once() -> T:
-        with connected(address) as client:
+        with connected(server) as client:
             return act(client)
 
     return retry(once, verdict, limits)
@@ -189,18 +167,18 @@ def _ask(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         raise
     except _thrift().IOError as error:
         if any(name in _text(error) for name in _FINAL):
-            raise Refused(_first_line(error)) from error
-        raise Unreachable(_first_line(error), answered=True) from error
+            raise Rejected(_first_line(error)) from error
+        raise Unavailable(_first_line(error), answered=True) from error
     except _thrift().IllegalArgument as error:
-        raise Refused(_first_line(error)) from error
+        raise Rejected(_first_line(error)) from error
     except TApplicationException as error:
         # Any error in the server that nobody foresaw is "internal", passing ones too.
         internal = error.type == TApplicationException.INTERNAL_ERROR
-        raise (Unreachable if internal else Refused)(_first_line(error)) from error
+        raise (Unavailable if internal else Rejected)(_first_line(error)) from error
     except TimeoutError as error:
-        raise Unreachable("no answer in time") from error
+        raise Unavailable("no answer in time") from error
     except (TException, OSError, EOFError) as error:
-        raise Unreachable(_first_line(error) or type(error).__name__) from error
+        raise Unavailable(_first_line(error) or type(error).__name__) from error
 
 
 def _text(error: Any) -> str:

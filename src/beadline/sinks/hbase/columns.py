@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beadline.errors import BadSink
-from beadline.sinks.hbase.encode import Encoding, can_encode
+from beadline.sinks.hbase.client import Client, no_table
+from beadline.sinks.hbase.encode import Encoding
+from beadline.sinks.shared.column_text import has_text
+from beadline.sinks.shared.retry import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +22,7 @@ TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 @dataclass(frozen=True)
 class Cells:
-    """A row's way into HBase: its key, its cells, and what marks it as deleted."""
+    """Where a row goes in HBase: its key, its cells, and what marks it as deleted."""
 
     row_key: str
     targets: Mapping[str, bytes]  # column → family:qualifier
@@ -30,6 +33,17 @@ class Cells:
     def families(self) -> list[str]:
         """The column families that are written, each once."""
         return sorted({target.partition(b":")[0].decode() for target in self.targets.values()})
+
+    @property
+    def settings(self) -> dict[str, str | None]:
+        """What decides over the bytes that are written; not the table, which a claim remembers."""
+        columns = {f"columns[{name!r}]": cell.decode() for name, cell in self.targets.items()}
+        return {
+            **columns,
+            "row_key": self.row_key,
+            "deleted": self.deleted,
+            "encoding": self.encoding,
+        }
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -85,7 +99,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
                 f"{where}: deleted={name!r} is {type_}; it must be boolean: true deletes the row. "
                 f"{NOTHING}"
             )
-        if not can_encode(type_):
+        if not has_text(type_):
             raise BadSink(
                 f"{where}: column {name!r} is {type_}, for which there is no form in HBase. Take "
                 f"it apart or cast it in rows=, to_json() for example. {NOTHING}"
@@ -103,3 +117,27 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
 
 def _count(cells: Cells, target: bytes) -> int:
     return list(cells.targets.values()).count(target)
+
+
+def check_table(client: Client, table: str, cells: Cells, where: str) -> None:
+    """Raise unless the table is there, with these families, and enabled."""
+    families = ", ".join(f"'{name}'" for name in cells.families)
+    try:
+        found = client.families(table)
+    except Rejected as error:
+        if not no_table(error):
+            raise
+        raise BadSink(
+            f"{where} does not exist. Make it in the HBase shell: create '{table}', {families}. "
+            f"{NOTHING}"
+        ) from error
+    missing = [name for name in cells.families if name not in found]
+    if missing:
+        adds = ", ".join(f"'{name}'" for name in missing)
+        raise BadSink(
+            f"{where} has no column family {adds}; it has {', '.join(sorted(found))}. Name another "
+            f"in family= or columns=, or add it in the HBase shell: alter '{table}', {adds}. "
+            f"{NOTHING}"
+        )
+    if not client.is_enabled(table):
+        raise BadSink(f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING}")

@@ -1,6 +1,7 @@
 """How Arrow columns become the bytes of HBase's keys and cells, made column by column.
 
-HBase knows bytes only, so somebody has to choose. ``text``: what a person would type, in UTF-8.
+HBase knows bytes only, so somebody has to choose. ``text``: what a person would type, in UTF-8
+(``shared/column_text``).
 ``bytes``: what HBase's own ``Bytes.toBytes`` makes, which Java programs and the HBase shell's
 ``toLong`` and the like read. Strings and binaries are the same in both.
 """
@@ -8,31 +9,12 @@ HBase knows bytes only, so somebody has to choose. ``text``: what a person would
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from beadline.sinks.shared.column_text import is_bytes, text
 
 Encoding = Literal["text", "bytes"]
 _EPOCH_DAYS_BYTES = ">i4"
-
-
-def can_encode(type_: pa.DataType) -> bool:
-    """Whether there is a form for values of this type."""
-    from pyarrow import types
-
-    tests: tuple[Callable[[Any], bool], ...] = (
-        types.is_integer,
-        types.is_floating,
-        types.is_boolean,
-        types.is_null,
-        types.is_decimal,
-        types.is_date,
-        types.is_timestamp,
-        *_raw_tests(),
-    )
-    return any(test(type_) for test in tests)
 
 
 def encode(column: Any, encoding: Encoding) -> Any:
@@ -41,41 +23,9 @@ def encode(column: Any, encoding: Encoding) -> Any:
 
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([encode(chunk, encoding) for chunk in column.chunks], pa.binary())
-    if pa.types.is_null(column.type) or any(test(column.type) for test in _raw_tests()):
+    if pa.types.is_null(column.type) or is_bytes(column.type):
         return column.cast(pa.binary())
-    return _text(column).cast(pa.binary()) if encoding == "text" else _bytes(column)
-
-
-def _raw_tests() -> tuple[Callable[[Any], bool], ...]:
-    """What is already bytes."""
-    from pyarrow import types
-
-    return (
-        types.is_string,
-        types.is_large_string,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_fixed_size_binary,
-    )
-
-
-def _text(column: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = column.type
-    if pa.types.is_decimal(kind):
-        plain = [None if value is None else format(value, "f") for value in column.to_pylist()]
-        return pa.array(plain, pa.string())
-    if pa.types.is_date(kind):
-        return column.cast(pa.date32()).cast(pa.string())
-    if pa.types.is_timestamp(kind):
-        # A zone is only how it is shown: inside it is UTC. Without one, it is a wall clock's.
-        utc = "Z" if kind.tz is not None else ""
-        text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        return pc.binary_join_element_wise(text, utc, "")
-    return column.cast(pa.string())
+    return text(column).cast(pa.binary()) if encoding == "text" else _bytes(column)
 
 
 def _bytes(column: Any) -> Any:

@@ -9,19 +9,18 @@ neither can hide the other.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from beadline.errors import BadSink
 from beadline.ids import EpochId, QueryId
 from beadline.sink import LEDGER, Seen
-from beadline.sinks.hbase.client import Client, Refused, put, row_of
+from beadline.sinks.hbase.client import Client, no_table, put, row_of
+from beadline.sinks.shared.retry import Rejected, Retries, Verdict, running
 
 FAMILY = "f"
 _CELL = b"f:epoch"
 _CREATION_S = 5.0
-_LOOK_EVERY_S = 0.1
 _SEPARATOR = "~"  # in no name of a query, table or sink
 
 
@@ -41,8 +40,8 @@ class Ledger:
         """Make the table if it is missing."""
         try:
             client.families(self.table)
-        except Refused as refused:
-            if not refused.no_table:
+        except Rejected as error:
+            if not no_table(error):
                 raise
             client.create(self.table, FAMILY)
         self._enabled(client)
@@ -51,8 +50,8 @@ class Ledger:
         """Raise if there is a table of this name that cannot be the ledger."""
         try:
             families = client.families(self.table)
-        except Refused as refused:
-            if refused.no_table:
+        except Rejected as error:
+            if no_table(error):
                 return
             raise
         if FAMILY not in families:
@@ -68,11 +67,10 @@ class Ledger:
 
     def _enabled(self, client: Client) -> bool:
         """Whether it can be used; one that another query is just making is not enabled at once."""
-        deadline_s = time.monotonic() + _CREATION_S
+        retries = Retries(running(_CREATION_S))
         while not client.is_enabled(self.table):
-            if time.monotonic() > deadline_s:
+            if not retries.again(Verdict.BUSY):
                 return False
-            time.sleep(_LOOK_EVERY_S)
         return True
 
     def seen(self, client: Client, query: QueryId, sink: str | None = None) -> Seen | None:
@@ -82,8 +80,8 @@ class Ledger:
         """
         try:
             return self._seen(client, query, sink)
-        except Refused as refused:
-            if refused.no_table:
+        except Rejected as error:
+            if no_table(error):
                 return None
             if not self._enabled(client):
                 raise

@@ -5,7 +5,6 @@ At commit the epoch is decided, and a row that HBase will not take would hold it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part, far_dates, refuse
@@ -22,25 +21,13 @@ _KEY_AROUND = 16
 _CELL_AROUND = 64
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a table takes."""
-
-    key_bytes: int
-    cell_bytes: int
-
-
-def limits_of(table: str, cell_bytes_max: int) -> Limits:
-    """Return the limits of a table, whose name takes something of the longest key."""
-    return Limits(_KEY_BYTES_MAX - _KEY_AROUND - len(table.encode()), cell_bytes_max)
-
-
 def without_refused(
-    batch: pa.RecordBatch, cells: Cells, limits: Limits, part: Part
+    batch: pa.RecordBatch, cells: Cells, table: str, cell_bytes_max: int, part: Part
 ) -> pa.RecordBatch:
     """Refuse what HBase cannot take, each row once, and return the others."""
     import pyarrow.compute as pc
 
+    key_bytes_max = _KEY_BYTES_MAX - _KEY_AROUND - len(table.encode())
     if cells.deleted is not None:
         reason = f"null in column {cells.deleted!r}, which says whether the row is deleted"
         batch = refuse(batch, pc.is_null(batch.column(cells.deleted)), reason, part)
@@ -51,18 +38,21 @@ def without_refused(
     reason = f"column {cells.row_key!r} is empty, and HBase has no row without a key"
     batch, sizes = _refuse_by(batch, sizes, pc.equal(sizes, 0), reason, part)
     reason = (
-        f"column {cells.row_key!r} makes a row key of more than {limits.key_bytes:,} bytes, "
+        f"column {cells.row_key!r} makes a row key of more than {key_bytes_max:,} bytes, "
         "which is HBase's limit with this table's name"
     )
-    batch, sizes = _refuse_by(batch, sizes, pc.greater(sizes, limits.key_bytes), reason, part)
+    batch, sizes = _refuse_by(batch, sizes, pc.greater(sizes, key_bytes_max), reason, part)
     for column, target in cells.targets.items():
+        around = len(target) + _CELL_AROUND
+        # Text of what is not text is short; the longest decimal has 76 digits.
+        if batch.column(column).nbytes + key_bytes_max + around <= cell_bytes_max:
+            continue
         reason = (
-            f"column {column!r} makes a cell of more than {limits.cell_bytes:,} bytes (the sink's "
+            f"column {column!r} makes a cell of more than {cell_bytes_max:,} bytes (the sink's "
             "cell_bytes_max, HBase's hbase.client.keyvalue.maxsize)"
         )
-        large = _large(batch, cells, column, sizes, len(target), limits)
-        if large is not None:
-            batch, sizes = _refuse_by(batch, sizes, large, reason, part)
+        large = _large(batch, cells, column, sizes, cell_bytes_max - around)
+        batch, sizes = _refuse_by(batch, sizes, large, reason, part)
     return batch
 
 
@@ -76,21 +66,14 @@ def _refuse_by(
     return kept, sizes if kept is batch else sizes.filter(pc.invert(bad))
 
 
-def _large(
-    batch: pa.RecordBatch, cells: Cells, column: str, keys: Any, target_bytes: int, limits: Limits
-) -> Any:
-    """Where a cell is too large; None if no cell of the column can be."""
+def _large(batch: pa.RecordBatch, cells: Cells, column: str, key_sizes: Any, bytes_max: int) -> Any:
+    """Where key and value of a column together are too large for a cell."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = batch.column(column)
-    around = limits.key_bytes + target_bytes + _CELL_AROUND
-    # Text of what is not text is short; the longest decimal has 76 digits.
-    if values.nbytes + around <= limits.cell_bytes:
-        return None
-    lengths = pc.fill_null(pc.binary_length(encode(values, cells.encoding)), 0).cast(pa.int64())
-    total = pc.add(pc.add(lengths, keys.cast(pa.int64())), target_bytes + _CELL_AROUND)
-    large = pc.greater(total, limits.cell_bytes)
+    sizes = pc.binary_length(encode(batch.column(column), cells.encoding))
+    sizes = pc.add(pc.fill_null(sizes, 0).cast(pa.int64()), key_sizes.cast(pa.int64()))
+    large = pc.greater(sizes, bytes_max)
     if cells.deleted is not None:  # of a deleted row nothing but the key is sent
         large = pc.and_(large, pc.invert(batch.column(cells.deleted)))
     return large

@@ -1,6 +1,6 @@
 """``HBaseSink``: an epoch's rows as puts and deletes under the time of its decision.
 
-HBase has no transaction over rows, so parts are staged as files (``_staging``) and written at
+HBase has no transaction over rows, so parts are staged as files (``StagedSink``) and written at
 commit. What makes that happen once is time: each cell's version is the moment at which its epoch
 was decided, which is in the decision's record. A replay writes the same versions again; a commit
 that comes late writes versions that newer ones hide (``changes`` says why that is always so).
@@ -9,44 +9,55 @@ that comes late writes versions that newer ones hide (``changes`` says why that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.committable import Committable
-from beadline.errors import BadSink
-from beadline.files.local import local_path
-from beadline.ids import EpochId, QueryId
-from beadline.names import name_from
 from beadline.sink import (
     LEDGER,
+    BadSink,
     Capabilities,
-    CommitResult,
+    CommitFailed,
     Guarantee,
     Outcome,
+    OutcomeUnknown,
     Part,
-    Prepared,
+    PartsDamaged,
+    QueryId,
     Seen,
-    Sink,
+    StagedEpoch,
     StagedPart,
-    Staging,
+    StagedSink,
+    check_writable,
     folders_in,
+    local_folder,
+    name_from,
+    reach,
 )
-from beadline.sinks.hbase.check import check_server, check_staging, unreachable
-from beadline.sinks.hbase.client import Address, Refused, Unreachable, asked
-from beadline.sinks.hbase.columns import NOTHING, TABLE, Cells, cells_of, check_columns
-from beadline.sinks.hbase.commit import Commit
-from beadline.sinks.hbase.encode import Encoding
+from beadline.sinks.hbase.changes import last_changes
+from beadline.sinks.hbase.client import Client, ThriftServer, asked, connected
+from beadline.sinks.hbase.columns import (
+    NOTHING,
+    TABLE,
+    Cells,
+    cells_of,
+    check_columns,
+    check_table,
+)
+from beadline.sinks.hbase.encode import Encoding, encode
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.hbase.refused import limits_of, without_refused
-from beadline.sinks.hbase.settings import noted
-from beadline.sinks.shared.retry import running
+from beadline.sinks.hbase.refused import without_refused
+from beadline.sinks.hbase.write import RowRejected, Writer
+from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, running, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+_KEY_SHOWN = 100
 _ONCE = (
     "Each row takes effect once: its cells carry the time of its epoch's decision, so a repeated "
     "write is the same version and a late one is hidden by newer ones; readers may see an epoch "
@@ -57,13 +68,13 @@ _DELETES = (
     " A row with a null, or one that is deleted and put again, may for a moment show new cells "
     "beside old ones, as puts and deletes are two writes. Deletes hold against late writes until a "
     "compaction drops their markers: what they hid would show again if an old write, looked up in "
-    "the ledger before and on its way all that time, came then; with "
+    "the ledger before and in flight all that time, came then; with "
     "hbase.hstore.time.to.purge.deletes at an hour it cannot."
 )
 
 
 @dataclass(frozen=True)
-class HBaseSink(Sink[StagedPart]):
+class HBaseSink(StagedSink):
     """Rows into a table of HBase, through its Thrift server; the table must exist.
 
     The row with the same ``row_key`` is replaced, column by column: a null removes its cell. If an
@@ -72,7 +83,7 @@ class HBaseSink(Sink[StagedPart]):
     ``{"total": "f:total"}``. Where the boolean column ``deleted`` is true, the whole row goes.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Refused at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
+    Rejected at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
     ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of
@@ -96,35 +107,29 @@ class HBaseSink(Sink[StagedPart]):
     connections: int = 4
     cell_bytes_max: int = 10 * 1024 * 1024
 
-    committable: ClassVar[type[Committable]] = StagedPart
-
     def __post_init__(self) -> None:
-        """Settle the folder here, as executors work in others; refuse what cannot be right."""
-        staging = os.fspath(self.staging)
-        folder = local_path(staging) if staging.startswith("file:") else staging
-        if "://" in staging and not staging.startswith("file:"):
-            Staging(staging)  # says that it must be local
-        object.__setattr__(self, "staging", os.path.abspath(folder))
+        """Resolve the folder here, as executors work in others; refuse what cannot be right."""
+        object.__setattr__(self, "staging", local_folder("staging", self.staging))
         if not self.host or not isinstance(self.host, str):
             raise BadSink(f"host {self.host!r} is not the name of a Thrift server. {NOTHING}")
         if not TABLE.match(self.table) or self.table.rpartition(":")[2] == LEDGER:
             raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
         if (self.family is None) == (self.columns is None):
             raise BadSink(
-                f"{self._where}: give family='f' for all columns, or columns={{'column': "
+                f"{self.target_name}: give family='f' for all columns, or columns={{'column': "
                 f"'family:qualifier'}} for some, and not both. {NOTHING}"
             )
         if self.encoding not in ("text", "bytes"):
             raise BadSink(f"encoding {self.encoding!r} is not 'text' or 'bytes'. {NOTHING}")
         if self.timeout_s <= 0 or self.connections < 1 or self.cell_bytes_max < 1:
             raise BadSink(
-                f"{self._where}: timeout_s, connections and cell_bytes_max must be above 0. "
+                f"{self.target_name}: timeout_s, connections and cell_bytes_max must be above 0. "
                 f"{NOTHING}"
             )
         if self.deleted is not None and self.deleted in (self.row_key, *(self.columns or ())):
             raise BadSink(
-                f"{self._where}: column {self.deleted!r} cannot mark deletes and be stored too. "
-                f"{NOTHING}"
+                f"{self.target_name}: column {self.deleted!r} cannot mark deletes and be stored "
+                f"too. {NOTHING}"
             )
 
     @property
@@ -133,17 +138,27 @@ class HBaseSink(Sink[StagedPart]):
         return name_from("hbase", self.table.replace(":", "-"))
 
     @property
-    def _where(self) -> str:
+    def target_name(self) -> str:
+        """The table and the Thrift server."""
         return f"HBase table {self.table!r} at {self.host}:{self.port}"
 
     @property
-    def _address(self) -> Address:
-        return Address(self.host, self.port, self.timeout_s)
+    def _server(self) -> ThriftServer:
+        return ThriftServer(self.host, self.port, self.timeout_s)
 
     @property
-    def _staging(self) -> Staging:
-        # Not by the server's address: another Thrift server of the same HBase finds it too.
-        return Staging(f"file:{Path(self.staging) / name_from('hbase', self.table)}")
+    def staging_folder(self) -> str:
+        """Not by the server's address: another Thrift server of the same HBase finds it too."""
+        return str(Path(self.staging) / name_from("hbase", self.table))
+
+    @property
+    def staging_folders(self) -> Iterable[str]:
+        """Those of other tables, in the same ``staging``."""
+        return folders_in(f"file:{self.staging}", "hbase-")
+
+    def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
+        """Which cells the columns become, and in which form."""
+        return self._cells(schema.names).settings
 
     def _cells(self, names: list[str]) -> Cells:
         return cells_of(
@@ -153,15 +168,21 @@ class HBaseSink(Sink[StagedPart]):
             self.columns,
             self.deleted,
             self.encoding,
-            self._where,
+            self.target_name,
         )
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Is the server there, with the table and its families, and do the columns fit?"""
         cells = self._cells(schema.names)
-        check_columns(schema, cells, self._where)
-        check_staging(str(self.staging), self._where)
-        cluster = check_server(self._address, self.table, cells, self._where)
+        check_columns(schema, cells, self.target_name)
+        check_writable("staging", str(self.staging), self.target_name)
+
+        def look(client: Client) -> str:
+            check_table(client, self.table, cells, self.target_name)
+            Ledger(self.table).check(client, self.target_name)
+            return client.cluster_id() or str(self._server)
+
+        cluster = self._asked(look, "it cannot be used.", starting(self.timeout_s))
         deletes = self.deleted is not None or any(
             schema.field(name).nullable for name in cells.targets
         )
@@ -173,71 +194,106 @@ class HBaseSink(Sink[StagedPart]):
             remembers=True,
             columns=None if self.columns is None else cells.columns,
             start_over=f"empty the table, then {Ledger(self.table).start_over(query)}, and delete "
-            f"{self._staging.pattern(query)}",
+            f"{self.staging_area.pattern(query)}",
         )
 
     def open(self, query: QueryId, name: str) -> None:
         """Make the ledger table, in the namespace of the table, if it is missing."""
         ledger = Ledger(self.table)
-        try:
-            asked(self._address, ledger.make, running(self.timeout_s))
-        except Unreachable as problem:
-            raise unreachable(self._address, self._where, problem) from problem
-        except Refused as refused:
-            raise BadSink(
-                f"{self._where}: the ledger table cannot be made: {refused}. Make it in the HBase "
-                f"shell: create '{ledger.table}', 'f'. {NOTHING}"
-            ) from refused
+        self._asked(
+            ledger.make,
+            "the ledger table cannot be made. Make it in the HBase shell: "
+            f"create '{ledger.table}', 'f'.",
+        )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what HBase would not take is refused, while nothing is decided."""
-        return self._staging.write((self._taken(batch, part) for batch in rows), part)
+        return self.stage((self._kept(batch, part) for batch in rows), part)
 
-    def _taken(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
+    def _kept(self, batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
         cells = self._cells(batch.schema.names)
-        limits = limits_of(self.table, self.cell_bytes_max)
-        taken = without_refused(batch, cells, limits, part).select(list(cells.columns))
-        return noted(taken, cells)
+        kept = without_refused(batch, cells, self.table, self.cell_bytes_max, part)
+        return kept.select(list(cells.columns))
 
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
-        """Write the last word of the epoch on each key, and then its ledger row."""
-        if not parts:
-            return CommitResult({})
-        commit = Commit(
-            epoch,
-            parts,
-            self._staging,
-            self._address,
-            self.table,
-            self._cells,
-            self.connections,
-            self._where,
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
+        """Write the last change of each key, and then the ledger row."""
+        try:
+            with connected(self._server) as client:
+                return self._write_epoch(client, epoch)
+        except Unavailable as problem:
+            raise OutcomeUnknown(f"{self.target_name} does not answer: {problem}") from problem
+        except RowRejected as error:
+            key = error.key.decode(errors="backslashreplace")
+            shown = key if len(key) <= _KEY_SHOWN else key[:_KEY_SHOWN] + "…"
+            what = f"the row of key {shown!r}{self._part_with(error.key, epoch)}"
+            raise self._rejected(what, error, epoch) from error
+        except Rejected as error:
+            raise self._rejected("it", error, epoch) from error
+
+    def _write_epoch(self, client: Client, epoch: StagedEpoch) -> Outcome:
+        ledger, query = Ledger(self.table), epoch.id.query
+        seen = ledger.seen(client, query, epoch.sink)
+        if seen is None and (others := ledger.seen(client, query)) is not None:
+            # A sink that has written nothing under its name may have been called otherwise;
+            # of this epoch, the rows of others say nothing.
+            seen = replace(others, epoch=min(others.epoch, epoch.id.number - 1))
+        if epoch.is_committed(seen):
+            return Outcome.ALREADY_COMMITTED
+        # The last change of a key may be in another part, so none is written without all.
+        batches = list(epoch.batches())
+        cells = self._cells(batches[0].schema.names)
+        families = list(client.families(self.table))
+        writer = Writer(
+            self._server, ledger, cells, families, epoch.id, epoch.sink, self.connections
         )
-        result = commit.run()
-        if not {Outcome.LOST, Outcome.UNKNOWN} & set(result.outcomes.values()):
-            self._staging.discard(parts)
-        return result
+        if not writer.write(client, last_changes(batches, cells)):
+            return Outcome.ALREADY_COMMITTED
+        reach("ledger.before")
+        ledger.write(client, epoch.id, epoch.sink, epoch.rows)
+        return Outcome.COMMITTED
 
-    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete what was staged."""
-        self._staging.discard(parts)
+    def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
+        return CommitFailed(
+            f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
+            "be visible in part. Repair the table; the next start finishes the epoch."
+        )
 
-    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too; also of tables that sinks had before."""
-        beside = folders_in(f"file:{self.staging}", "hbase-")
-        return self._staging.in_doubt(query, beside)
+    def _part_with(self, key: bytes, epoch: StagedEpoch) -> str:
+        """Say in which part the row is that HBase was sent: the last one that has the key."""
+        with suppress(PartsDamaged):
+            for part in reversed(epoch.parts):
+                for batch in epoch.read(part):
+                    cells = self._cells(batch.schema.names)
+                    keys = encode(batch.column(cells.row_key), cells.encoding)
+                    if key in keys.to_pylist():
+                        return f" in part {part.id.partition}"
+        return ""
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
         ledger = Ledger(self.table)
+        return self._asked(
+            partial(ledger.seen, query=query),
+            f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
+            "holds. Repair it in the HBase shell: enable it, or give this user the right to read "
+            "and write it.",
+        )
+
+    def _asked(
+        self,
+        question: Callable[[Client], T],
+        problem: str,
+        limits: Mapping[Verdict, float] | None = None,
+    ) -> T:
+        """Ask while nothing depends on it; ``problem`` says what an answer of no means."""
         try:
-            look = partial(ledger.seen, query=query)
-            return asked(self._address, look, running(self.timeout_s))
-        except Unreachable as problem:
-            raise unreachable(self._address, self._where, problem) from problem
-        except Refused as refused:
+            return asked(self._server, question, limits or running(self.timeout_s))
+        except Unavailable as error:
             raise BadSink(
-                f"{self._where}: the ledger table {ledger.table!r} cannot be read, so it is not "
-                f"known what the table holds: {refused}. Repair it in the HBase shell: enable it, "
-                f"or give this user the right to read and write it. {NOTHING}"
-            ) from refused
+                f"{self.target_name}: HBase's Thrift server at {self._server} does not answer: "
+                f"{error}. Is it running ('hbase thrift start', the default transport and "
+                f"protocol), and HBase behind it? {NOTHING} Start again when it is up."
+            ) from error
+        except Rejected as error:
+            said = f"{self.target_name}: {problem} HBase says: {error}"
+            raise BadSink(f"{said}. {NOTHING}") from error

@@ -17,14 +17,15 @@ from typing import Any
 from beadline.ids import EpochId
 from beadline.sink import holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
-from beadline.sinks.hbase.client import Address, Client, Refused, connected
+from beadline.sinks.hbase.client import Client, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import Ledger
+from beadline.sinks.shared.retry import Rejected
 
 PIECE_ROWS = 1000
 
 
-class RowRefused(Refused):
+class RowRejected(Rejected):
     """HBase will not take the row of this key."""
 
     def __init__(self, key: bytes, problem: str) -> None:
@@ -36,7 +37,7 @@ class RowRefused(Refused):
 class Writer:
     """What it takes to write one epoch of one sink."""
 
-    address: Address
+    server: ThriftServer
     ledger: Ledger
     cells: Cells
     families: Sequence[str]
@@ -46,7 +47,7 @@ class Writer:
 
     def write(self, client: Client, changes: Changes) -> bool:
         """Write all changes; False if the ledger says that somebody else has finished the epoch."""
-        work = _Shared(pieces(changes, PIECE_ROWS))
+        work = _Work(pieces(changes, PIECE_ROWS))
         others = [
             threading.Thread(target=self._helper, args=(work,), name=f"beadline-hbase-{number}")
             for number in range(1, min(self.connections, _count(changes)))
@@ -63,14 +64,14 @@ class Writer:
             raise work.problem
         return not work.superseded
 
-    def _helper(self, work: _Shared) -> None:
+    def _helper(self, work: _Work) -> None:
         try:
-            with connected(self.address) as client:
+            with connected(self.server) as client:
                 self._run(client, work)
         except BaseException as error:  # noqa: BLE001 (carried to the caller's thread)
             work.fail(error)
 
-    def _run(self, client: Client, work: _Shared) -> None:
+    def _run(self, client: Client, work: _Work) -> None:
         for piece in work:
             for call in mutations(piece, self.cells, self.families, self.epoch.decided_at_ms):
                 if not self._send(client, call):
@@ -86,16 +87,16 @@ class Writer:
             return False
         try:
             client.mutate(self.ledger.target, call.rows, call.at_ms)
-        except Refused as refused:
+        except Rejected as error:
             if len(call.rows) == 1:
-                raise RowRefused(call.rows[0].row, str(refused)) from refused
+                raise RowRejected(call.rows[0].row, str(error)) from error
             # HBase does not say which: one by one it does, and writing a row twice is nothing.
             return all(self._send(client, Mutations([row], call.at_ms)) for row in call.rows)
         return True
 
 
-class _Shared:
-    """Pieces of work for several threads; none is given out after a failure."""
+class _Work:
+    """Pieces of work for several threads; none after a failure."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self.problem: BaseException | None = None

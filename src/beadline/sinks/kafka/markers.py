@@ -5,32 +5,40 @@ aborted" are answered alike (rule 12). So every transaction ends with a record i
 of the query (rule 20): one partition, compacted, its key the transactional id. A transaction is
 visible as a whole, so it was committed if its marker shows under ``read_committed``, and aborted if
 a reader has gone past the marker's place without seeing it; that place is found by reading what is
-not visible too. The topic belongs to one query: in a
-shared one, a stranger's open transaction would keep readers from going past anything.
+not visible too. The topic belongs to one query, and the driver creates it at the query's start: in
+a shared one, a stranger's open transaction would keep readers from going past anything.
 """
 
 from __future__ import annotations
 
 import json
-import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.ids import PartId
-from beadline.sinks.kafka import options as kafka_options
+from beadline.errors import BadSink, CommitFailed
+from beadline.ids import EpochId, PartId
+from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.part import KafkaPart
-from beadline.sinks.kafka.transactions import Transaction
+from beadline.sinks.kafka.settings import KafkaSettings
+from beadline.sinks.shared.retry import Retries, Verdict
 
 PARTITION = 0
 TAIL_RECORDS = 2_000
 _READ_TIMEOUT_S = 10.0
 _LEADER_TIMEOUT_S = 30.0
 _TRY_S = 2.0
-_PAUSE_S = 0.1
-LAG = "min.compaction.lag.ms"
-TOPIC_SETTINGS = {
+_ANSWER_TIMEOUT_S = 10.0
+_CREATE_TIMEOUT_S = 5.0
+# Only the controller creates topics: if it has just died, the others elect another first.
+_ELECTION_TIMEOUT_S = 60.0
+_REPLICAS_WANTED = 3
+_TRANSACTIONS = "__transaction_state"
+_LAG = "min.compaction.lag.ms"
+_LAG_MIN_MS = 3_600_000
+_TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
     # Small segments, so that compaction keeps up: a start reads the end of this topic.
     "segment.bytes": "4194304",
@@ -38,7 +46,7 @@ TOPIC_SETTINGS = {
     "delete.retention.ms": "60000",
     # What became of the newest epoch must be answerable, aborted markers included, after an outage
     # too. What is in the newest segment is never compacted; a marker may be the last of another.
-    LAG: "86400000",
+    _LAG: "86400000",
 }
 
 
@@ -46,20 +54,13 @@ TOPIC_SETTINGS = {
 class Marker:
     """The last record of a transaction: which part it is, and which transaction."""
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    transaction: Transaction
     part: PartId
-
-    @property
-    def transaction(self) -> Transaction:
-        """Which one it was written in."""
-        return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     def to_bytes(self) -> bytes:
         """Return the record's value; its key is the transactional id."""
-        fields = {"part": str(self.part), "producer": [self.producer_id, self.producer_epoch]}
-        return json.dumps({"version": 1, **fields}).encode()
+        producer = [self.transaction.producer_id, self.transaction.producer_epoch]
+        return json.dumps({"version": 1, "part": str(self.part), "producer": producer}).encode()
 
     def is_of(self, part: KafkaPart) -> bool:
         """Whether it was written in the transaction that a committable names."""
@@ -72,10 +73,10 @@ class Marker:
             fields = json.loads(value or b"")
             part = PartId.parse(fields["part"])
             producer_id, producer_epoch = fields["producer"]
-            name = (key or b"").decode()
+            transaction = Transaction((key or b"").decode(), producer_id, producer_epoch)
         except (ValueError, KeyError, TypeError):
             return None
-        return None if part is None else cls(name, producer_id, producer_epoch, part)
+        return None if part is None else cls(transaction, part)
 
 
 class NoMarker(LookupError):
@@ -85,8 +86,8 @@ class NoMarker(LookupError):
 class Reader:
     """Reads one cluster's control topics."""
 
-    def __init__(self, servers: str, options: kafka_options.Options) -> None:
-        self._settings = kafka_options.client(servers, options)
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings.client()
 
     def fates(self, topic: str, wanted: Mapping[PartId, KafkaPart]) -> dict[PartId, bool | None]:
         """Say of each part whether it was committed; None if that cannot be told yet.
@@ -200,7 +201,7 @@ def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
         KafkaError.OFFSET_NOT_AVAILABLE,
     )
     place = TopicPartition(topic, PARTITION)
-    deadline_s = time.monotonic() + _LEADER_TIMEOUT_S
+    retries = Retries({Verdict.AWAY: _LEADER_TIMEOUT_S})
     while True:
         try:
             low, high = consumer.get_watermark_offsets(place, timeout=_TRY_S)
@@ -208,9 +209,8 @@ def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
             code = error.args[0].code()
             if code in gone:
                 return None
-            if code not in moving or time.monotonic() > deadline_s:
+            if code not in moving or not retries.again(Verdict.AWAY):
                 raise
-            time.sleep(_PAUSE_S)
             with suppress(KafkaException):
                 consumer.list_topics(topic, timeout=_TRY_S)  # by itself it would not ask again
         else:
@@ -224,7 +224,7 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
     if begin >= end:
         return
     consumer.assign([TopicPartition(topic, PARTITION, begin)])
-    deadline_s = time.monotonic() + _READ_TIMEOUT_S
+    retries = Retries({Verdict.UNCLEAR: _READ_TIMEOUT_S})
     while True:
         message = consumer.poll(_READ_TIMEOUT_S)
         if message is None:
@@ -237,9 +237,8 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
             if message.offset() >= end:
                 return
             # A leader that is new does not know the end yet: what it does not show is not absent.
-            if time.monotonic() > deadline_s:
+            if not retries.again(Verdict.UNCLEAR):
                 raise TimeoutError(f"topic {topic!r} ends at {message.offset()}, not at {end}")
-            time.sleep(_PAUSE_S)
             consumer.assign([TopicPartition(topic, PARTITION, message.offset())])
             continue
         if message.offset() >= end:
@@ -249,3 +248,114 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
             yield message.offset(), marker
         if message.offset() == end - 1:
             return
+
+
+def never_known(epoch: EpochId, sink: str, error: LookupError) -> CommitFailed:
+    """Return the error where a marker is missing: asking again would find no more."""
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: it cannot be known "
+        f"whether the decided rows show: {error}. No later start will know more. Look for rows of "
+        "this epoch in the target, write those that are missing yourself, and go on with "
+        f'start(..., drop=["{sink}@{epoch.number}"]), which takes the epoch as settled for this '
+        "sink, and touches neither the rows that are there nor other sinks."
+    )
+
+
+def create_control_topic(
+    settings: KafkaSettings, name: str, query: str, target: str | None = None
+) -> None:
+    """Create the control topic of a query; fine if it is there already, and keeps its markers.
+
+    It is replicated like the topic that the sink writes to, if that is known.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    no_controller = {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+    admin = AdminClient(settings.client())
+    found = admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+    if name in found.topics and found.topics[name].error is None:
+        _check_kept(admin, name)
+        return
+    topic = NewTopic(name, 1, _replicas(found, target), config=_TOPIC_SETTINGS)
+    retries = Retries({Verdict.AWAY: _ELECTION_TIMEOUT_S})
+    while True:
+        try:
+            admin.create_topics([topic], request_timeout=_CREATE_TIMEOUT_S)[name].result()
+            return
+        except KafkaException as error:
+            said = error.args[0]
+            if said.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if said.code() in no_controller and retries.again(Verdict.AWAY):
+                # librdkafka waits for the controller that it knows; new metadata names another.
+                with suppress(KafkaException):
+                    admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+                continue
+            if said.code() == KafkaError.TOPIC_EXCEPTION and "collides" in said.str():
+                raise BadSink(
+                    f"control topic {name!r} of query {query!r} cannot be created: Kafka takes "
+                    f"'.' and '_' in names of topics for the same, and another query's is there "
+                    f"already ({said.str()}). Give this sink one of its own, "
+                    f"control_topic={_another(name)!r} for example, or the query another name. No "
+                    "row was written."
+                ) from error
+            raise BadSink(
+                f"control topic {name!r} cannot be created: {said.str()}. Create it with one "
+                f"partition, cleanup.policy=compact and {_LAG}={_TOPIC_SETTINGS[_LAG]}, or name "
+                "one with control_topic=. No row was written."
+            ) from error
+
+
+def _another(name: str) -> str:
+    """Return a name that collides with none that differs in '.' and '_' only."""
+    return f"{name.replace('.', '-').replace('_', '-')}-{zlib.crc32(name.encode()):08x}"
+
+
+def _replicas(found: Any, target: str | None) -> int:
+    """As many as the target has, or Kafka's own log of transactions.
+
+    Not by the brokers that are there: one that is down now would be missing in the topic for good,
+    and the death of one more would stop the query.
+    """
+    counts = [
+        len(partition.replicas)
+        for name in (target, _TRANSACTIONS)
+        if name in found.topics
+        for partition in found.topics[name].partitions.values()
+    ]
+    return max(counts, default=min(_REPLICAS_WANTED, len(found.brokers)))
+
+
+def _check_kept(admin: Any, name: str) -> None:
+    """Markers that are deleted by age would let a committed part look lost."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin._config import ConfigResource
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    try:
+        asked = admin.describe_configs([resource], request_timeout=_ANSWER_TIMEOUT_S)
+        settings = asked[resource].result()
+    except KafkaException:
+        return  # not allowed to look
+    policy = settings["cleanup.policy"].value
+    if policy != "compact":
+        raise BadSink(
+            f"control topic {name!r} has cleanup.policy={policy}, so that markers vanish by age, "
+            "and a part that was committed could look lost. Set cleanup.policy=compact on it. No "
+            "row was written."
+        )
+    lag = settings.get(_LAG)
+    if lag is not None and int(lag.value) < _LAG_MIN_MS:
+        raise BadSink(
+            f"control topic {name!r} has {_LAG}={lag.value}, so that the marker of an aborted "
+            "transaction may be gone before anybody has asked for it, and nothing could be proven. "
+            f"Set it to at least {_LAG_MIN_MS}; {_TOPIC_SETTINGS[_LAG]} is a day. No row was "
+            "written."
+        )

@@ -13,10 +13,15 @@ from typing import ClassVar
 
 from beadline.committable import Committable, Json
 from beadline.ids import PartId, QueryId
-from beadline.sinks.kafka.transactions import Transaction
+from beadline.sinks.kafka.client import Transaction
 
 _PREFIX = "beadline-txn"
 _SEPARATOR = "~"
+
+
+def default_control_topic(query: str) -> str:
+    """Return where the markers of a query go, unless its sink names another topic."""
+    return f"beadline-{query}"
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,17 @@ class KafkaPart(Committable):
     producer_epoch: int
     control_topic: str
     topics: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        transaction: Transaction,
+        control_topic: str,
+        topics: tuple[tuple[str, str], ...] = (),
+    ) -> KafkaPart:
+        """Return what ends a transaction from anywhere."""
+        numbers = (transaction.producer_id, transaction.producer_epoch)
+        return cls(transaction.id, *numbers, control_topic, topics)
 
     @classmethod
     def upgrade(cls, version: int, fields: Json) -> Json:

@@ -14,78 +14,167 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unanswered
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from beadline.ids import PartId
 from beadline.points import reach
 from beadline.sink import Part
-from beadline.sinks.kafka import options as kafka_options
-from beadline.sinks.kafka import transactions
+from beadline.sinks.kafka import native
+from beadline.sinks.kafka.client import Transaction, connect
 from beadline.sinks.kafka.markers import PARTITION, Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
-from beadline.sinks.kafka.producer import Producer
-
-if TYPE_CHECKING:
-    from beadline.sinks.kafka.sink import KafkaSink
+from beadline.sinks.kafka.settings import KafkaSettings
+from beadline.sinks.kafka.topics import Known
+from beadline.sinks.shared.retry import Verdict, retry, running
 
 FINISH_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0
+_ROOM_POLL_S = 0.005
+
+
+class Producer:
+    """librdkafka's producer: its own, for whole batches, or else confluent-kafka's.
+
+    ``client`` is either; they share their method names. It notices every record that was not taken.
+    """
+
+    def __init__(self, settings: KafkaSettings, **special: Any) -> None:
+        self.options = settings.options
+        self.timeout_s = settings.transaction_timeout_s
+        self.record_bytes_max = settings.record_bytes_max
+        self._settings = settings
+        self._errors: list[str] = []
+        self._metadata: Any = None
+        self.known_topics: dict[str, Known] = {}
+        self.missed_topics: dict[str, float] = {}  # since when, by the monotonic clock
+        told = {**settings.producer(), **special}
+        callbacks = any(callable(value) for value in told.values())
+        self.batches: Any = None
+        if native.available() and not callbacks:
+            self.client: Any = native.NativeProducer(told)
+            self.batches = self.client
+        else:
+            from confluent_kafka import Producer as LibrdkafkaProducer
+
+            only_errors = {"on_delivery": self._delivered, "delivery.report.only.error": True}
+            self.client = LibrdkafkaProducer({**told, **only_errors})
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._errors.append(error.str())
+
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        """Ask the brokers about a topic; where they may create topics, asking creates it."""
+        return self._asking().list_topics(topic, timeout=timeout_s).topics[topic]
+
+    def describe_topic(self, topic: str, timeout_s: float) -> Any:
+        """Ask for what a topic is, its id included."""
+        from confluent_kafka import TopicCollection
+
+        asked = self._asking().describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+        return asked[topic].result()
+
+    def _asking(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        if self._metadata is None:
+            self._metadata = AdminClient(self._settings.client())
+        return self._metadata
+
+    def poll(self, timeout_s: float) -> None:
+        """Let librdkafka say what became of records, which makes room for others."""
+        self.client.poll(timeout_s)
+
+    def produce(self, topic: str, **record: Any) -> None:
+        """Queue one record as soon as there is room for it."""
+        deadline_s = 0.0
+        while True:
+            try:
+                self.client.produce(topic, **record)
+                return
+            except BufferError:
+                deadline_s = deadline_s or self.room_deadline_s()
+                self.wait_for_room(deadline_s)
+
+    def room_deadline_s(self) -> float:
+        """Until when there must be room, by the monotonic clock."""
+        return time.monotonic() + self.timeout_s
+
+    def wait_for_room(self, deadline_s: float) -> None:
+        """Wait a moment: the queue is full, and the brokers are taking from it, or will be."""
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("Kafka has taken no records for the length of a transaction")
+        self.poll(_ROOM_POLL_S)
+
+    def flush(self, what: str) -> None:
+        """Wait until every record is answered by the brokers."""
+        deadline_s = time.monotonic() + self.timeout_s
+        while left := self.client.flush(min(10.0, max(0.1, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(f"{left} records of {what} were not taken by Kafka in time")
+
+    def check(self) -> None:
+        """Raise if any record since the last check was not taken; after a flush, that is all."""
+        errors, self._errors = self._errors, []
+        if self.batches is not None:
+            errors += self.batches.errors()
+        if errors:
+            raise OSError(
+                f"Kafka did not take {len(errors)} records, the first of them: {errors[0]}"
+            )
+
+    def close(self) -> None:
+        """Throw away what is queued, and end."""
+        from confluent_kafka import KafkaException
+
+        if self.batches is not None:
+            self.batches.close()
+            return
+        with suppress(KafkaException, RuntimeError):  # it is being thrown away
+            self.client.purge()
 
 
 class Writer:
     """A transactional producer under one transactional id."""
 
-    def __init__(self, sink: KafkaSink, id_: WriterId) -> None:
+    def __init__(self, settings: KafkaSettings, id_: WriterId, control_topic: str) -> None:
         """Make the producer, which fences whoever had the name, and aborts what is open under it.
 
         Its producer id and epoch are asked for meanwhile: librdkafka does not tell them.
         """
         self.name = str(id_)
-        self.timeout_s = sink.transaction_timeout_s
         self.part: PartId | None = None
+        self._settings = settings
+        self._control_topic = control_topic
         self._finishing: Future[None] | None = None
-        self._control_topic = sink.control_topic_of(id_.query)
-        timeout_ms = int(sink.transaction_timeout_s * 1000)
+        timeout_ms = int(settings.transaction_timeout_s * 1000)
         self.producer = Producer(
-            {
-                **kafka_options.producer(sink.bootstrap_servers, sink.options),
+            settings,
+            **{
                 "transactional.id": self.name,
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": timeout_ms,
-            }
+            },
         )
-        self._init()
-        self._ask = partial(_asking.submit, _identity, sink, self.name)
+        # Get an identity from the broker; while there is none to ask, wait for it.
+        start = partial(self.producer.client.init_transactions, _START_TIMEOUT_S)
+        retry(start, _judge_start, running(settings.transaction_timeout_s))
         self._identity = self._ask()
 
-    def _init(self) -> None:
-        """Get an identity from the broker; while there is none to ask, wait for it."""
-        from confluent_kafka import KafkaException
+    def _ask(self) -> Future[Transaction]:
+        return _asking.submit(_identity, self._settings, self.name)
 
-        deadline_s = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                self.producer.client.init_transactions(_START_TIMEOUT_S)
-                return
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline_s:
-                    raise
-
-    def _known_identity(self) -> transactions.Transaction:
+    def _known_identity(self) -> Transaction:
         """What the coordinator calls us; while there is no broker to ask, wait for it."""
-        from kafka.errors import KafkaError
 
-        deadline_s = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                return self._identity.result(_START_TIMEOUT_S)
-            except (KafkaError, Unanswered) as error:
-                lasting = isinstance(error, KafkaError) and not error.retriable
-                if lasting or time.monotonic() > deadline_s:
-                    raise
-                if self._identity.done():
-                    self._identity = self._ask()
+        def known() -> Transaction:
+            if self._identity.done() and self._identity.exception() is not None:
+                self._identity = self._ask()
+            return self._identity.result(_START_TIMEOUT_S)
+
+        return retry(known, _judge_identity, running(self._settings.transaction_timeout_s))
 
     def begin(self, part: PartId) -> None:
         """Open a transaction for a part."""
@@ -116,30 +205,19 @@ class Writer:
 
         assert self.part is not None, "no transaction was begun"
         identity = self._known_identity()
-        marker = Marker(self.name, identity.producer_id, identity.producer_epoch, self.part)
+        marker = Marker(identity, self.part).to_bytes()
         try:
-            self._send(marker)
+            self.producer.produce(
+                self._control_topic, value=marker, key=self.name, partition=PARTITION
+            )
         except KafkaException:
             self._check_healthy()  # says why
             raise
-        self.producer.flush(self.timeout_s, self.name)
+        self.producer.flush(self.name)
         reach("kafka.flushed")
         self._check_healthy()
         self.producer.check()
-        numbers = (identity.producer_id, identity.producer_epoch)
-        return KafkaPart(self.name, *numbers, self._control_topic, topics)
-
-    def _send(self, marker: Marker) -> None:
-        """Queue it as soon as there is room: the rows before it may have filled the queue."""
-        deadline_s = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                self.producer.client.produce(
-                    self._control_topic, value=marker.to_bytes(), key=self.name, partition=PARTITION
-                )
-                return
-            except BufferError:
-                self.producer.wait_for_room(deadline_s)
+        return KafkaPart.of(identity, self._control_topic, topics)
 
     def _check_healthy(self) -> None:
         """Raise if the transaction has failed.
@@ -169,10 +247,10 @@ class Pool:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._writers: dict[WriterId, tuple[int, Writer]] = {}
-        self._plain: dict[str, Producer] = {}
+        self._plain: dict[tuple[str, float], Producer] = {}
         self._lock = threading.Lock()
 
-    def begin(self, sink: KafkaSink, part: Part) -> Writer:
+    def begin(self, settings: KafkaSettings, control_topic: str, part: Part) -> Writer:
         """Return a writer with a transaction open for this part."""
         from confluent_kafka import KafkaException
 
@@ -183,7 +261,7 @@ class Pool:
         if writer is not None and not self._ready(writer, part):
             writer.close()
             writer = None
-        writer = writer or Writer(sink, id_)
+        writer = writer or Writer(settings, id_, control_topic)
         try:
             writer.begin(part.id)
         except KafkaException:
@@ -203,20 +281,18 @@ class Pool:
         if writer is not None:
             writer.close()
 
-    def plain(self, sink: KafkaSink) -> Producer:
+    def plain(self, settings: KafkaSettings) -> Producer:
         """Return a producer without transactions."""
-        key = repr((sink.bootstrap_servers, sorted(sink.options.items())))
+        key = (settings.key, settings.transaction_timeout_s)
         with self._lock:
             if key not in self._plain:
-                settings = kafka_options.producer(sink.bootstrap_servers, sink.options)
                 self._plain[key] = Producer(settings)
             return self._plain[key]
 
-    def discard_plain(self, sink: KafkaSink) -> None:
+    def discard_plain(self, settings: KafkaSettings) -> None:
         """Throw away a producer with which something went wrong."""
-        key = repr((sink.bootstrap_servers, sorted(sink.options.items())))
         with self._lock:
-            producer = self._plain.pop(key, None)
+            producer = self._plain.pop((settings.key, settings.transaction_timeout_s), None)
         if producer is not None:
             producer.close()
 
@@ -252,9 +328,22 @@ class Pool:
                 writer.close()
 
 
-def _identity(sink: KafkaSink, name: str) -> transactions.Transaction:
-    client = transactions.connect(sink.bootstrap_servers, sink.options)
-    return client.describe([name])[name].transaction
+def _identity(settings: KafkaSettings, name: str) -> Transaction:
+    return connect(settings).describe([name])[name].transaction
+
+
+def _judge_start(error: Exception) -> Verdict:
+    from confluent_kafka import KafkaException
+
+    passing = isinstance(error, KafkaException) and error.args[0].retriable()
+    return Verdict.AWAY if passing else Verdict.FINAL
+
+
+def _judge_identity(error: Exception) -> Verdict:
+    from kafka.errors import KafkaError
+
+    passing = isinstance(error, Unanswered) or (isinstance(error, KafkaError) and error.retriable)
+    return Verdict.AWAY if passing else Verdict.FINAL
 
 
 _asking = ThreadPoolExecutor(4, thread_name_prefix="beadline-kafka")

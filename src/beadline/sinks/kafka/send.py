@@ -10,32 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part, refuse
 from beadline.sinks.kafka import native, rows
-from beadline.sinks.kafka.messages import Messages
-from beadline.sinks.kafka.options import LARGEST, LARGEST_DEFAULT
-from beadline.sinks.kafka.producer import Producer
+from beadline.sinks.kafka.native import Messages
+from beadline.sinks.kafka.producers import Producer
 from beadline.sinks.kafka.topics import Missing, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from beadline.sinks.kafka.sink import KafkaSink
-
-_LET_GO = 3
+_DRAIN_FACTOR = 3
 
 
 class Sending:
     """One part on its way."""
 
-    def __init__(self, sink: KafkaSink, part: Part, producer: Producer) -> None:
-        self._topic = sink.topic
+    def __init__(self, topic: str | None, part: Part, producer: Producer) -> None:
+        self._topic = topic
         self._part = part
         self._producer = producer
-        self._timeout_s = sink.transaction_timeout_s
-        self._topics = Topics(sink, producer)
-        self._bytes_max = int(sink.options.get(LARGEST, LARGEST_DEFAULT))
+        self._topics = Topics(topic, producer)
         self._messages = Messages()
-        self._handed_s = 0.0
-        self._let_go_s = 0.0
+        self._queueing_s = 0.0
+        self._drain_s = 0.0
 
     @property
     def topics(self) -> tuple[tuple[str, str], ...]:
@@ -47,7 +42,7 @@ class Sending:
         batch = self._without_refused(batch)
         if batch.num_rows == 0:
             return
-        self._let_go_s, self._handed_s = _LET_GO * self._handed_s, 0.0
+        self._drain_s, self._queueing_s = _DRAIN_FACTOR * self._queueing_s, 0.0
         for found in rows.records(batch, self._topic):
             try:
                 self._topics.partitions(found.topic)
@@ -76,10 +71,10 @@ class Sending:
             partitions = batch.column(rows.PARTITION)
             bad = pc.fill_null(pc.less(partitions, 0), False)
             batch = self._refuse(batch, bad, "its partition is negative")
-        if rows.largest(batch) <= self._bytes_max:
+        if rows.largest(batch) <= self._producer.record_bytes_max:
             return batch
-        large = pc.greater(rows.sizes(batch), self._bytes_max)
-        why = f"it is larger than message.max.bytes ({self._bytes_max})"
+        large = pc.greater(rows.sizes(batch), self._producer.record_bytes_max)
+        why = f"it is larger than message.max.bytes ({self._producer.record_bytes_max})"
         return self._refuse(batch, large, why)
 
     def _refuse(self, batch: pa.RecordBatch, bad: Any, reason: str) -> pa.RecordBatch:
@@ -108,15 +103,15 @@ class Sending:
         assert self._producer.batches is not None
         found = self._messages.of(records.values, records.keys, records.partitions)
         begin = 0
-        self._let_go()
-        deadline_s = time.monotonic() + self._timeout_s
+        self._drain()
+        deadline_s = self._producer.room_deadline_s()
         while begin < len(found):
             rest = found[begin:]
             began_s = time.monotonic()
             good = self._producer.batches.send(
                 records.topic, rest, partitions=records.partitions is not None
             )
-            self._handed_s += time.monotonic() - began_s
+            self._queueing_s += time.monotonic() - began_s
             self._producer.poll(0)
             if good == len(rest):
                 return
@@ -126,18 +121,18 @@ class Sending:
             if full:
                 self._producer.wait_for_room(deadline_s)
 
-    def _let_go(self) -> None:
-        """Let librdkafka's own thread send the last batch before it is handed the next one.
+    def _drain(self) -> None:
+        """Let librdkafka's own thread send the last batch before the next one is queued.
 
         While one thread queues and the other sends, each record costs both of them a lock that the
         other holds and memory that the other has just had, and where records wait for the answer to
         those before, librdkafka spins: twice the CPU for the same records. One after the other they
         lose little, as the next rows are read meanwhile. A broker that is far away is not waited
-        for: at most some times as long as handing over the last batch took.
+        for: at most some times as long as queueing the last batch took.
         """
-        if self._let_go_s:
-            self._producer.client.flush(self._let_go_s)
-            self._let_go_s = 0.0
+        if self._drain_s:
+            self._producer.client.flush(self._drain_s)
+            self._drain_s = 0.0
 
     def _refuse_failed(self, records: rows.Records, begin: int, sent: Any) -> None:
         """Refuse rows that librdkafka did not take; anything but the row's own fault is an error.
@@ -163,29 +158,23 @@ class Sending:
         headers = rows.header_lists(records.headers) if records.headers is not None else None
         keys = rows.undecoded(records.keys).to_pylist() if records.keys is not None else None
         partitions = records.partitions.to_pylist() if records.partitions is not None else None
-        deadline_s = time.monotonic() + self._timeout_s
         for index, value in enumerate(rows.undecoded(records.values).to_pylist()):
             wanted = partitions[index] if partitions is not None else None
             options = {"headers": headers[index]} if headers is not None else {}
             if isinstance(options.get("headers"), str):  # why there are none
                 self._part.refuse(records.rows.slice(index, 1), str(options["headers"]))
                 continue
-            while True:
-                try:
-                    self._producer.client.produce(
-                        records.topic,
-                        value=value,
-                        key=keys[index] if keys is not None else None,
-                        partition=native.ANY_PARTITION if wanted is None else wanted,
-                        **options,
-                    )
-                    break
-                except BufferError:
-                    self._producer.wait_for_room(deadline_s)
-                except KafkaException as error:
-                    code = error.args[0].code()
-                    if code not in (KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE):
-                        raise
-                    self._part.refuse(records.rows.slice(index, 1), error.args[0].str())
-                    break
+            try:
+                self._producer.produce(
+                    records.topic,
+                    value=value,
+                    key=keys[index] if keys is not None else None,
+                    partition=native.ANY_PARTITION if wanted is None else wanted,
+                    **options,
+                )
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code not in (KafkaError._UNKNOWN_PARTITION, KafkaError.MSG_SIZE_TOO_LARGE):
+                    raise
+                self._part.refuse(records.rows.slice(index, 1), error.args[0].str())
         self._producer.poll(0)

@@ -2,48 +2,40 @@
 
 Executors produce inside transactions and flush; the committable names the transaction, and the
 driver ends it after the decision, from its own process. See ``producers`` for the executors' side,
-``transactions`` for the driver's, ``markers`` for how a lost transaction is proven.
+``client`` for the driver's, ``markers`` for how a lost transaction is proven.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.committable import Committable
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
 from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
-from beadline.sinks.kafka.control import create_topic
-from beadline.sinks.kafka.gone import never_known, remade, rows_gone, topics_of
-from beadline.sinks.kafka.markers import NoMarker, Reader
-from beadline.sinks.kafka.part import KafkaPart, WriterId
-from beadline.sinks.kafka.producers import pool
-from beadline.sinks.kafka.send import Sending
-from beadline.sinks.kafka.transactions import (
-    GONE,
+from beadline.sinks.kafka.client import (
+    FENCED,
     NO_ERROR,
     NOT_NOW,
     OPEN_STATES,
-    UNANSWERED,
     Described,
     Transaction,
     connect,
 )
+from beadline.sinks.kafka.markers import NoMarker, Reader, create_control_topic, never_known
+from beadline.sinks.kafka.part import KafkaPart, WriterId, default_control_topic
+from beadline.sinks.kafka.producers import pool
+from beadline.sinks.kafka.send import Sending
+from beadline.sinks.kafka.settings import KafkaSettings
+from beadline.sinks.kafka.topics import recreated, rows_gone, topics_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-FENCED = GONE | {NO_ERROR}
-_FENCE_TIMEOUT_S = 10.0
-_FENCE_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,6 @@ class KafkaSink(Sink[KafkaPart]):
     control_topic: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    committable: ClassVar[type[Committable]] = KafkaPart
     dead_letter_columns: ClassVar[tuple[str, ...]] = ("value",)
 
     @property
@@ -74,14 +65,19 @@ class KafkaSink(Sink[KafkaPart]):
         """The topic's name."""
         return name_from("kafka", self.topic if self.topic is not None else "kafka")
 
+    @property
+    def settings(self) -> KafkaSettings:
+        """What every client of this cluster is told."""
+        return KafkaSettings(self.bootstrap_servers, self.options, self.transaction_timeout_s)
+
     def control_topic_of(self, query: str) -> str:
         """Return where the markers of a query go."""
-        return self.control_topic or f"beadline-{query}"
+        return self.control_topic or default_control_topic(query)
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Do the columns fit, is the cluster there, does the topic exist, does the timeout fit?"""
         columns = kafka_rows.check_schema(schema, self.topic)
-        cluster = check_cluster(self)
+        cluster = check_cluster(self.settings, self.topic)
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
             sentence="Each row is one record that read_committed consumers see once, in order per "
@@ -101,17 +97,19 @@ class KafkaSink(Sink[KafkaPart]):
 
     def open(self, query: QueryId, name: str) -> None:
         """Create the control topic."""
-        create_topic(self, query.name)
+        name = self.control_topic_of(query.name)
+        create_control_topic(self.settings, name, query.name, self.topic)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> KafkaPart | None:
         """Produce in a transaction, flush, and leave it open."""
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return None
-        writer = pool().begin(self, part)
+        control_topic = self.control_topic_of(part.id.query)
+        writer = pool().begin(self.settings, control_topic, part)
         try:
             reach("kafka.begun")
-            sending = Sending(self, part, writer.producer)
+            sending = Sending(self.topic, part, writer.producer)
             sending.send(first)
             for batch in rows:
                 sending.send(batch)
@@ -128,67 +126,49 @@ class KafkaSink(Sink[KafkaPart]):
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return
-        producer = pool().plain(self)
+        producer = pool().plain(self.settings)
         try:
-            sending = Sending(self, part, producer)
+            sending = Sending(self.topic, part, producer)
             sending.send(first)
             for batch in rows:
                 sending.send(batch)
-            producer.flush(self.transaction_timeout_s, str(part.id))
+            producer.flush(str(part.id))
             producer.check()
         except BaseException:
-            pool().discard_plain(self)
+            pool().discard_plain(self.settings)
             raise
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]) -> CommitResult:
         """End every transaction, all at once; where the broker only says no, look for the proof."""
         try:
-            client = connect(self.bootstrap_servers, self.options)
+            client = connect(self.settings)
         except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
             said_so = f"no broker answered: {type(error).__name__}"
             return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, said_so)
         by_name = {part.committable.transaction: part for part in parts}
-        reach("kafka.commit")
-        answers, ids = client.end_and_look(list(by_name), True, topics_of(parts))
-        reach("kafka.answered")
+        answers, ids = client.commit(list(by_name), topics_of(parts))
         outcomes: dict[PartId, Outcome] = {}
-        said: set[str] = set()
         doubtful: list[Prepared[KafkaPart]] = []
         for transaction, answer in answers.items():
             part = by_name[transaction]
-            if answer == UNANSWERED:
-                _unanswered.add(transaction)
-            if answer in NOT_NOW:
-                outcomes[part.id] = Outcome.UNKNOWN
-                said.add(answer)
-            elif answer != NO_ERROR:
-                doubtful.append(part)
-                said.add(answer)
-            elif transaction in _unanswered and not self._burn(transaction):
+            if answer == NO_ERROR:
+                outcomes[part.id] = Outcome.COMMITTED
+            elif answer in NOT_NOW:
                 outcomes[part.id] = Outcome.UNKNOWN
             else:
-                outcomes[part.id] = Outcome.COMMITTED
+                doubtful.append(part)
         outcomes.update(self._proven(epoch, doubtful))
         shown = (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED)
         ended = [part for part in parts if outcomes[part.id] in shown]
         try:
-            wrong = remade(client, ended, ids)
+            wrong = recreated(client, ended, ids)
         except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
             outcomes.update({part.id: Outcome.UNKNOWN for part in ended})
             return CommitResult(outcomes, f"topics cannot be asked for: {type(error).__name__}")
         if wrong:
             raise rows_gone(epoch, ended[0].id.sink, ended, wrong, self.topic)
+        said = set(answers.values()) - {NO_ERROR}
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
-
-    def _burn(self, transaction: Transaction) -> bool:
-        """A request that was not answered may still arrive, so its producer ends here (rule 17)."""
-        reach("kafka.burn")
-        client = connect(self.bootstrap_servers, self.options)
-        answers = client.fence([transaction], self._fence_timeout_ms)
-        if answers[transaction] not in FENCED:
-            return False
-        _unanswered.discard(transaction)
-        return True
 
     def _proven(
         self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]
@@ -200,7 +180,7 @@ class KafkaSink(Sink[KafkaPart]):
         from confluent_kafka import KafkaException
 
         fates: dict[PartId, bool | None] = {}
-        reader = Reader(self.bootstrap_servers, self.options)
+        reader = Reader(self.settings)
         for topic in {part.committable.control_topic for part in parts}:
             some = {p.id: p.committable for p in parts if p.committable.control_topic == topic}
             try:
@@ -212,35 +192,15 @@ class KafkaSink(Sink[KafkaPart]):
         meaning = {True: Outcome.ALREADY_COMMITTED, False: Outcome.LOST, None: Outcome.UNKNOWN}
         return {part.id: meaning[fates[part.id]] for part in parts}
 
-    @property
-    def _fence_timeout_ms(self) -> int:
-        """The broker wants one below its maximum, which ours is known to be."""
-        return int(min(self.transaction_timeout_s, 10) * 1000)
-
     def abort(self, parts: Sequence[Prepared[KafkaPart]]) -> None:
         """Fence each writer, which aborts its transaction; whoever took the name over stays."""
         self._fence([part.committable.transaction for part in parts])
 
     def _fence(self, transactions: Sequence[Transaction]) -> None:
-        """Ask until the coordinator has done it; while it aborts, it says so."""
-        client = connect(self.bootstrap_servers, self.options)
-        left = list(dict.fromkeys(transactions))
-        if left:
-            reach("kafka.fence")
-        # To an open transaction InitProducerId does not care for the producer's epoch; EndTxn does.
-        # So that whoever took a name over is left alone, what is open is ended first.
-        ended = client.end(left, commit=False)
-        left = [one for one in left if ended[one] not in GONE]
-        deadline_s = time.monotonic() + _FENCE_TIMEOUT_S
-        while left:
-            answers = client.fence(left, self._fence_timeout_ms)
-            left = [one for one, answer in answers.items() if answer not in FENCED]
-            final = {answers[one] for one in left} - NOT_NOW
-            if final or (left and time.monotonic() > deadline_s):
-                said = ", ".join(sorted(answers[one] for one in left))
-                raise OSError(f"Kafka did not abort {len(left)} transactions, but said {said}")
-            if left:
-                threading.Event().wait(_FENCE_PAUSE_S)
+        answers = connect(self.settings).abort(transactions)
+        if left := [answer for answer in answers.values() if answer not in FENCED]:
+            said = ", ".join(sorted(left))
+            raise OSError(f"Kafka did not abort {len(left)} transactions, but said {said}")
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[KafkaPart]]:
         """List the query's open transactions; their markers tell which parts they are.
@@ -252,7 +212,7 @@ class KafkaSink(Sink[KafkaPart]):
         if not open_now:
             return []
         topic = self.control_topic_of(query.name)
-        markers = Reader(self.bootstrap_servers, self.options).open_now(topic)
+        markers = Reader(self.settings).open_now(topic)
         parts = {marker.transaction: marker.part for marker in markers}
         found = []
         for one in open_now:
@@ -261,8 +221,7 @@ class KafkaSink(Sink[KafkaPart]):
             # A marker of the same producer may be that of its transaction before.
             marked = any(name == topic for name, _ in one.partitions)
             id_ = parts.get(one.transaction) if marked else None
-            numbers = (one.transaction.producer_id, one.transaction.producer_epoch)
-            part = KafkaPart(one.transaction.id, *numbers, topic)
+            part = KafkaPart.of(one.transaction, topic)
             found.append(Prepared(id_ or writer.unknown_part(), 0, part))
         return found
 
@@ -270,7 +229,7 @@ class KafkaSink(Sink[KafkaPart]):
         self, query: QueryId, states: Sequence[str] = (), sink: str = ""
     ) -> list[Described]:
         """Ask the coordinators about the query's transactional ids, of one sink or of all."""
-        client = connect(self.bootstrap_servers, self.options)
+        client = connect(self.settings)
         ids = []
         for name in client.list(states):
             writer = WriterId.parse(name)
@@ -289,13 +248,9 @@ class KafkaSink(Sink[KafkaPart]):
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the newest visible marker of any query of this name says."""
         topic = self.control_topic_of(query.name)
-        markers = Reader(self.bootstrap_servers, self.options).newest(topic, query.name)
+        markers = Reader(self.settings).newest(topic, query.name)
         if not markers:
             return None
         incarnation = markers[-1].part.incarnation
         newest = max(m.part.epoch for m in markers if m.part.incarnation == incarnation)
         return Seen(incarnation, newest)
-
-
-# EndTxn requests that got no answer and may still be on their way, in this process.
-_unanswered: set[Transaction] = set()

@@ -1,26 +1,52 @@
-"""Which topics there are, as a producer asks: rows for one that is not there are refused.
+"""Topics: which there are, and which they are.
 
-A row that is refused is a dead letter for good, so "does not exist" must be sure: a topic that was
-just made is not known to every broker at once, and one that the brokers make when they are asked
-takes a moment. A broker that cannot tell is asked again; it is not the row's fault.
+Rows for a topic that is not there are refused, by the producer that asks. A row that is refused is
+a dead letter for good, so "does not exist" must be sure: a topic that was just made is not known to
+every broker at once, and one that the brokers make when they are asked takes a moment. A broker
+that cannot tell is asked again; it is not the row's fault.
+
+Kafka gives a topic an id when it is created, and never to another, so one that was deleted and
+created again has another id under the old name. Kafka ends a transaction without a word where the
+topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
+the committable, and are compared at commit. Ids are text here, as Kafka's own tools print it, and
+empty where an id is not told: brokers before 2.8 have none.
 """
 
 from __future__ import annotations
 
+import base64
 import time
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beadline.sinks.kafka import topic_ids
-from beadline.sinks.kafka.producer import Known, Producer
+from beadline.errors import CommitFailed
+from beadline.ids import EpochId
+from beadline.sink import Prepared
+from beadline.sinks.shared.retry import Retries, Verdict
 
 if TYPE_CHECKING:
-    from beadline.sinks.kafka.sink import KafkaSink
+    from beadline.sinks.kafka.client import Client
+    from beadline.sinks.kafka.part import KafkaPart
+    from beadline.sinks.kafka.producers import Producer
+
+TopicIds = dict[str, str]  # by the topic's name
+_NONE = "A" * 22  # 16 bytes of zeros
+_AS_KAFKA = str.maketrans("+/", "-_")  # librdkafka writes the other base64
 
 UNKNOWN_S = 5.0  # unless topic.metadata.propagation.max.ms is given, librdkafka's name for it
 _AGAIN_S = 0.5
 _PAUSE_S = 0.05
 _ASK_TIMEOUT_S = 10.0
 _REMEMBERED_MAX = 10_000
+SURE_S = 5.0  # a broker that is behind with its metadata may know the topic of before
+
+
+class Known(NamedTuple):
+    """What a producer was told of a topic before it sent anything there."""
+
+    partitions: int
+    id: str
 
 
 class Missing(Exception):
@@ -35,11 +61,12 @@ class Topics:
     long enough, is waited for a moment only: rows that are always wrong do not slow every epoch.
     """
 
-    def __init__(self, sink: KafkaSink, producer: Producer) -> None:
-        self._fixed = sink.topic
+    def __init__(self, fixed: str | None, producer: Producer) -> None:
+        self._fixed = fixed
         self._producer = producer
-        self._timeout_s = sink.transaction_timeout_s
-        wait_ms = sink.options.get("topic.metadata.propagation.max.ms", UNKNOWN_S * 1000)
+        self._timeout_s = producer.timeout_s
+        options = producer.options
+        wait_ms = options.get("topic.metadata.propagation.max.ms", UNKNOWN_S * 1000)
         self._unknown_s = float(wait_ms) / 1000
         self._first_missed_s: float | None = None
         self._used: dict[str, str] = {}
@@ -75,7 +102,7 @@ class Topics:
             if error is None:
                 try:
                     described = self._producer.describe_topic(topic, _ASK_TIMEOUT_S)
-                    return Known(len(found.partitions), topic_ids.described(described))
+                    return Known(len(found.partitions), id_of(described))
                 except KafkaException as not_known:  # to the broker that was asked this time
                     error = not_known.args[0]
             code = error.code()
@@ -103,3 +130,109 @@ class Topics:
         if topic == self._fixed:  # not the rows' fault: as dead letters they would be lost
             return OSError(f"{why}; it could be used when the query started")
         return Missing(why)
+
+
+def id_of(topic: Any) -> str:
+    """Return the topic's id in an answer to confluent-kafka's ``describe_topics``."""
+    id_ = str(topic.topic_id).translate(_AS_KAFKA)
+    return "" if id_ == _NONE else id_
+
+
+def ids_request(topics: Collection[str]) -> Any:
+    """Return kafka-python's question for the ids of topics; it creates none."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(topics=named, allow_auto_topic_creation=False)
+
+
+def ids_answered(response: Any) -> TopicIds:
+    """Return the ids in the answer to it, without topics that are known not to exist."""
+    unknown = 3  # UNKNOWN_TOPIC_OR_PARTITION
+    return {
+        topic.name: "" if topic.error_code else _text(topic.topic_id)
+        for topic in response.topics
+        if topic.error_code != unknown
+    }
+
+
+def _text(id_: uuid.UUID | None) -> str:
+    if id_ is None or not id_.int:
+        return ""
+    return base64.urlsafe_b64encode(id_.bytes).decode().rstrip("=")
+
+
+def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
+    """Return the topics that parts were written to, with the ids that they had then.
+
+    Where two writers know different ids, one of them looked before the topic was created again:
+    either way the ids of now cannot be both, so that the first is enough.
+    """
+    found: TopicIds = {}
+    for part in parts:
+        for topic, id_ in part.committable.topics:
+            if id_:
+                found.setdefault(topic, id_)
+    return found
+
+
+def recreated(
+    client: Client, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
+) -> TopicIds:
+    """Return the topics that are others now, or are gone, with the ids of now (empty: gone).
+
+    ``ids`` are those that were told a moment ago. What differs is asked for again, until it is
+    sure: a topic whose rows are lost for good must really be another one.
+    """
+    wanted = topics_of(parts)
+    if not wanted:
+        return {}
+    ids = client.topic_ids(wanted) if ids is None else ids
+    retries = Retries({Verdict.UNCLEAR: SURE_S})
+    while (wrong := _wrong(parts, ids)) and retries.again(Verdict.UNCLEAR):
+        ids = client.topic_ids(wanted)
+    return wrong
+
+
+def _wrong(parts: Sequence[Prepared[KafkaPart]], ids: Mapping[str, str]) -> TopicIds:
+    """Topics whose id differs; one that the brokers would not tell is not known to."""
+    return {
+        topic: ids.get(topic, "")
+        for part in parts
+        for topic, id_ in part.committable.topics
+        if id_ and (topic not in ids or (ids[topic] and ids[topic] != id_))
+    }
+
+
+def rows_gone(
+    epoch: EpochId,
+    sink: str,
+    parts: Sequence[Prepared[Any]],
+    wrong: TopicIds,
+    own: str | None = None,
+) -> CommitFailed:
+    """Return the error: the transactions are ended, and rows of them are nowhere.
+
+    ``own`` is the topic that the sink itself names: if it is another by now, all that the sink had
+    written is gone, and the start wants to hear that it is given up.
+    """
+    drop = sink if own in wrong else f"{sink}@{epoch.number}"
+    names = ", ".join(repr(name) for name in sorted(wrong))
+    many = len(wrong) > 1
+    what = f"topic{'s' if many else ''} {names} {'were' if many else 'was'} deleted"
+    if any(wrong.values()):
+        what += " and created again"
+    touched = [
+        part for part in parts if any(topic in wrong for topic, _ in part.committable.topics)
+    ]
+    rows = sum(part.rows for part in touched)
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: {what} after rows of "
+        f"this epoch were on their way to it. {len(touched)} of its {len(parts)} parts wrote there "
+        f"({rows} rows, those for other topics included), and what was written before the deletion "
+        "is gone with the old topic, as are all earlier rows. The epoch is decided and does not "
+        "count as committed to this sink; its transactions are ended, so that no reader is held up "
+        "and rows for other topics show. Write the missing rows again yourself, or do without "
+        f'them, and go on with start(..., drop=["{drop}"]), once; or start over with a new '
+        "checkpoint."
+    )

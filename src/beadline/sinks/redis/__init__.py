@@ -1,11 +1,10 @@
 """Redis: staged parts, written at commit by scripts that count the rows they wrote.
 
-The files read in the order of a row's way: ``columns`` (what a column means), ``refused`` and
-``settings`` (what a staged file says of itself), then at commit ``rows`` (text), ``slots`` and
-``chunks`` (which rows go together), ``ledger``, ``script`` (the one atomic act), ``address`` and
-``client`` (the way there), ``apply`` (what the answers mean), ``commit``, ``notes`` and ``loss``;
-``check`` asks whether the server can be used, ``durability`` what it can promise, and ``sink`` is
-the door.
+In the order in which a row meets them: ``columns`` (what a column means) and ``refused`` at
+prepare; at commit ``ledger``, ``script`` (the one atomic act), ``chunks`` (which rows go into one
+script), ``client`` (the URL, connections and errors), ``apply`` (what the answers mean),
+``commit``, and ``acknowledged`` (was anything lost?). ``server`` asks whether the server can be
+used, and what it can promise; ``sink`` is what a user makes.
 """
 
 from beadline.sinks.redis.sink import RedisSink

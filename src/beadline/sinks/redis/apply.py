@@ -1,6 +1,6 @@
 """Chunks written, and what the answers mean: done, go on from elsewhere, or stop.
 
-Several chunks of one ledger are on the way at a time. That is safe, because each takes effect only
+Several chunks of one ledger are in flight at a time. That is safe, because each takes effect only
 if the ledger stands at its first row: if one fails, those behind it change nothing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from beadline.sinks.redis.chunks import Chunk
-from beadline.sinks.redis.client import Client, Denied, NotNow
+from beadline.sinks.redis.client import Client
 from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
@@ -22,6 +22,7 @@ from beadline.sinks.redis.script import (
     Script,
     mark_script,
 )
+from beadline.sinks.shared.retry import Rejected, Unavailable
 
 _ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER, BEHIND)
 
@@ -42,7 +43,7 @@ class Behind(Exception):
         self.entry = entry
 
 
-class RowRefused(Exception):
+class RowRejected(Exception):
     """The server would not take a row; those before it took effect and are counted."""
 
     def __init__(self, key: bytes, partition: int, problem: str) -> None:
@@ -89,7 +90,7 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
         if status == REFUSED:
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
-            raise RowRefused(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+            raise RowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
         if status == BEHIND:
             raise Behind(Entry.parse(answer[1]))
         if status in (NEWER, OTHER, ANOTHER):
@@ -98,7 +99,8 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
             continue
         done = _done(answer[1], guard)
         if done < chunk.first and chunk.ledger not in waiting:
-            raise NotNow("the ledger went back while rows were written: Redis has restarted")
+            text = "the ledger went back while rows were written: Redis has restarted"
+            raise Unavailable(text, answered=True)
         if done < chunk.end:
             again.append(chunk.after(max(done, chunk.first)))
             waiting.add(chunk.ledger)
@@ -109,7 +111,7 @@ def _status(answer: list[bytes]) -> bytes:
     """Return the first word of an answer; one that is not ours says nothing about the rows."""
     if isinstance(answer, list) and answer and answer[0] in _ANSWERS:
         return answer[0]
-    raise Denied(f"the script answered {answer!r:.200}, which none of Beadline's does")
+    raise Rejected(f"the script answered {answer!r:.200}, which none of Beadline's does")
 
 
 def _done(entry: bytes, guard: Guard) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from beadline.sinks.redis import ledger
-from beadline.sinks.redis.rows import Rows
-from beadline.sinks.redis.slots import slots_of
+from beadline.sinks.redis.ledger import slots_of
+from beadline.sinks.redis.script import ScriptRows
 
 ROWS_MAX = 2_000
 VALUES_MAX = 20_000
@@ -24,11 +24,11 @@ SORTED_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of one ledger, of which the first is number ``first`` of the epoch there."""
+    """ScriptRows of one ledger, of which the first is number ``first`` of the epoch there."""
 
     ledger: bytes
     first: int
-    rows: Rows
+    rows: ScriptRows
 
     @property
     def end(self) -> int:
@@ -40,7 +40,7 @@ class Chunk:
         return replace(self, first=done, rows=self.rows.cut(done - self.first))
 
 
-def in_order(rows: Iterator[Rows], key: bytes, done: int) -> Iterator[list[Chunk]]:
+def in_order(rows: Iterator[ScriptRows], key: bytes, done: int) -> Iterator[list[Chunk]]:
     """Yield chunks of one ledger, a few at a time; the first ``done`` rows are there already."""
     first = 0
     for some in rows:
@@ -50,7 +50,7 @@ def in_order(rows: Iterator[Rows], key: bytes, done: int) -> Iterator[list[Chunk
             yield [chunk.after(max(done, chunk.first)) for chunk in chunks]
 
 
-def by_slot(rows: Iterator[Rows], prefix: str, query: str) -> Iterator[list[Chunk]]:
+def by_slot(rows: Iterator[ScriptRows], prefix: str, query: str) -> Iterator[list[Chunk]]:
     """Yield chunks of many ledgers, sorted by slot."""
     counted: dict[int, int] = defaultdict(int)
     for some in _gathered(rows):
@@ -65,26 +65,26 @@ def by_slot(rows: Iterator[Rows], prefix: str, query: str) -> Iterator[list[Chun
         yield chunks
 
 
-def _gathered(rows: Iterator[Rows]) -> Iterator[Rows]:
-    """Yield the same rows in larger helpings."""
-    gathered, size = Rows([], [], []), 0
+def _gathered(rows: Iterator[ScriptRows]) -> Iterator[ScriptRows]:
+    """Yield the same rows, more at a time."""
+    gathered, size = ScriptRows([], [], []), 0
     for some in rows:
         gathered.extend(some)
         size += _bytes(some)
         if len(gathered) >= SORTED_ROWS_MAX or size >= SORTED_BYTES_MAX:
             yield gathered
-            gathered, size = Rows([], [], []), 0
+            gathered, size = ScriptRows([], [], []), 0
     if len(gathered):
         yield gathered
 
 
-def _cut(key: bytes, first: int, rows: Rows) -> Iterator[Chunk]:
+def _cut(key: bytes, first: int, rows: ScriptRows) -> Iterator[Chunk]:
     count = max(1, min(ROWS_MAX, VALUES_MAX // (len(rows.columns) + 1)))
     for begin in range(0, len(rows), count):
-        yield from _light(Chunk(key, first + begin, rows.cut(begin, begin + count)))
+        yield from _cut_by_bytes(Chunk(key, first + begin, rows.cut(begin, begin + count)))
 
 
-def _light(chunk: Chunk) -> Iterator[Chunk]:
+def _cut_by_bytes(chunk: Chunk) -> Iterator[Chunk]:
     """Cut by the bytes of each row, once more: the mean does not tell of a large one."""
     if _bytes(chunk.rows) <= BYTES_MAX:
         yield chunk
@@ -100,5 +100,5 @@ def _light(chunk: Chunk) -> Iterator[Chunk]:
     yield Chunk(chunk.ledger, chunk.first + begin, chunk.rows.cut(begin))
 
 
-def _bytes(rows: Rows) -> int:
+def _bytes(rows: ScriptRows) -> int:
     return sum(sum(map(len, column)) for column in (rows.keys, *rows.columns))

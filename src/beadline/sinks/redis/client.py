@@ -1,4 +1,4 @@
-"""The way to the server or the nodes of a cluster, and what their errors mean.
+"""The URL, the connections to the server or the nodes of a cluster, and what their errors mean.
 
 Commands go out many at a time and their answers are read afterwards, on connections of our own, as
 redis-py's cluster pipeline runs no scripts. No error of redis-py leaves this module: they are told
@@ -10,14 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
+from beadline.errors import BadSink
 from beadline.extras import require
-from beadline.sinks.redis.address import redacted
 from beadline.sinks.redis.script import Script
-from beadline.sinks.shared.retry import Verdict
+from beadline.sinks.shared.retry import Rejected, Unavailable
+from beadline.sinks.shared.secrets import redacted
 
-COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # on the way to one node at a time
+_SCHEMES = ("redis", "rediss", "unix")
+# Only options that leave the answers as they are: one that turned them into text, say, would make
+# every comparison with what the server answered come out wrong.
+_OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
+_OPTIONS_BEGIN = ("socket_", "ssl_")
+COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
 # The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
 # stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
 _NOT_NOW = re.compile(
@@ -28,20 +36,60 @@ _NOT_NOW = re.compile(
 T = TypeVar("T")
 
 
-class NotNow(Exception):
-    """The server cannot be asked, or does not take writes, at this moment."""
+@dataclass(frozen=True)
+class RedisUrl:
+    """What of a URL may be shown."""
 
-    answered = True
+    where: str
+    database: int
+
+    @classmethod
+    def parse(cls, url: str) -> RedisUrl:
+        """Read a URL, or raise without repeating it: it holds a password.
+
+        >>> RedisUrl.parse("redis://:secret@redis-1/2"), RedisUrl.parse("unix:///run/redis?db=3")
+        (RedisUrl(where='redis-1:6379', database=2), RedisUrl(where='/run/redis', database=3))
+        """
+        try:
+            parts = urlsplit(url)
+            options = parse_qs(parts.query, keep_blank_values=True)
+            where = parts.path
+            path = ""
+            if parts.scheme != "unix":
+                where, path = f"{parts.hostname or 'localhost'}:{parts.port or 6379}", parts.path
+            database = int(options["db"][0] if "db" in options else path.strip("/") or 0)
+        except (ValueError, TypeError, AttributeError):
+            parts = None
+        if parts is None or parts.scheme not in _SCHEMES or database < 0:
+            raise BadSink(
+                "a URL of Redis is redis://[user][:password]@host[:port][/database], or rediss:// "
+                "for TLS, or unix://; the one given is not (special characters of a password are "
+                "written as %XX). Nothing was written."
+            )
+        # Not named: what follows a bare ? in a password looks like an option.
+        if not all(map(_taken, options)):
+            raise BadSink(
+                "the URL of Redis has an option that RedisSink does not take; it takes "
+                f"{', '.join(_OPTIONS)}, and what begins with {' or '.join(_OPTIONS_BEGIN)}. If it "
+                "is part of a password: special characters there are written as %XX. "
+                "Nothing was written."
+            )
+        return cls(where, database)
 
 
-class NoAnswer(NotNow):
-    """Nobody answers there."""
+def _taken(option: str) -> bool:
+    plain = option.replace("_", "").isalnum()
+    return option in _OPTIONS or (plain and option.startswith(_OPTIONS_BEGIN))
 
-    answered = False
 
-
-class Denied(Exception):
-    """The server answered, and will not do it."""
+def without_password(text: str, url: str) -> str:
+    """Return a text without the password of a URL."""
+    try:
+        parts = urlsplit(url)
+        secrets = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    except ValueError:
+        secrets = []
+    return redacted(text, secrets)
 
 
 class Client:
@@ -56,7 +104,7 @@ class Client:
         self._loaded: set[tuple[str, bytes]] = set()
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """Return what a call of redis-py answers; ``NotNow`` or ``Denied`` if it does not."""
+        """Return what a call of redis-py answers; raise ``Unavailable`` or ``Rejected``."""
         with _explained(self._url):
             return question(self._redis)
 
@@ -108,7 +156,7 @@ class Client:
         calls: Sequence[tuple[bytes, bytes]],
         numbers: Sequence[int],
     ) -> list[int]:
-        """Send the first of these calls, as many as may be on the way; return which."""
+        """Send the first of these calls, as many as may be in flight; return which."""
         connection = self._connections[node]
         if (node, script.sha) not in self._loaded:
             connection.send_packed_command([script.load()])
@@ -156,7 +204,7 @@ def connect(url: str, cluster: bool | None, timeout_s: float) -> Iterator[Client
     from redis.cluster import RedisCluster
     from redis.retry import Retry
 
-    # Who asks again, and when, is settled by the caller.
+    # Whether to try again, and when, is the caller's to say.
     waits = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": min(timeout_s, 10.0),
@@ -187,7 +235,7 @@ def _is_cluster(server: Any) -> bool:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn errors of redis-py into ``NotNow`` and ``Denied``, without their secrets."""
+    """Turn errors of redis-py into ``Unavailable`` and ``Rejected``, without their secrets."""
     from redis import exceptions as found
 
     denied = (
@@ -214,22 +262,17 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except denied as error:
-        raise Denied(_text(error, url)) from None
+        raise Rejected(_text(error, url)) from None
     except passing as error:
         answered = isinstance(error, found.ResponseError | found.BusyLoadingError)
-        raise (NotNow if answered else NoAnswer)(_text(error, url)) from None
+        raise Unavailable(_text(error, url), answered) from None
     except ValueError as error:  # an option in the URL
-        raise Denied(_text(error, url)) from None
+        raise Rejected(_text(error, url)) from None
     except found.RedisError as error:
         text = _text(error, url)
-        raise (NotNow(text) if is_passing(str(error)) else Denied(text)) from None
-
-
-def verdict(error: BaseException) -> Verdict:
-    """What an error of this module says of the next try."""
-    if not isinstance(error, NotNow):
-        return Verdict.FINAL
-    return Verdict.BUSY if error.answered else Verdict.AWAY
+        if is_passing(str(error)):
+            raise Unavailable(text, answered=True) from None
+        raise Rejected(text) from None
 
 
 def is_passing(text: str) -> bool:
@@ -243,4 +286,4 @@ def is_passing(text: str) -> bool:
 
 def _text(error: Exception, url: str) -> str:
     kind = type(error).__name__
-    return redacted(f"{kind}: {error}" if str(error) else kind, url)
+    return without_password(f"{kind}: {error}" if str(error) else kind, url)

@@ -10,20 +10,27 @@ Two more fields per sink are not entries of commits: ``<sink>~opened`` in the he
 incarnation that opened the sink here, so that this server can be told from another, and
 ``<sink>~published`` the newest epoch that was written without a decision, for ``at_least_once``.
 
-An entry counts rows, not chunks, so that who goes on after a crash may cut them otherwise. It comes
-after the prefix, so that a user who may only touch ``<prefix>*`` can write it.
+An entry counts rows, not chunks, so that whoever goes on after a crash may cut them differently.
+The keys begin with the prefix, so that a user who may only touch ``<prefix>*`` can write them.
+
+A cluster gives every key one of 16,384 slots, by a checksum of the key or of what stands between
+the first ``{`` and the next ``}``. A script may use keys of one slot only, so each slot that has
+rows has a ledger in that very slot, named by a short tag that the checksum leads there.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from binascii import crc_hqx
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from beadline.sink import Seen
-from beadline.sinks.redis.slots import tags
 
 MARK = "beadline:ledger:"
+SLOTS = 16384
 BEGUN, ENDED = 1, 2  # what a cluster's head counts instead of rows
 OPENED, PUBLISHED = "~opened", "~published"  # no sink's name has a ~
 
@@ -118,6 +125,39 @@ def head_key(prefix: str, query: str) -> bytes:
 
 
 def slot_key(prefix: str, query: str, slot: int) -> bytes:
-    """Return the ledger that is in this slot; a tag in the prefix has settled the slot already."""
+    """Return the ledger that is in this slot; a tag in the prefix decides the slot already."""
     tag = b"slot" if "{" in prefix else b"{%b}" % tags()[slot]
     return f"{prefix}{MARK}{query}:".encode() + tag
+
+
+def slot_of(key: bytes) -> int:
+    """Return a key's slot, as Redis computes it.
+
+    >>> slot_of(b"123456789"), slot_of(b"a{123456789}b")
+    (12739, 12739)
+    """
+    begin = key.find(b"{")
+    if begin >= 0:
+        end = key.find(b"}", begin + 1)
+        if end > begin + 1:
+            key = key[begin + 1 : end]
+    return crc_hqx(key, 0) % SLOTS
+
+
+def slots_of(keys: Sequence[bytes]) -> list[int]:
+    """Return the slots of many keys."""
+    if any(b"{" in key for key in keys):
+        return [slot_of(key) for key in keys]
+    return [crc_hqx(key, 0) % SLOTS for key in keys]
+
+
+@lru_cache(maxsize=1)
+def tags() -> tuple[bytes, ...]:
+    """Return for every slot the smallest number whose text leads there: the same everywhere."""
+    found: dict[int, bytes] = {}
+    for number in itertools.count():
+        tag = b"%d" % number
+        found.setdefault(crc_hqx(tag, 0) % SLOTS, tag)
+        if len(found) == SLOTS:
+            return tuple(found[slot] for slot in range(SLOTS))
+    raise AssertionError("counting does not end")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from beadline.errors import PrepareFailed
 from beadline.ids import PartId
 from beadline.sinks.redis import chunks, ledger
-from beadline.sinks.redis.apply import Overtaken, RowRefused, apply
-from beadline.sinks.redis.client import Client, Denied, NotNow, verdict
+from beadline.sinks.redis.apply import Overtaken, RowRejected, apply
+from beadline.sinks.redis.client import Client
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
-from beadline.sinks.redis.rows import Rows, rows_of
-from beadline.sinks.redis.script import Script, script_for
-from beadline.sinks.shared.retry import Retries, running
+from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
+from beadline.sinks.shared.retry import Rejected, Retries, Unavailable, running, verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,22 +42,22 @@ def publish(
             with connect() as client:
                 _write(client, script, layout, rows, part)
             return
-        except RowRefused as refused:
+        except RowRejected as rejected:
             raise PrepareFailed(
-                f"{what} refuses {layout.command} on key "
-                f"{refused.key.decode(errors='replace')!r}: {refused.problem}. Rows before it are "
-                "written, and will be again. Repair or delete the key."
+                f"{what} rejects {layout.command} on key "
+                f"{rejected.key.decode(errors='replace')!r}: {rejected.problem}. Rows before it "
+                "are written, and will be again. Repair or delete the key."
             ) from None
         except Overtaken as late:
             newest = "a newer epoch" if late.entry is None else f"epoch {late.entry.epoch}"
             raise PrepareFailed(
                 f"{what} has {newest} of this query already, so these rows are late and were not "
-                "written: the attempt was given up long ago. If this is a new start, its "
+                "written: the attempt was superseded long ago. If this is a new start, its "
                 "checkpoint is older than what Redis holds: restore the newest one, or start over."
             ) from None
-        except Denied as error:
-            raise PrepareFailed(f"{what} refuses: {error}. The epoch is redelivered.") from None
-        except NotNow as error:
+        except Rejected as error:
+            raise PrepareFailed(f"{what} rejects it: {error}. The epoch is redelivered.") from None
+        except Unavailable as error:
             if not retries.again(verdict(error)):
                 raise PrepareFailed(
                     f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
@@ -66,7 +65,7 @@ def publish(
                 ) from None
 
 
-def _write(client: Client, script: Script, layout: Layout, rows: Rows, part: PartId) -> None:
+def _write(client: Client, script: Script, layout: Layout, rows: ScriptRows, part: PartId) -> None:
     guard = Guard(part.sink, part.incarnation, part.epoch, "", 0)
     if client.cluster:
         found = chunks.by_slot(iter((rows,)), layout.prefix, part.query)

@@ -5,7 +5,7 @@ nothing back when a command fails in the middle (a key of another type, a sum th
 So the ledger counts rows: the script writes first that all will be done, which also finds out
 whether the server takes writes at all, and at the first row that fails it writes how many were. The
 next script goes on from exactly there. Nothing that is called after the first write may end the
-script by an error, hence ``pcall`` round every row.
+script by an error, hence ``pcall`` around every row.
 
 It answers one of::
 
@@ -23,9 +23,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.redis.columns import ONE_VALUE, WITH_FIELDS, Layout
-from beadline.sinks.redis.rows import Rows
+from beadline.sinks.redis.columns import ONE_VALUE, WITH_FIELDS, Layout, binary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 APPLIED, ELSEWHERE, REFUSED = b"applied", b"elsewhere", b"refused"
 NEWER, OTHER, ANOTHER, BEHIND = b"newer", b"other", b"another", b"behind"
@@ -115,6 +118,42 @@ end"""
 
 
 @dataclass(frozen=True)
+class ScriptRows:
+    """Rows as a script takes them: a list of keys, and a list of texts for each column.
+
+    ``partitions`` says of each row from which part it is, for errors.
+    """
+
+    keys: list[bytes]
+    columns: list[list[bytes]]
+    partitions: list[int]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def cut(self, begin: int, end: int | None = None) -> ScriptRows:
+        """Return the rows from one number to before another."""
+        wanted = slice(begin, end)
+        columns = [column[wanted] for column in self.columns]
+        return ScriptRows(self.keys[wanted], columns, self.partitions[wanted])
+
+    def take(self, numbers: Sequence[int]) -> ScriptRows:
+        """Return the rows of these numbers."""
+        columns = [[column[number] for number in numbers] for column in self.columns]
+        keys = [self.keys[number] for number in numbers]
+        return ScriptRows(keys, columns, [self.partitions[number] for number in numbers])
+
+    def extend(self, more: ScriptRows) -> None:
+        """Put more rows of the same shape behind these."""
+        self.keys.extend(more.keys)
+        self.partitions.extend(more.partitions)
+        if not self.columns:
+            self.columns.extend([] for _ in more.columns)
+        for column, values in zip(self.columns, more.columns, strict=True):
+            column.extend(values)
+
+
+@dataclass(frozen=True)
 class Script:
     """A script, and the name under which the server keeps it."""
 
@@ -130,7 +169,9 @@ class Script:
         """Return the command that makes the server know it."""
         return command([b"SCRIPT", b"LOAD", self.source])
 
-    def call(self, ledger: bytes, arguments: Sequence[bytes], rows: Rows | None = None) -> bytes:
+    def call(
+        self, ledger: bytes, arguments: Sequence[bytes], rows: ScriptRows | None = None
+    ) -> bytes:
         """Return the command that runs it, as it goes over the wire."""
         keys = [ledger, *(rows.keys if rows else ())]
         words = [b"EVALSHA", self.sha, b"%d" % len(keys), *keys, *arguments, *self.names]
@@ -185,3 +226,41 @@ def _act(layout: Layout, fields: tuple[str, ...]) -> str:
     if expire:
         lines.append(_EXPIRE.format(expire=expire))
     return "\n".join((*lines, "return answer"))
+
+
+def rows_of(batch: pa.RecordBatch, layout: Layout, partition: int) -> ScriptRows:
+    """Return a batch as text, made column by column, in the order that ``_act`` expects."""
+    count = batch.num_rows
+    prefix = layout.prefix.encode()
+    if layout.key:
+        keys = _texts(batch, layout.key)
+        keys = [prefix + key for key in keys] if prefix else keys
+    else:
+        keys = [prefix + layout.into.encode()] * count
+    columns: list[list[bytes]] = []
+    if layout.command in ONE_VALUE:
+        columns.append(_texts(batch, layout.value))
+    fields = layout.fields(batch.schema.names)
+    if fields:
+        columns += [_texts(batch, name) for name in fields]
+        columns.append(_present([batch.column(name) for name in fields], count))
+    if isinstance(layout.expire, str):
+        columns.append(_texts(batch, layout.expire))
+    if layout.deleted:
+        columns.append(_texts(batch, layout.deleted))
+    return ScriptRows(keys, columns, [partition] * count)
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> list[bytes]:
+    """A column's texts; null is empty text, as ``_present`` says which fields are null."""
+    column = binary(batch.column(name))
+    found: list[bytes] = (column.fill_null(b"") if column.null_count else column).to_pylist()
+    return found
+
+
+def _present(columns: Sequence[Any], count: int) -> list[bytes]:
+    """Say for each row which fields are there: nothing if all are, else a 1 or 0 for each."""
+    if not any(column.null_count for column in columns):
+        return [b""] * count
+    marks = [[b"1" if there else b"0" for there in c.is_valid().to_pylist()] for c in columns]
+    return [b"".join(row) for row in zip(*marks, strict=True)]

@@ -1,48 +1,54 @@
 """``RedisSink``: rows as Redis commands, also those that are not idempotent, each once.
 
-Redis cannot hold a prepared transaction, so parts are staged as files (``_staging``) and written at
-commit, by a script that compares a ledger and counts the rows in the same atomic act.
+Redis cannot hold a prepared transaction, so parts are staged as files (``StagedSink``) and
+written at commit, by a script that compares a ledger and counts the rows in the same atomic act.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
-from beadline.files import split_uri
-from beadline.ids import EpochId, QueryId
-from beadline.names import name_from
 from beadline.sink import (
+    BadSink,
     Capabilities,
-    CommitResult,
+    CommitFailed,
     Outcome,
+    OutcomeUnknown,
     Part,
-    Prepared,
+    QueryId,
     Seen,
-    Sink,
+    StagedEpoch,
     StagedPart,
-    Staging,
+    StagedSink,
+    WrongCheckpoint,
+    check_writable,
     folders_in,
+    local_folder,
+    name_from,
 )
-from beadline.sinks.redis import ledger, notes
-from beadline.sinks.redis.address import Address
-from beadline.sinks.redis.check import check_folder, check_layout, check_server
-from beadline.sinks.redis.client import Client, Denied, NotNow, connect, verdict
-from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns
+from beadline.sinks.redis import ledger
+from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
+from beadline.sinks.redis.client import Client, RedisUrl, connect
+from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns, check_layout
 from beadline.sinks.redis.commit import Commit
-from beadline.sinks.redis.durability import promise
 from beadline.sinks.redis.ledger import Head
-from beadline.sinks.redis.loss import loss, lost
 from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
-from beadline.sinks.redis.settings import with_settings
-from beadline.sinks.shared.retry import retry, running, starting
+from beadline.sinks.redis.server import check_server, promise
+from beadline.sinks.shared.retry import (
+    Rejected,
+    Unavailable,
+    retry,
+    running,
+    starting,
+    verdict,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +59,7 @@ _NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
-class RedisSink(Sink[StagedPart]):
+class RedisSink(StagedSink):
     """Rows as commands on the keys of a Redis server or cluster, one command per sink.
 
     ``key`` names the column that holds the key; ``prefix`` is put before it. ``LPUSH``, ``RPUSH``,
@@ -64,7 +70,7 @@ class RedisSink(Sink[StagedPart]):
     ``deleted`` is a boolean column, for ``SET`` and ``HSET``: where it is true, the key is deleted.
 
     ``staging`` is a folder that driver and executors share, where parts wait for their commit.
-    ``durable=True`` is your word for what cannot be read from the server: that it syncs its log
+    ``durable=True`` is your promise of what cannot be read from the server: that it syncs its log
     before it answers, and that no replica takes over. ``on_loss`` says what to do when the server
     has less than it acknowledged.
 
@@ -83,29 +89,19 @@ class RedisSink(Sink[StagedPart]):
     staging: str | os.PathLike[str] = ""
     cluster: bool | None = None
     durable: bool = False
-    on_loss: Literal["stop", "go on"] = "stop"
+    on_loss: Literal["stop", "continue"] = "stop"
     timeout_s: float = 30.0
 
-    committable: ClassVar[type[Committable]] = StagedPart
-
     def __post_init__(self) -> None:
-        """Refuse what cannot be right; settle the folder, as executors work in other ones."""
-        Address.parse(self.url)
+        """Refuse what cannot be right; resolve the folder, as executors work in other ones."""
+        RedisUrl.parse(self.url)
         object.__setattr__(self, "command", str(self.command).upper())
         check_layout(self._layout)
         if self.expire is not None and not isinstance(self.expire, str):
             object.__setattr__(self, "expire", int(self.expire))
-        if self.on_loss not in ("stop", "go on") or not self.timeout_s > 0:
-            raise BadSink(f"on_loss is 'stop' or 'go on', timeout_s above 0. {_NOTHING}")
-        if not os.fspath(self.staging):
-            raise BadSink(
-                "RedisSink needs staging='/some/folder', which driver and executors share: Redis "
-                f"cannot hold rows that are not decided yet. {_NOTHING}"
-            )
-        scheme, path = split_uri(os.fspath(self.staging))
-        if scheme not in (None, "file"):
-            raise BadSink(f"staging={self.staging!r} is not a local folder. {_NOTHING}")
-        object.__setattr__(self, "staging", os.path.abspath(path))
+        if self.on_loss not in ("stop", "continue") or not self.timeout_s > 0:
+            raise BadSink(f"on_loss is 'stop' or 'continue', timeout_s above 0. {_NOTHING}")
+        object.__setattr__(self, "staging", local_folder("staging", self.staging))
 
     @property
     def default_name(self) -> str:
@@ -126,8 +122,9 @@ class RedisSink(Sink[StagedPart]):
         )
 
     @property
-    def _where(self) -> str:
-        address = Address.parse(self.url)
+    def target_name(self) -> str:
+        """The server, without its password, and what the keys have in common."""
+        address = RedisUrl.parse(self.url)
         keys = f", keys {self.prefix + self.into!r}" if self.prefix or self.into else ""
         return f"Redis at {address.where}, database {address.database}{keys}"
 
@@ -136,23 +133,32 @@ class RedisSink(Sink[StagedPart]):
         # Not by the server's address: a replica that takes over has another. That it is the same
         # data is told by what it holds, in ``last_seen`` and at commit.
         key = self.into or f"<{self.key}>"
-        return f"redis:{Address.parse(self.url).database}#{self.command} {self.prefix}{key}"
+        return f"redis:{RedisUrl.parse(self.url).database}#{self.command} {self.prefix}{key}"
 
     @property
-    def _staging(self) -> Staging:
-        words = filter(None, ("redis", self.prefix))
-        return Staging(f"file:{self.staging}/{name_from(*words)}")
+    def staging_folder(self) -> str:
+        """By the prefix, and not by the server's address, which a failover changes."""
+        return str(Path(self.staging) / name_from(*filter(None, ("redis", self.prefix))))
+
+    @property
+    def staging_folders(self) -> Iterable[str]:
+        """Those of other prefixes, in the same ``staging``."""
+        return folders_in(f"file:{self.staging}", "redis")
+
+    def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
+        """What makes commands of rows."""
+        return asdict(self._layout)
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Is it there, may we write, do the columns fit, and what can it lose?"""
-        check_columns(self._layout, schema, self._where)
-        check_folder(os.fspath(self.staging), self._where)
+        check_columns(self._layout, schema, self.target_name)
+        check_writable("staging", os.fspath(self.staging), self.target_name)
         fields = self._layout.fields(schema.names)
         script = script_for(self._layout, fields)
 
         def ask(client: Client) -> Capabilities:
-            address = Address.parse(self.url)
-            check_server(client, self.prefix, address.database, self._where)
+            address = RedisUrl.parse(self.url)
+            check_server(client, self.prefix, address.database, self.target_name)
             head = ledger.head_key(self.prefix, query.name)
             client.ask(lambda redis: redis.hgetall(head))
             client.ask(lambda _: [one.script_load(script.source) for one in client.servers()])
@@ -182,15 +188,15 @@ class RedisSink(Sink[StagedPart]):
         limits = (starting if what == "checked" else running)(self.timeout_s)
         try:
             return retry(once, verdict, limits)
-        except Denied as error:
+        except Rejected as error:
             raise BadSink(
-                f"{self._where} refuses to be {what}: {error}. Check user, password and what the "
-                f"user may do (docs/redis.md lists it). {_NOTHING}"
+                f"{self.target_name} refuses to be {what}: {error}. Check user, password and what "
+                f"the user may do (docs/redis.md lists it). {_NOTHING}"
             ) from None
-        except NotNow as error:
+        except Unavailable as error:
             raise BadSink(
-                f"{self._where} cannot be {what}: {error}. Check the address, or start again when "
-                f"it is up. {_NOTHING}"
+                f"{self.target_name} cannot be {what}: {error}. Check the address, or start again "
+                f"when it is up. {_NOTHING}"
             ) from None
 
     def _connect(self) -> AbstractContextManager[Client]:
@@ -201,37 +207,31 @@ class RedisSink(Sink[StagedPart]):
         head = ledger.head_key(self.prefix, query.name)
         mark = (head, name + ledger.OPENED, query.incarnation)
         self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
-        notes.note(self._staging.folder, query, name, notes.OPENED)
+        remember(self.staging_area.folder, query, name, OPENED)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""
         layout = self._layout
-        taken = (with_settings(without_refused(batch, layout, part), layout) for batch in rows)
-        return self._staging.write(taken, part)
+        return self.stage((without_refused(batch, layout, part) for batch in rows), part)
 
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write what the ledger does not count yet."""
-        if not parts:
-            return CommitResult({})
-        staging, stop = self._staging, self.on_loss == "stop"
-        order = Commit(epoch, parts, self._layout, staging, self._where, stop)
+        folder, stop = self.staging_area.folder, self.on_loss == "stop"
+        commit = Commit(epoch, self._layout, folder, self.target_name, stop)
         try:
             with self._connect() as client:
-                result = order.run(client)
-        except NotNow as error:
-            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._where}: {error}")
-        except Denied as error:
+                return commit.run(client)
+        except Unavailable as error:
+            raise OutcomeUnknown(f"{self.target_name}: {error}") from None
+        except Rejected as error:
             raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where} refuses: "
-                f"{error}. The epoch is decided, and what of it took effect is counted; the next "
-                "start finishes it."
+                f"{epoch}: {self.target_name} rejects it: {error}. The epoch is decided, and what "
+                "of it took effect is counted; the next start finishes it."
             ) from None
-        if Outcome.LOST not in result.outcomes.values():
-            notes.note(staging.folder, epoch.query, parts[0].id.sink, epoch.number)
-            for folder in order.folders:
-                Staging(folder).discard(parts)
-        return result
+
+    def after_commit(self, epoch: StagedEpoch) -> None:
+        """Keep the epoch's number beside the staged parts, so that its loss would be noticed."""
+        remember(self.staging_area.folder, epoch.id.query, epoch.sink, epoch.id.number)
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
         """Write the rows at once; while Redis is away, wait, up to ``timeout_s``."""
@@ -239,38 +239,27 @@ class RedisSink(Sink[StagedPart]):
         for batch in rows:
             taken = without_refused(batch, layout, part)
             if taken.num_rows:
-                publish(self._connect, layout, taken, part.id, self._where, self.timeout_s)
-
-    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete what was staged."""
-        self._staging.discard(parts)
-
-    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too, whatever sink and prefix it was for."""
-        return self._staging.in_doubt(query, folders_in(f"file:{self.staging}", "redis"))
+                publish(self._connect, layout, taken, part.id, self.target_name, self.timeout_s)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
         key = ledger.head_key(self.prefix, query.name)
-        folder = self._staging.folder
-        # The notes before the ledger: between the two looks another driver may move both on.
-        sinks = [name]
-        noted = {sink: notes.noted((folder,), query, sink) for sink in sinks}
+        # Before the ledger: between the two looks another driver may move both on.
+        newest = acknowledged((self.staging_area.folder,), query, name)
         texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(key)), "asked")
         try:
             head = Head.parse(texts)
         except ValueError as error:
-            raise BadSink(f"{self._where}, key {key.decode()!r}: {error}. {_NOTHING}") from None
+            raise BadSink(
+                f"{self.target_name}, key {key.decode()!r}: {error}. {_NOTHING}"
+            ) from None
         strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
         if strange:
             return strange[0].seen
-        if self.on_loss == "stop":
-            for sink, newest in noted.items():
-                held = head.entries.get(sink)
-                if lost(newest, held, head.opened.get(sink) == query.incarnation):
-                    raise WrongCheckpoint(
-                        f"query {query.name!r}: {loss(self._where, newest, held)}"
-                    )
+        held = head.entries.get(name)
+        opened = head.opened.get(name) == query.incarnation
+        if self.on_loss == "stop" and is_lost(newest, held, opened):
+            raise WrongCheckpoint(f"query {query.name!r}: {loss(self.target_name, newest, held)}")
         published = [e for e in head.published.values() if e.incarnation == query.incarnation]
         found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
         return found[0].seen if found else None

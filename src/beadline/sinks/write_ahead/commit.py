@@ -15,10 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.errors import CommitFailed
-from beadline.ids import EpochId
-from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Prepared, StagedPart, Staging, holds
+from beadline.sink import (
+    CommitFailed,
+    Outcome,
+    OutcomeUnknown,
+    PartId,
+    Prepared,
+    StagedEpoch,
+    StagedPart,
+    holds,
+    reach,
+)
 from beadline.sinks.shared.retry import Retries, Verdict, running
 from beadline.sinks.write_ahead.endpoint import (
     UNSURE,
@@ -33,7 +40,6 @@ from beadline.sinks.write_ahead.state import ANY_CUT, Lock, Progress, StateFiles
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Parts = Sequence[Prepared[StagedPart]]
 _RETRY_AFTER_MAX_S = 3600.0
 _MARK_DIGITS = 12
 
@@ -65,41 +71,34 @@ class DeliverySettings:
 class EpochDelivery:
     """One call of ``commit``, from its first look to its answer."""
 
-    def __init__(
-        self,
-        settings: DeliverySettings,
-        files: StateFiles,
-        staging: Staging,
-        epoch: EpochId,
-        parts: Parts,
-    ) -> None:
+    def __init__(self, settings: DeliverySettings, files: StateFiles, staged: StagedEpoch) -> None:
         self.settings = settings
         self.files = files
-        self.staging = staging
+        self.staged = staged
         # The ledger is ours, and not in the endpoint: that it lacks epochs says nothing of those
         # rows, and what an endpoint has lost cannot be seen from here.
-        self.epoch = replace(epoch, previous=-1)
-        self.parts = sorted(parts, key=lambda part: part.id.partition)
-        self.readers = {p.id.partition: _PartReader(staging, p.committable) for p in self.parts}
+        self.epoch = replace(staged.id, previous=-1)
+        self.parts = staged.parts
+        self.readers = {part.id.partition: _PartReader(staged, part) for part in staged.parts}
         self.progress: Progress | None = None
         self.checked = False
         self.sender = _Sender(settings)
         self.lock = Lock(files)
 
-    def run(self) -> CommitResult:
+    def run(self) -> Outcome:
         """Deliver what is left, and answer."""
         retries = Retries(running(self.settings.timeout_s))
         while True:
             with self.lock.held(self.settings.timeout_s) as mine:
                 if not mine:
-                    return self._unknown(f"{self.lock.holder} holds {self.lock.path}")
+                    raise self._unknown(f"{self.lock.holder} holds {self.lock.path}")
                 found = self._look() or self._asked_to_wait() or self._round()
-            if isinstance(found, CommitResult):
+            if isinstance(found, Outcome):
                 return found
             if found is None:
                 retries.progressed()
             elif not retries.again(Verdict.BUSY, found.after_s):
-                return self._unknown(f"{found}, for {self.settings.timeout_s:g} s")
+                raise self._unknown(f"{found}, for {self.settings.timeout_s:g} s")
 
     def close(self) -> None:
         """Close the endpoint and every file."""
@@ -107,7 +106,7 @@ class EpochDelivery:
         self._forget_progress()
         self.lock.close()
 
-    def _look(self) -> CommitResult | None:
+    def _look(self) -> Outcome | None:
         """What do ledger and progress say now? None if there is something to deliver."""
         query, where = self.epoch.query, self.settings.where
         other = self.files.of_another_incarnation(query) if not self.checked else None
@@ -123,10 +122,7 @@ class EpochDelivery:
             self._check_same(progress)
         else:
             self._forget_progress()
-        lost = self._check_staged()
-        if lost is not None:
-            return lost
-        self.checked = True
+        self._check_staged()
         batch_rows = self.settings.batch_rows
         if self.progress is None:
             self.progress = Progress.begin(self.files, self.epoch, self.parts, batch_rows)
@@ -156,31 +152,33 @@ class EpochDelivery:
             self._forget_progress()
             return
         raise CommitFailed(
-            f"{self._name}: {self.settings.where} was begun with other parts than it is to go on "
+            f"{self.staged}: {self.settings.where} was begun with other parts than it is to go on "
             "with. Rows could be lost or doubled, so nothing more was delivered. If rows may "
             f"arrive twice, delete {progress.uri} and start again: the epoch is then delivered "
             "from its first row."
         )
 
-    def _check_staged(self) -> CommitResult | None:
-        """Are the staged files what they were? Asked once, under the lock: nobody deletes now."""
+    def _check_staged(self) -> None:
+        """Are the staged files what they were? Asked once: before the ledger, nobody deletes."""
         if self.checked:
-            return None
+            return
         progress = self.progress
-        left = self.parts if progress is None else self._left()
-        damage = self.staging.damage(left)
-        if not damage:
-            return None
         if progress is None:
-            # Nothing of the epoch has gone out: all parts are lost, not some.
-            lost = CommitResult.all(self.parts, Outcome.LOST).outcomes
-            return CommitResult(lost, "; ".join(damage.values()))
+            # Nothing of the epoch has gone out: if a part is gone all are lost, not some.
+            self.staged.check_parts()
+        else:
+            damage = self.staged.damage(self._left())
+            if damage:
+                raise self._cannot_go_on(progress, damage)
+        self.checked = True
+
+    def _cannot_go_on(self, progress: Progress, damage: dict[PartId, str]) -> CommitFailed:
         where = ", ".join(
             f"part {id_.partition} from row {progress.done.get(id_.partition, 0)} on"
             for id_ in sorted(damage, key=lambda id_: id_.partition)
         )
-        raise CommitFailed(
-            f"{self._name}: {where} cannot be delivered to {self.settings.where}: "
+        return CommitFailed(
+            f"{self.staged}: {where} cannot be delivered to {self.settings.where}: "
             f"{'; '.join(damage.values())}. The epoch is decided, and what comes before was "
             "delivered. Bring the file back and start again; or take the sink out and start once "
             f'with drop=["{self.files.sink}"], which gives up the rest of its rows of this epoch.'
@@ -191,20 +189,19 @@ class EpochDelivery:
         done = self.progress.done
         return [p for p in self.parts if done.get(p.id.partition, 0) < p.committable.rows]
 
-    def _end(self) -> CommitResult:
+    def _end(self) -> Outcome:
         """Everything is accepted: the ledger first, then what is not needed any more."""
         reach("ledger.before")
-        self.files.write_ledger(self.epoch, sum(part.committable.rows for part in self.parts))
+        self.files.write_ledger(self.epoch, self.staged.rows)
         reach("ledger.after")
         return self._finished(Outcome.COMMITTED)
 
-    def _finished(self, outcome: Outcome) -> CommitResult:
-        """The ledger has the epoch, or a newer one; what is left of it can go."""
+    def _finished(self, outcome: Outcome) -> Outcome:
+        """The ledger has the epoch, or a newer one; its progress can go."""
         self._read_progress()
         if self.progress is not None and self.progress.seen.epoch <= self.epoch.number:
             self.progress.remove()
-        self.staging.discard(self.parts)
-        return CommitResult.all(self.parts, outcome)
+        return outcome
 
     def _asked_to_wait(self) -> TryAgain | None:
         """Has the endpoint asked, in this call or the one before, to wait, and how long still?"""
@@ -248,34 +245,27 @@ class EpochDelivery:
             mark="" if self.epoch.nonce else part.committable.sha256[:_MARK_DIGITS],
         )
 
-    def _unknown(self, why: str) -> CommitResult:
+    def _unknown(self, why: str) -> OutcomeUnknown:
         detail = f"{self.settings.where}: {why}"
         if self.progress is not None:
             done = sum(self.progress.done.values())
-            rows = sum(part.committable.rows for part in self.parts)
-            detail += f"; {done} of {rows} rows of the epoch are delivered"
-        return CommitResult(CommitResult.all(self.parts, Outcome.UNKNOWN).outcomes, detail)
-
-    @property
-    def _name(self) -> str:
-        return (
-            f"query {self.epoch.query.name!r}, epoch {self.epoch.number}, sink {self.files.sink!r}"
-        )
+            detail += f"; {done} of {self.staged.rows} rows of the epoch are delivered"
+        return OutcomeUnknown(detail)
 
 
 class _PartReader:
     """The batches of one part, cut from its staged file one after the other."""
 
-    def __init__(self, staging: Staging, part: StagedPart) -> None:
+    def __init__(self, staged: StagedEpoch, part: Prepared[StagedPart]) -> None:
+        self._staged = staged
         self._part = part
-        self._staging = staging
         self._tables: Iterator[pa.Table] = iter(())
         self._at = (-1, 0)
 
     def table(self, first: int, cut: int) -> pa.Table:
         """Return the rows from ``first`` on; asked in order, the file is read once."""
         if self._at != (first, cut):
-            self._tables = cuts(self._staging.read(self._part), first, cut)
+            self._tables = cuts(self._staged.read(self._part), first, cut)
         found = next(self._tables)
         self._at = (first + found.num_rows, cut)
         return found

@@ -1,8 +1,8 @@
 """``WriteAheadSink``: for systems without transactions, an HTTP endpoint or a user's function.
 
-Rows become durable files at prepare (``sinks/shared/staging``) and are delivered at commit, in
+Rows become durable files at prepare (``StagedSink``) and are delivered at commit, in
 order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it
-goes on behind the last batch that was acknowledged. The one that was on its way may arrive
+goes on behind the last batch that was acknowledged. The one that was in flight may arrive
 twice. Every row has an id that never changes: an endpoint that drops repeats by it makes this
 exactly-once.
 """
@@ -13,28 +13,27 @@ import fcntl
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, PrepareFailed
 from beadline.files import join
-from beadline.files.base import split_uri
 from beadline.files.local import local_path
-from beadline.ids import EpochId, QueryId
-from beadline.names import name_from
 from beadline.sink import (
+    BadSink,
     Capabilities,
-    CommitResult,
     Guarantee,
+    Outcome,
     Part,
-    Prepared,
+    PrepareFailed,
+    QueryId,
     Seen,
-    Sink,
+    StagedEpoch,
     StagedPart,
-    Staging,
+    StagedSink,
     folders_in,
+    local_folder,
+    name_from,
     refuse,
     without_unreadable,
 )
@@ -51,7 +50,7 @@ _NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
-class WriteAheadSink(Sink[StagedPart]):
+class WriteAheadSink(StagedSink):
     """Rows to ``deliver``, a top-level function or an ``Endpoint``, ``batch_rows`` at a time.
 
     ``folder`` holds the staged rows, and what is remembered of the endpoint: driver and executors
@@ -75,8 +74,6 @@ class WriteAheadSink(Sink[StagedPart]):
     # The only field that is not a setting.
     _retry_after: RetryAfter = field(default_factory=RetryAfter, init=False, compare=False)
 
-    committable: ClassVar[type[Committable]] = StagedPart
-
     def __post_init__(self) -> None:
         """Resolve name and folder here, as executors work in other folders."""
         _check_callable("deliver", self.deliver, endpoint=True)
@@ -89,13 +86,7 @@ class WriteAheadSink(Sink[StagedPart]):
                 f'WriteAheadSink(..., name="shop"). {_NOTHING}'
             )
         object.__setattr__(self, "name", name_from(name))
-        scheme, path = split_uri(os.fspath(self.folder))
-        if scheme in (None, "file"):
-            path = f"file:{os.path.abspath(path)}"
-        else:
-            path = os.fspath(self.folder)
-        object.__setattr__(self, "folder", path)
-        Staging(path)  # refuses what is not on a disk
+        object.__setattr__(self, "folder", f"file:{local_folder('folder', self.folder)}")
         for setting in ("batch_rows", "parallel"):
             value = getattr(self, setting)
             if not isinstance(value, int) or value < 1:
@@ -123,15 +114,22 @@ class WriteAheadSink(Sink[StagedPart]):
         return join(os.fspath(self.folder), self.name)
 
     @property
-    def _staging(self) -> Staging:
-        return Staging(join(self._home, "parts"))
+    def staging_folder(self) -> str:
+        """Beside what is remembered of the endpoint."""
+        return join(self._home, "parts")
+
+    @property
+    def staging_folders(self) -> Iterable[str]:
+        """Those of other endpoints, also such as were removed, in the same ``folder``."""
+        return folders_in(os.fspath(self.folder), below="parts")
 
     @property
     def _state(self) -> str:
         return join(self._home, "state")
 
     @property
-    def _where(self) -> str:
+    def target_name(self) -> str:
+        """The endpoint, and where it is."""
         target = self._endpoint.target
         return f"endpoint {self.name!r}" + (f" ({target})" if target else "")
 
@@ -140,8 +138,8 @@ class WriteAheadSink(Sink[StagedPart]):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if twice:
             raise BadSink(
-                f"{self._where}: the rows have two columns named {twice[0]!r}, of which a row can "
-                f"hold one. Rename one in rows=. {_NOTHING}"
+                f"{self.target_name}: the rows have two columns named {twice[0]!r}, of which a row "
+                f"can hold one. Rename one in rows=. {_NOTHING}"
             )
         self._check_travels()
         _check_folder(local_path(os.fspath(self.folder)))
@@ -156,7 +154,7 @@ class WriteAheadSink(Sink[StagedPart]):
             if self.honours_ids
             else "What raises it is an endpoint that drops repeats by id: honours_ids=True.",
             start_over=f"let the endpoint forget the query's rows, and delete "
-            f"{local_path(self._state)}/{query.name}~* and {self._staging.pattern(query)}",
+            f"{local_path(self._state)}/{query.name}~* and {self.staging_area.pattern(query)}",
         )
 
     def open(self, query: QueryId, name: str) -> None:
@@ -173,7 +171,7 @@ class WriteAheadSink(Sink[StagedPart]):
         what = "the batch" if self.parallel == 1 else f"the up to {self.parallel} batches"
         return (
             f"No row is lost, and rows are delivered {order}; {what} of up to {self.batch_rows} "
-            "rows that a crash or a lost answer finds on the way may be delivered again, with the "
+            "rows that a crash or a lost answer finds in flight may be delivered again, with the "
             "same ids."
         )
 
@@ -184,7 +182,7 @@ class WriteAheadSink(Sink[StagedPart]):
             cloudpickle.dumps(self)  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 (a user's object may raise anything)
             raise BadSink(
-                f"{self._where} cannot be sent to Spark's workers with the sink "
+                f"{self.target_name} cannot be sent to Spark's workers with the sink "
                 f"({type(error).__name__}: {error}). Let it hold settings only: make connections, "
                 "files and locks in Endpoint.open(), and leave them out in __getstate__. "
                 f"{_NOTHING}"
@@ -193,37 +191,26 @@ class WriteAheadSink(Sink[StagedPart]):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what could not be delivered is refused, while nothing is decided."""
         kept = (_without_refused(batch, self.accepts, part) for batch in rows if batch.num_rows)
-        return self._staging.write(kept, part)
+        return self.stage(kept, part)
 
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Deliver what is not delivered yet, in the order of parts and of the rows in each."""
-        if not parts:
-            return CommitResult({})
-        files = StateFiles(self._state, epoch.query.name, parts[0].id.sink)
+        files = StateFiles(self._state, epoch.id.query.name, epoch.sink)
         files.make()
         settings = DeliverySettings(
             endpoint=self._endpoint,
-            where=self._where,
+            where=self.target_name,
             batch_rows=self.batch_rows,
             parallel=self.parallel,
             honours_ids=self.honours_ids,
             timeout_s=self.timeout_s,
             retry_after=self._retry_after,
         )
-        delivery = EpochDelivery(settings, files, self._staging, epoch, parts)
+        delivery = EpochDelivery(settings, files, epoch)
         try:
             return delivery.run()
         finally:
             delivery.close()
-
-    def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete what was staged."""
-        self._staging.discard(parts)
-
-    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too; also for endpoints that were removed."""
-        beside = folders_in(os.fspath(self.folder), below="parts")
-        return self._staging.in_doubt(query, beside)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return the newest epoch of which the endpoint may have rows."""

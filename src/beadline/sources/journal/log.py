@@ -11,6 +11,8 @@ After a write that failed (a full disk), nobody knows what the file holds behind
 nor whether a later fsync would tell. So nothing is ever written behind it: the file is cut back,
 and the next values go into a new segment. What was appended and not synced is lost to the journal;
 ``sync`` raises, so that nobody acknowledges it.
+
+record = length of the value, CRC-32 of the rest, microseconds since 1970, value
 """
 
 from __future__ import annotations
@@ -19,32 +21,117 @@ import fcntl
 import itertools
 import logging
 import os
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from beadline.errors import BeadlineError
 from beadline.files.local import sync_path
 from beadline.points import reach
-from beadline.sources.journal.segments import (
-    SUFFIX,
-    VALUE_BYTES_MAX,
-    JournalProblem,
-    cut,
-    packed,
-    read,
-    segments,
-)
-
-__all__ = ["Journal", "JournalProblem", "read", "segments"]
 
 logger = logging.getLogger("beadline")
 
 SEGMENT_BYTES = 64 << 20
 BUFFER_BYTES_MAX = 16 << 20  # more than this is written out before the next sync
+VALUE_BYTES_MAX = 512 << 20
 LOCK_TIMEOUT_S = 30.0
+_SUFFIX = ".journal"
 _LOCK = "lock"
+_HEAD = struct.Struct(">IIq")
+
+
+class JournalProblem(BeadlineError):
+    """The journal cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One value, where it stands, and when it arrived."""
+
+    position: int
+    received_us: int
+    value: bytes
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """A file of records: its first position, and where the one before it ended."""
+
+    first: int
+    after: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        """The position behind its last byte."""
+        return self.first + self.path.stat().st_size
+
+
+def segments(folder: Path) -> list[Segment]:
+    """The segments that are there, oldest first."""
+    named = [(path.stem.split("-"), path) for path in folder.glob(f"*-*{_SUFFIX}")]
+    return sorted(Segment(int(first), int(after), path) for (first, after), path in named)
+
+
+def read(folder: Path, start: int, end: int) -> Iterator[Record]:
+    """Yield the records between two positions; raises where one is missing or damaged."""
+    at = start
+    for segment in segments(folder):
+        if at == segment.after and at < end:
+            at = segment.first  # what is left out in between was torn off by a crash
+        if not segment.first <= at < end:
+            continue
+        stop = min(end, segment.end)
+        with segment.path.open("rb") as file:
+            file.seek(at - segment.first)
+            while at < stop:
+                record = _next(file, at, segment.path)
+                yield record
+                at += _HEAD.size + len(record.value)
+    if at != end:
+        raise JournalProblem(
+            f"journal {folder}: records from position {at} to {end} are gone. The checkpoint needs "
+            "them: put the files back, or start over with a new checkpoint."
+        )
+
+
+def _next(file: BinaryIO, at: int, path: Path) -> Record:
+    head = file.read(_HEAD.size)
+    if len(head) == _HEAD.size:
+        length, checksum, received_us = _HEAD.unpack(head)
+        value = file.read(length) if length <= VALUE_BYTES_MAX else b""
+        if len(value) == length and zlib.crc32(value, zlib.crc32(head[8:])) == checksum:
+            return Record(at, received_us, value)
+    raise JournalProblem(f"{path}: the record at position {at} is damaged. Nothing was skipped.")
+
+
+def _packed(value: bytes, received_us: int) -> bytes:
+    """Return a value as it stands in the file."""
+    when = struct.pack(">q", received_us)
+    checksum = zlib.crc32(value, zlib.crc32(when))
+    return struct.pack(">II", len(value), checksum) + when + value
+
+
+def _cut(path: Path) -> int:
+    """Cut off the torn end of a segment; return the size of what is whole."""
+    whole = 0
+    with path.open("rb+") as file:
+        size = os.fstat(file.fileno()).st_size
+        while whole < size:
+            try:
+                record = _next(file, whole, path)
+            except JournalProblem:
+                break
+            whole += _HEAD.size + len(record.value)
+        file.truncate(whole)
+        os.fsync(file.fileno())
+    return whole
 
 
 class Journal:
@@ -86,7 +173,7 @@ class Journal:
         """Take one value. It counts from the next ``sync`` on, and only if that does not raise."""
         if len(value) > VALUE_BYTES_MAX:
             raise JournalProblem(f"a value of {len(value)} bytes is too large for the journal")
-        record = packed(value, time.time_ns() // 1000)
+        record = _packed(value, time.time_ns() // 1000)
         with self._writing:
             self._check_open()
             others = self._written + len(self._buffer) > self._durable
@@ -202,13 +289,13 @@ class Journal:
         if last.first == end:
             last.path.unlink()
             return last.first, last.after
-        whole = last.first + cut(last.path)
+        whole = last.first + _cut(last.path)
         if whole < end:
             logger.warning("%s: %s torn bytes of a crash were cut off", last.path, end - whole)
         return end, whole
 
     def _begin_segment(self, first: int, after: int) -> None:
-        path = self.folder / f"{first:020d}-{after:020d}{SUFFIX}"
+        path = self.folder / f"{first:020d}-{after:020d}{_SUFFIX}"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             reach("journal.segment")

@@ -1,7 +1,8 @@
 """A push source with a memory: what arrives is durable in a journal before Spark is offered it.
 
-Spark's Python data source API: positions of the journal are the offsets, so an epoch that is given
-again is read from the same bytes. The receiver runs beside the driver, where offsets are asked for.
+Spark's Python data source API: positions of the journal are the offsets, so an epoch that is
+redelivered is read from the same bytes. The receiver runs beside the driver, where offsets are
+asked for.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from beadline.errors import BadSetting
 from beadline.files.local import local_path
 from beadline.guarantee import declare
-from beadline.sources.journal.log import Journal
+from beadline.sources.journal.log import Journal, JournalProblem, Record, read, segments
 from beadline.sources.journal.receivers import Receiver
-from beadline.sources.journal.segments import JournalProblem, Record, read, segments
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,8 @@ from typing import Any
 
 from beadline.files import join, open_files
 from beadline.observe import Event, Listener
-from beadline.sources.kafka.client import librdkafka_settings
+from beadline.sinks.shared.retry import Verdict, retry, running
+from beadline.sources.kafka.settings import librdkafka_settings
 
 logger = logging.getLogger("beadline")
 
@@ -28,7 +29,7 @@ WRITE_EVERY_S = 1.0
 RETRY_EVERY_S = 10.0
 TELL_EVERY_S = 60.0
 REQUEST_TIMEOUT_S = 10.0
-OFFICE_TIMEOUT_S = 3.0
+COORDINATOR_TIMEOUT_S = 3.0
 FLUSH_TIMEOUT_S = 5.0
 
 Offsets = dict[str, dict[int, int]]
@@ -201,7 +202,7 @@ def _offsets(line: str) -> Offsets:
 
 
 def _alter(admin: Any, group: str, offsets: Offsets) -> None:
-    """Write positions; a group's broker that is only just taking office is asked again."""
+    """Write positions; a group's coordinator that has only just been elected is asked again."""
     from confluent_kafka import KafkaError, KafkaException
 
     passing = (
@@ -209,14 +210,12 @@ def _alter(admin: Any, group: str, offsets: Offsets) -> None:
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
     )
-    until_s = time.monotonic() + OFFICE_TIMEOUT_S
-    while True:
-        try:
-            return _request(admin, group, offsets)
-        except KafkaException as error:
-            if error.args[0].code() not in passing or time.monotonic() > until_s:
-                raise
-        time.sleep(0.1)
+
+    def judge(error: Exception) -> Verdict:
+        busy = isinstance(error, KafkaException) and error.args[0].code() in passing
+        return Verdict.BUSY if busy else Verdict.FINAL
+
+    retry(lambda: _request(admin, group, offsets), judge, running(COORDINATOR_TIMEOUT_S))
 
 
 def _request(admin: Any, group: str, offsets: Offsets) -> None:

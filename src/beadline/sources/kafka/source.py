@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from beadline import extras
 from beadline.environment.jars import require_connector
-from beadline.errors import BadQuery, BadSetting
+from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
+from beadline.sinks.shared import secrets
 from beadline.sources.kafka.positions import GROUP
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ _ARGUMENTS = {
 _ASSIGN = "assign"  # single partitions, in Spark's own JSON: the one way that is no argument here
 _SERVER = re.compile(r"([\w+-]+://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+_LOST_RECORDS = re.compile(r"(?i)failOnDataLoss|KAFKA_DATA_LOSS")
+_WHY_LOST = re.compile(r"Reason: (.+)|\[KAFKA_DATA_LOSS\.\w+\] (.+)|(Partition .+? offset .+)")
 _SECRET = re.compile(r"password|secret|jaas|token|credential|keystore\.key", re.IGNORECASE)
 
 
@@ -122,11 +125,11 @@ def _load(spark: SparkSession, settings: Mapping[str, str]) -> DataFrame:
         return spark.readStream.format("kafka").options(**settings).load()
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
-        for name, value in settings.items():
-            if _SECRET.search(name) and value:
-                reason = reason.replace(value, "***")
+        hidden = [value for name, value in settings.items() if _SECRET.search(name)]
         # Not "from error": its text may hold the secret that was just taken out.
-        raise BadSetting(f"kafka(): Spark refuses the options: {reason}") from None
+        raise BadSetting(
+            f"kafka(): Spark refuses the options: {secrets.redacted(reason, hidden)}"
+        ) from None
 
 
 def _check_options(options: Mapping[str, str]) -> None:
@@ -231,3 +234,25 @@ def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str,
 
 def _text(value: Option) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def with_advice(error: BaseException | None, query: str) -> BaseException | None:
+    """Return Spark's error, or ours in its place if it tells of records that are gone.
+
+    Spark's own advises ``failOnDataLoss=false``, by which records are passed over without a word,
+    and which is refused here.
+    """
+    text = str(error)
+    if error is None or not _LOST_RECORDS.search(text):
+        return error
+    found = _WHY_LOST.search(text)
+    why = next(filter(None, found.groups()), "") if found else ""
+    why = re.split(r"(?i)[^.;]*failOnDataLoss", why)[0].strip().rstrip(".:;")
+    return SourceGone(
+        f"query {query!r}: Kafka does not have all the records any more that come next: they were "
+        "deleted before they were read (by age, by hand, or with their topic)"
+        f"{f'; Spark says: {why[:300]}' if why else ''}. Every epoch that is decided is complete, "
+        "and nothing was passed over. Restore the records; or, if they are gone and you accept it, "
+        "start with a new checkpoint folder and starting= at the first offsets that are there, and "
+        "keep records for longer than the query may be down (retention.ms)."
+    )

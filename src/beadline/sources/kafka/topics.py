@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, Protocol
 from beadline import extras
 from beadline.errors import BadSetting, PrepareFailed
 from beadline.files import FileSystem, join, open_files
-from beadline.sources.kafka.client import PREFIX, librdkafka_settings
 from beadline.sources.kafka.positions import parse_offsets
+from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
 
 logger = logging.getLogger("beadline")
 
@@ -189,7 +189,7 @@ class Librdkafka:
         """Ask for all of them at once."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        from beadline.sinks.kafka import topic_ids
+        from beadline.sinks.kafka.topics import id_of
 
         if not topics:
             return {}
@@ -199,7 +199,7 @@ class Librdkafka:
         )
         for topic, future in asked.items():
             try:
-                found[topic] = topic_ids.described(future.result(timeout_s + 1))
+                found[topic] = id_of(future.result(timeout_s + 1))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise

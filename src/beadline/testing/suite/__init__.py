@@ -32,7 +32,7 @@ pytest.register_assert_rewrite(
 from beadline.testing.suite.crashes import *  # noqa: E402, F403
 from beadline.testing.suite.doubt import *  # noqa: E402, F403
 from beadline.testing.suite.durable import *  # noqa: E402, F403
-from beadline.testing.suite.harness import Row, SinkHarness  # noqa: E402
+from beadline.testing.suite.harness import Row, SinkHarness, unmounted  # noqa: E402
 from beadline.testing.suite.losses import *  # noqa: E402, F403
 from beadline.testing.suite.repeats import *  # noqa: E402, F403
 from beadline.testing.suite.values import *  # noqa: E402, F403
@@ -41,4 +41,5 @@ from beadline.testing.suite.visibility import *  # noqa: E402, F403
 CASES = {name: value for name, value in sorted(globals().items()) if name.startswith("test_")}
 """Every case by its name, for whoever wants to run one by hand: ``CASES[name](harness)``."""
 
-__all__ = ["Row", "SinkHarness", *CASES]  # noqa: PLE0604 (names of functions found above)
+# The cases are functions found above, which the linter cannot know.
+__all__ = ["Row", "SinkHarness", "unmounted", *CASES]  # noqa: PLE0604

@@ -1,0 +1,34 @@
+"""Brokers that several files share, beside those for everybody: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from beadline.testing.servers import KafkaCluster, kafka
+from beadline.testing.servers.fixtures import serve
+
+USERS = {"admin": "top-secret", "bob": "bobs-secret"}
+
+
+@pytest.fixture(scope="session")
+def guarded_kafka() -> Iterator[KafkaCluster]:
+    """One broker that asks who is there, by SASL or a certificate; bob may do what is granted."""
+    yield from serve(kafka(tls=True, users=USERS, superusers=("admin", "CN=client")))
+
+
+@pytest.fixture(scope="session")
+def only_broker() -> Iterator[KafkaCluster]:
+    """The broker of `mortal_kafka`."""
+    yield from serve(kafka())
+
+
+@pytest.fixture
+def mortal_kafka(only_broker: KafkaCluster) -> Iterator[KafkaCluster]:
+    """One broker that may be killed, for others could not do without theirs so long."""
+    yield only_broker
+    (broker,) = only_broker.brokers
+    if not broker.alive:
+        broker.start()
+    only_broker.wait_ready()
