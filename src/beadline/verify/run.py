@@ -109,7 +109,6 @@ class Verifier:
         self.tag = f"v{secrets.token_hex(3)}"
         self.rounds = 0
         self.redact: Redact = str
-        self._ahead = False
         self.kept: list[Round] = []
         self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
@@ -147,11 +146,7 @@ class Verifier:
         job = os.path.abspath(asked.job)
         task = Task(job, dict(asked.conf), self.tag, asked.limits, output_mode=asked.output_mode)
         self.say("looking at the job, and copying what its sources hold …")
-        file = open_job(asked.job)
-        self.redact = file.redact
-        # Not on a cluster, of which a driver that waits would hold a share.
-        master = {**file.conf, **asked.conf}.get("spark.master", "local")
-        self._ahead = str(master).startswith("local")
+        self.redact = open_job(asked.job).redact
         folder = self.folder / "job"
         found, task = inspect(task, folder, self.temporary, self.timeout_s, self.redact)
         if asked.in_place:
@@ -220,7 +215,7 @@ class Verifier:
             ) from None
 
     def _round(
-        self, task: Task, found: Found, *, for_faults: bool = False, proxied: bool = False
+        self, task: Task, found: Found, *, proxied: bool = False, real: bool = False
     ) -> Round:
         """New targets under a tag of their own."""
         self.rounds += 1
@@ -231,11 +226,10 @@ class Verifier:
             found,
             folder,
             self.temporary,
-            in_place=for_faults and self.asked.in_place,
+            in_place=real,
             proxied=proxied,
             timeout_s=self.timeout_s,
             redact=self.redact,
-            ahead=for_faults and self._ahead,
         )
         self.kept.append(made)
         return made
@@ -258,7 +252,7 @@ class Verifier:
                 why = why or f"out of time: --minutes {self.asked.minutes:g}"
                 self.results += [FaultResult(fault, note=why) for fault in left]
                 return
-            made = self._round(task, found, for_faults=True, proxied=network)
+            made = self._round(task, found, proxied=network, real=self.asked.in_place)
             chain = Chain(
                 made,
                 references,
