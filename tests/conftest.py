@@ -163,7 +163,7 @@ def folder_rank(item: pytest.Item) -> int:
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
-@dataclass
+@dataclass(eq=False)  # a plugin is hashed
 class Stopwatch:
     """Adds up what each folder's tests and their fixtures took."""
 
