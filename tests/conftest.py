@@ -47,6 +47,9 @@ MARKERS = (
     "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
 )
 DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
+# As with the servers' JVMs: none lives long enough for the optimizing compiler to pay. It saves a
+# third of the JVM's CPU.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SEED: pytest.StashKey[int] = pytest.StashKey()
 MANY_DRIVERS: pytest.StashKey[bool] = pytest.StashKey()
 
@@ -98,8 +101,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SEED] = seed
     config.stash[TIMES] = defaultdict(FolderTime)
     config.pluginmanager.register(Stopwatch(config.stash[TIMES]))
-    # Subprocesses of the kill tests read it there.
+    # Subprocesses of the kill tests read both there.
     os.environ["BEADLINE_SEED"] = str(seed)
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if QUICK_JVM not in options:  # a worker of pytest-xdist has them from its parent
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JVM} {options}".strip()
     # Hypothesis's plugin reads its option after this hook: one seed replays its runs too.
     if getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = str(seed)
@@ -157,7 +163,7 @@ def folder_rank(item: pytest.Item) -> int:
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
-@dataclass
+@dataclass(eq=False)  # a plugin is hashed
 class Stopwatch:
     """Adds up what each folder's tests and their fixtures took."""
 

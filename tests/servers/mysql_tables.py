@@ -88,3 +88,18 @@ class Table:
         sink = self.opened(shares[0].schema)
         parts = [self.prepare(sink, share, epoch, i) for i, share in enumerate(shares)]
         return self.commit(sink, parts, epoch)
+
+
+COLUMNS = "id INT PRIMARY KEY, n INT, w VARCHAR(20)"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": "id"}
+
+
+def rows_of(*rows: tuple[Any, ...], **columns: Any) -> pa.Table:
+    """Rows of id, n and w, or the first of these, and more columns."""
+    types = (pa.int32(), pa.int32(), pa.string())
+    found = enumerate(zip(*rows, strict=True))
+    arrays = [pa.array(values, types[place]) for place, values in found]
+    table = pa.table(arrays, names=["id", "n", "w"][: len(arrays)])
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    return table

@@ -13,7 +13,8 @@ import pyarrow as pa
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.names import literal, quoted
+from beadline.sinks.postgres.connect import literal
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer
 
 QUERY = QueryId("shop", "d" * 32, "file:/shop/checkpoint")

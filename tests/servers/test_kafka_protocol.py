@@ -179,7 +179,7 @@ def test_restarts_with_workers_that_live_on(job: Job) -> None:
     """No doubles, and no more names, however often; the brokers remember every name for days."""
     ids: list[int] = []
     names: list[int] = []
-    for start in range(6):
+    for start in range(4):
         ids += job.feed(2, first=2 * start)
         if start % 2:
             run_and_die(job.stream(), job.folder, "decide.after", times=2)

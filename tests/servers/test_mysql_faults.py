@@ -13,7 +13,7 @@ import pytest
 from beadline.errors import CommitFailed, PrepareFailed
 from beadline.points import hooked
 from beadline.sink import Outcome
-from beadline.sinks.mysql import chunks
+from beadline.sinks.mysql import loading
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.loading import Loader
 from beadline.testing.servers import MariaDbServer
@@ -30,7 +30,7 @@ def table(mariadb_server: MariaDbServer) -> Iterator[Table]:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(loading, "CHUNK_BYTES", 2000)
 
 
 def some_rows(first: int = 0) -> pa.Table:

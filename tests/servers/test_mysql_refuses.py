@@ -21,7 +21,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "replace"}, "not append, upsert or add"),
     ({"how": "copy"}, "not auto, staged or xa"),
     ({"key": "id"}, "takes no key"),
-    ({"mode": "upsert"}, "needs a key"),
+    ({"mode": "upsert"}, "needs the columns of a key"),
     ({"order_by": "n"}, "are for mode='upsert'"),
     ({"mode": "add", "key": "id", "deleted": "n"}, "are for mode='upsert'"),
     ({"mode": "upsert", "key": "id", "order_by": "id"}, "must be different columns"),
@@ -65,11 +65,16 @@ TABLES: list[tuple[str, dict[str, Any], pa.Schema, str]] = [
     ("id DOUBLE(9,2)", {}, pa.schema([("id", pa.float64())]), "it would be rounded"),
     ("id TIMESTAMP", {}, pa.schema([("id", pa.timestamp("us"))]), "without a zone"),
     ("id INT", {}, pa.schema([("id", pa.list_(pa.int32()))]), "to_json"),
-    ("id INT", {}, pa.schema([("id", pa.int32()), ("ID", pa.int32())]), "there twice"),
+    (
+        "id INT",
+        {},
+        pa.schema([("id", pa.int32()), ("ID", pa.int32())]),
+        "two columns are called 'ID'",
+    ),
     ("id INT", {}, pa.schema([("_beadline_row", pa.int32())]), "a name that Beadline uses"),
     ("id INT", {}, pa.schema([]), "no columns"),
     ("id INT", {"mode": "upsert", "key": "id"}, INT, "Run CREATE UNIQUE INDEX `t_key` ON `t`"),
-    ("id VARCHAR(9) UNIQUE", {"mode": "upsert", "key": "k"}, INT, "'k' is not in the rows"),
+    ("id VARCHAR(9) UNIQUE", {"mode": "upsert", "key": "k"}, INT, "'k' of key= is not in the rows"),
     (
         "id DOUBLE PRIMARY KEY",
         {"mode": "upsert", "key": "id"},
@@ -163,7 +168,7 @@ def test_a_view_is_no_table(mariadb_server: MariaDbServer) -> None:
     table = Table(mariadb_server, "id INT")
     table.run(f"RENAME TABLE {table.database}.t TO {table.database}.u")
     table.run(f"CREATE VIEW {table.database}.t AS SELECT * FROM {table.database}.u")
-    with pytest.raises(BadSink, match="is a view"):
+    with pytest.raises(BadSink, match="it is a view"):
         table.sink().check(INT, table.query)
 
 

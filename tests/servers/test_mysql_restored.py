@@ -185,7 +185,7 @@ def test_xa_goes_on_after_a_dropped_connection(mariadb_server: MariaDbServer) ->
             yield from pa.table(one).to_batches()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("beadline.sinks.mysql.chunks.CHUNK_BYTES", 1)  # each row by itself
+        patch.setattr("beadline.sinks.mysql.loading.CHUNK_BYTES", 1)  # each row by itself
         part = table.prepare(sink, dropping(), dead_letters=True)
     assert part is not None
     assert part.rows == 5

@@ -14,7 +14,7 @@ import pytest
 from beadline.errors import PrepareFailed
 from beadline.points import hooked
 from beadline.sink import Outcome, Part
-from beadline.sinks.postgres import rows as kept_rows
+from beadline.sinks.shared.sql import rows as kept_rows
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from beadline.testing.servers.ports import free_ports
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 
 ROWS = table(id=[1, 2], total=[10, 20])
+KEYED = "id bigint PRIMARY KEY, total bigint"
 
 
 def test_a_wrong_password_is_not_echoed(postgres_server: PostgresServer) -> None:
@@ -70,9 +72,9 @@ def test_a_missing_table_names_the_statement(postgres_server: PostgresServer) ->
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("id bigint", {}, "no column 'total'"),
     ("id bigint, \"Total\" bigint", {}, "no column 'total', only 'Total'"),
-    ("id bigint, total text", {}, "'total' is text.*int64.*bigint"),
-    ("id bigint, total real", {}, "'total' is real"),
-    ("id bigint, total double precision", {}, "'total' is double precision"),
+    ("id bigint, total text", {}, "'total' is declared text.*int64.*bigint"),
+    ("id bigint, total real", {}, "'total' is declared real"),
+    ("id bigint, total double precision", {}, "'total' is declared double precision"),
     ("id bigint, total bigint, x int NOT NULL", {}, "wants a value in column 'x'"),
     ("id bigint, total bigint GENERATED ALWAYS AS IDENTITY", {}, "'total' is generated"),
     ("id bigint, total bigint", {"mode": "upsert", "key": "id"}, "CREATE UNIQUE INDEX"),
@@ -220,3 +222,44 @@ def test_another_incarnation_is_told(postgres_server: PostgresServer, way: str) 
         orders.sink.commit(epoch_id(0, born_again), [part])
     assert len(orders.rows()) == 2
     orders.sink.abort([part])
+
+
+@pytest.mark.parametrize("word", ["hun@ter2", "hun/ter2@", "hun@ter/2", "h@un?ter2"])
+def test_no_part_of_a_password_with_odd_characters_is_shown(word: str) -> None:
+    sink = PostgresSink(f"postgresql://me:{word}@127.0.0.1:1/shop", "orders", timeout_s=1.0)
+    with pytest.raises(BadSink, match=r"%40.*Nothing was written") as told:
+        sink.check(ROWS.schema, QUERY)
+    for piece in ("hun", "ter2", word):
+        assert piece not in str(told.value)
+    assert told.value.__cause__ is None
+
+
+def test_a_password_that_is_escaped_is_fine(postgres_server: PostgresServer) -> None:
+    orders = Orders(postgres_server, KEYED)
+    orders.run("CREATE ROLE odd LOGIN SUPERUSER PASSWORD 'a@b/c:d'")
+    dsn = postgres_server.dsn_of("postgres", "odd", "a%40b%2Fc%3Ad")
+    replace(orders.sink, dsn=dsn).check(ROWS.schema, QUERY)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_values_of_rows_are_not_in_the_error(postgres_server: PostgresServer, mode: str) -> None:
+    """The key in the way, and the row that a check refuses; the staging table is named instead."""
+    key = {"key": "id"} if mode == "upsert" else {}
+    orders = Orders(postgres_server, KEYED, mode=mode, **key)
+    orders.start(ROWS)
+    parts = [orders.prepare(table(id=[7777], total=[8888]), part_id(0))]
+    place = f'"{orders.schema}".orders'
+    orders.run(f"INSERT INTO {place} VALUES (7777, 1)")
+    orders.run(f"ALTER TABLE {place} ADD CONSTRAINT small CHECK (total < 10)")
+    with pytest.raises(CommitFailed, match=r"refuses a row: .*(small|orders_pkey)") as told:
+        orders.commit(0, parts)
+    for value in ("7777", "8888", "DETAIL"):
+        assert value not in str(told.value)
+    assert parts[0].committable.name in str(told.value)
+    orders.sweep()
+
+
+def test_a_schema_before_the_table_is_suggested(postgres_server: PostgresServer) -> None:
+    sink = PostgresSink(postgres_server.dsn, table="sales.orders")
+    with pytest.raises(BadSink, match=r"write schema='sales', table='orders'"):
+        sink.check(ROWS.schema, QUERY)

@@ -11,7 +11,7 @@ import pytest
 from beadline.errors import CommitFailed, TargetRestored
 from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks.postgres.ledger import MARKERS
-from beadline.sinks.postgres.names import quoted
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 

@@ -78,7 +78,7 @@ def test_a_driver_that_keeps_dying(
 
 
 @pytest.mark.parametrize("way", ["prepared", "staged"])
-def test_a_server_that_was_set_back_is_refused(
+def test_a_server_that_was_restored_is_refused(
     spark: SparkSession,
     postgres_server: PostgresServer,
     tmp_path: Path,

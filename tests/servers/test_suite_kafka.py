@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from beadline.sink import AnySink
 from beadline.sinks import KafkaSink
+from beadline.sinks.kafka import client
 from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.producers import pool
@@ -35,9 +36,9 @@ class KafkaHarness(SinkHarness):
 
     def fresh(self, schema: pa.Schema) -> AnySink:
         # The suite's query always has the same name, so what earlier cases left open would be its.
-        client = connect(KafkaSettings(self.cluster.bootstrap_servers))
-        while found := client.describe(self.open_names()):
-            client.fence([one.transaction for one in found.values()])
+        brokers = connect(KafkaSettings(self.cluster.bootstrap_servers))
+        left = brokers.describe(self.open_names()).values()
+        brokers.until_answered(brokers.fence, [one.transaction for one in left])
         topic = next(_topics)
         self.cluster.create_topic(topic, partitions=2)
         return KafkaSink(
@@ -76,9 +77,12 @@ class KafkaHarness(SinkHarness):
         self.strangers.append(producer)
         return STRANGER
 
-    def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
+    @contextmanager
+    def unreachable(self, sink: AnySink) -> Iterator[AnySink]:
         assert isinstance(sink, KafkaSink)
-        return nullcontext(replace(sink, bootstrap_servers="127.0.0.1:1"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "_REQUEST_TIMEOUT_S", 1.0)
+            yield replace(sink, bootstrap_servers="127.0.0.1:1")
 
     def row(self, number: int, version: int = 0) -> Row:
         return {"key": str(number), "value": f"{number}.{version}"}

@@ -14,11 +14,13 @@ from psycopg.conninfo import make_conninfo
 
 from beadline.sink import AnySink
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.names import literal, quoted
-from beadline.sinks.postgres.plan import create_statement
+from beadline.sinks.postgres.connect import literal
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.plan import create_statement
 from beadline.testing.servers import PostgresServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+from tests.added_rows import AddedRows
 
 _schemas = (f"suite {number}" for number in itertools.count())
 _TABLE = 'the "rows"; --'
@@ -36,8 +38,9 @@ class StagedHarness(SinkHarness):
 
     def fresh(self, schema: pa.Schema) -> AnySink:
         sink = PostgresSink(self.server.dsn, _TABLE, schema=next(_schemas), **self.settings)
+        place = quoted(sink.schema or "", sink.table)
         self.run(f"CREATE SCHEMA {quoted(sink.schema or '')}")
-        self.run(create_statement(sink, schema).removesuffix("."))
+        self.run(create_statement(sink._settings, schema, place))
         # Transactions are the whole server's, and the suite's query has always the same name.
         for gid in self.transactions():
             self.run(f"ROLLBACK PREPARED {literal(gid)}")
@@ -93,35 +96,8 @@ class UpsertHarness(StagedHarness):
         return list({row["id"]: row for row in rows}.values())
 
 
-class AddHarness(StagedHarness):
+class AddHarness(AddedRows, StagedHarness):
     settings = {"mode": "add", "key": ("id", "word")}  # noqa: RUF012
-    schema = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int32())])
-
-    def row(self, number: int, version: int = 0) -> Row:
-        return {"id": number, "word": "w", "n": 10**version}
-
-    def expected(self, rows: list[Row]) -> list[Row]:
-        totals: dict[tuple[Any, ...], Row] = {}
-        for row in rows:
-            before = totals.get((row["id"], row["word"]))
-            totals[row["id"], row["word"]] = (
-                row if before is None else {**row, "n": before["n"] + row["n"]}
-            )
-        return list(totals.values())
-
-    def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
-        schema = pa.schema(
-            [("id", pa.int64()), ("word", pa.string()), (self.odd_column, pa.float64())]
-        )
-        odd = super().odd_rows()[1]
-        return schema, [
-            {
-                "id": row["id"],
-                "word": row[self.odd_column] or "-",
-                self.odd_column: row["amount"],
-            }
-            for row in odd
-        ]
 
 
 @pytest.fixture(params=[PreparedHarness, StagedHarness, UpsertHarness, AddHarness])

@@ -8,8 +8,7 @@ import pytest
 
 from beadline.errors import BadSink
 from beadline.sinks import RedisSink
-from beadline.sinks.redis.address import Address
-from beadline.sinks.redis.client import is_passing
+from beadline.sinks.redis.client import RedisUrl, is_passing
 
 URLS = [
     "redis://:12?s3cret@host:6379/0",
@@ -26,13 +25,13 @@ URLS = [
 @pytest.mark.parametrize("url", URLS)
 def test_nothing_of_a_password_is_repeated(url: str) -> None:
     with pytest.raises(BadSink, match=r"special characters.*written as %XX") as caught:
-        Address.parse(url)
+        RedisUrl.parse(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_options_that_are_taken() -> None:
     url = "rediss://:p%3Fw@host/1?socket_timeout=3&ssl_ca_certs=/ca.pem&client_name=me"
-    assert Address.parse(url) == Address("host:6379", 1)
+    assert RedisUrl.parse(url) == RedisUrl("host:6379", 1)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +57,13 @@ def test_options_that_change_the_answers_are_refused(option: str) -> None:
     ],
 )
 def test_the_database_is_that_which_is_written_to(url: str, where: str, database: int) -> None:
-    assert Address.parse(url) == Address(where, database)
+    assert RedisUrl.parse(url) == RedisUrl(where, database)
 
 
 @pytest.mark.parametrize("url", ["redis://h/0?db=x", "redis://h?db=-1", "redis://h?db="])
 def test_a_database_that_cannot_be(url: str) -> None:
     with pytest.raises(BadSink, match="a URL of Redis"):
-        Address.parse(url)
+        RedisUrl.parse(url)
 
 
 _SCRIPT = "Error running script (call to f_2c5e): @user_script:18: @user_script: 18: "

@@ -50,7 +50,7 @@ def test_types_that_have_no_place(path: Path, type_: Any) -> None:
         ({}, (), "no columns"),
         ({}, (ID, ("ID", pa.string())), "two columns are called 'ID'"),
         ({}, (ID, ("a\0b", pa.string())), "cannot name a column"),
-        ({"mode": "upsert", "key": "no"}, (ID,), "key column 'no' is not in the rows"),
+        ({"mode": "upsert", "key": "no"}, (ID,), "column 'no' of key= is not in the rows"),
         ({"mode": "upsert", "key": "x"}, (ID, ("x", pa.float64())), "cannot be a key"),
         ({"mode": "add", "key": "id"}, (ID,), "no column is left to add"),
         ({"mode": "add", "key": "id"}, (ID, ("w", pa.string())), "'w' holds text"),

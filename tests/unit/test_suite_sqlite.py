@@ -17,6 +17,7 @@ from beadline.sinks import SqliteSink
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 from beadline.testing.suite.harness import unmounted
+from tests.added_rows import AddedRows
 
 
 class AppendHarness(SinkHarness):
@@ -57,35 +58,8 @@ class UpsertHarness(AppendHarness):
         return list({row["id"]: row for row in rows}.values())
 
 
-class AddHarness(AppendHarness):
+class AddHarness(AddedRows, AppendHarness):
     settings = {"mode": "add", "key": ("id", "word")}  # noqa: RUF012
-    schema = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int32())])
-
-    def row(self, number: int, version: int = 0) -> Row:
-        return {"id": number, "word": "w", "n": 10**version}
-
-    def expected(self, rows: list[Row]) -> list[Row]:
-        totals: dict[tuple[Any, ...], Row] = {}
-        for row in rows:
-            before = totals.get((row["id"], row["word"]))
-            totals[row["id"], row["word"]] = row if before is None else added(before, row)
-        return list(totals.values())
-
-    def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
-        schema = pa.schema(
-            [("id", pa.int64()), ("word", pa.string()), (self.odd_column, pa.float64())]
-        )
-        odd = super().odd_rows()[1]
-        words = [row[self.odd_column] or "-" for row in odd]
-        return schema, [
-            {"id": row["id"], "word": word, self.odd_column: row["amount"]}
-            for row, word in zip(odd, words, strict=True)
-        ]
-
-
-def added(before: Row, row: Row) -> Row:
-    """What `add` makes of two rows with one key; no odd row shares its key with another."""
-    return {**row, "n": before["n"] + row["n"]}
 
 
 def path_of(sink: AnySink) -> Path:

@@ -66,8 +66,11 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def far_dates(column: pa.Array) -> Any:
-    """Where a date or timestamp has no ISO text; nanoseconds do not reach that far."""
+def far_dates(column: pa.Array, first: int = _FIRST_DAY, last: int = _LAST_DAY) -> Any:
+    """Where a date or timestamp is outside of these days; of those that have ISO text, if not said.
+
+    Nanoseconds do not reach that far.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -80,8 +83,8 @@ def far_dates(column: pa.Array) -> Any:
         per_day, numbers = PER_DAY[kind.unit], column.cast(pa.int64())
     else:
         return None
-    early = pc.less(numbers, _FIRST_DAY * per_day)
-    late = pc.greater_equal(numbers, (_LAST_DAY + 1) * per_day)
+    early = pc.less(numbers, first * per_day)
+    late = pc.greater_equal(numbers, (last + 1) * per_day)
     return pc.fill_null(pc.or_(early, late), False)
 
 

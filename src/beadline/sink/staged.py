@@ -240,7 +240,8 @@ class StagedSink(Sink[StagedPart]):
 
     Yours are ``default_name``, ``check``, ``staging_folder``, ``write_epoch`` and ``last_seen``,
     and whatever of the rest you need. ``check`` declares ``shared_disk=True``: driver and executors
-    must see the staging folder.
+    must see the staging folder. If the user names that folder, ``local_folder`` reads the setting
+    and ``check_writable``, in ``check``, tries it.
     """
 
     @property
@@ -263,7 +264,7 @@ class StagedSink(Sink[StagedPart]):
         """
 
     def after_commit(self, epoch: StagedEpoch) -> None:
-        """The epoch is in the target, and its parts are about to be discarded.
+        """The epoch is in the target, written now or before; its parts are about to be discarded.
 
         To remember outside the target that it is there. May be called again, and late.
         """

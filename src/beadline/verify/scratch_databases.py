@@ -15,7 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 from beadline.errors import UsageError
 from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
-from beadline.sinks.postgres.names import quoted
+from beadline.sinks.shared.secrets import redacted
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.verify.scratch import Place, Store
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _scratch_table(table: str, tag: str) -> str:
 
 @contextmanager
 def _postgres(sink: PostgresSink) -> Iterator[Any]:
-    """A connection of verify's own; what goes wrong is told without the address."""
+    """A connection of verify's own; what goes wrong is reported without the address."""
     import psycopg
 
     try:
@@ -118,10 +119,10 @@ POSTGRES = Store(
 
 @contextmanager
 def _mysql(sink: MySqlSink) -> Iterator[Any]:
-    """A cursor of verify's own; what goes wrong is told without the address."""
+    """A cursor of verify's own; what goes wrong is reported without the address."""
     import pymysql
 
-    from beadline.sinks.mysql.address import Address
+    from beadline.sinks.mysql.connection import Address
 
     address = Address.parse(sink.dsn)
     try:
@@ -139,7 +140,7 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
         with closing(connection), connection.cursor() as cursor:
             yield cursor
     except pymysql.Error as error:
-        said = address.redacted(str(error.args[-1] if error.args else error))
+        said = redacted(str(error.args[-1] if error.args else error), [address.password])
         raise UsageError(f"MySQL table {sink.table!r}: {said}") from None
 
 
@@ -178,7 +179,7 @@ def _remove_mysql(sink: MySqlSink, query: str) -> None:
 
 
 def _mysql_address(sink: MySqlSink) -> tuple[str, int] | None:
-    from beadline.sinks.mysql.address import Address
+    from beadline.sinks.mysql.connection import Address
 
     address = Address.parse(sink.dsn)
     return address.host, address.port

@@ -89,12 +89,13 @@ class Producer:
 
     def produce(self, topic: str, **record: Any) -> None:
         """Queue one record as soon as there is room for it."""
-        deadline_s = self.room_deadline_s()
+        deadline_s = 0.0
         while True:
             try:
                 self.client.produce(topic, **record)
                 return
             except BufferError:
+                deadline_s = deadline_s or self.room_deadline_s()
                 self.wait_for_room(deadline_s)
 
     def room_deadline_s(self) -> float:

@@ -6,15 +6,15 @@ more, is looked for here. Nothing is made: a start that is refused leaves no tra
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.errors import BadSink
-from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.merge import Merge
-from beadline.sinks.mysql.plan import NOTHING, Wish, make_plan
+from beadline.sinks.mysql.connection import Address, Connection, Server
+from beadline.sinks.mysql.modes import Merge
+from beadline.sinks.mysql.plan import MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
-from beadline.sinks.mysql.server import Facts, Server
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
 from beadline.sinks.shared.retry import retry, starting
@@ -22,6 +22,8 @@ from beadline.sinks.shared.retry import retry, starting
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_OLDEST = {"MySQL": (8, 0), "MariaDB": (10, 4)}
+_OLDEST_XA = {"MySQL": (8, 0, 29), "MariaDB": (10, 5)}  # prepared XA outlives its connection
 _HINTS = {
     1045: "User or password is wrong.",
     1044: "Let this user use the database.",
@@ -33,18 +35,79 @@ _HINTS = {
 }
 
 
-def check_server(server: Server, schema: pa.Schema, wish: Wish, xa: bool, where: str) -> Facts:
+@dataclass(frozen=True)
+class Facts:
+    """What a server says of itself."""
+
+    brand: str
+    version: tuple[int, ...]
+    identity: str
+    unsafe: tuple[str, ...]  # settings by which a power cut takes back what was acknowledged
+    wsrep: bool
+
+    @classmethod
+    def read(cls, connection: Connection, address: Address) -> Facts:
+        """Ask. MySQL has an id of its own; MariaDB's changes with its port and network card.
+
+        So a MariaDB is known by the address that it has for its users.
+        """
+        ((text, flush),) = connection.ask("SELECT VERSION(), @@innodb_flush_log_at_trx_commit")
+        brand = "MariaDB" if "mariadb" in str(text).lower() else "MySQL"
+        found = re.findall(r"\d+", re.sub(r"^5\.5\.5-", "", str(text)))
+        version = tuple(int(number) for number in found[:3])
+        own = connection.ask("SHOW GLOBAL VARIABLES LIKE 'server_uuid'")
+        wsrep = connection.ask("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+        return cls(
+            brand,
+            version,
+            str(own[0][1]) if own and brand == "MySQL" else address.place,
+            _unsafe(connection, int(flush)),
+            bool(wsrep) and str(wsrep[0][1]).upper() == "ON",
+        )
+
+    def check(self, settings: MySqlSettings) -> None:
+        """Raise if the server is older than what this was written for, or one of many equals."""
+        oldest = _OLDEST[self.brand]
+        if self.wsrep:
+            raise settings.bad(
+                "it is a Galera cluster, where one node may not yet show what another has taken."
+            )
+        if self.version < oldest:
+            raise settings.bad(f"{self._is_older(oldest)}.")
+        if settings.xa and self.version < _OLDEST_XA[self.brand]:
+            raise settings.bad(f"{self._is_older(_OLDEST_XA[self.brand])}. Use how='staged'.")
+
+    def _is_older(self, oldest: tuple[int, ...]) -> str:
+        return (
+            f"the server is {self.brand} {'.'.join(map(str, self.version))}, and "
+            f"{'.'.join(map(str, oldest))} is needed"
+        )
+
+
+def _unsafe(connection: Connection, flush: int) -> tuple[str, ...]:
+    """The settings that let a commit be answered before it is on the disk."""
+    # MariaDB's 3 waits for the disk twice where 1 waits once.
+    found = () if flush in (1, 3) else ("innodb_flush_log_at_trx_commit",)
+    ((binary_log, sync),) = connection.ask("SELECT @@log_bin, @@sync_binlog")
+    # A restart takes back every transaction that the binary log has not got.
+    return (*found, "sync_binlog") if int(binary_log) and int(sync) != 1 else found
+
+
+def check_server(server: Server, settings: MySqlSettings, schema: pa.Schema) -> Facts:
     """Return what the server is, or raise ``BadSink`` with what to do."""
 
     def once() -> Facts:
         with closing(server.connect()) as connection:
             facts = Facts.read(connection, server.address)
-            facts.check(where)
-            if xa:
-                facts.check_xa(where)
-                _check_recover(connection, where)
-            plan = make_plan(schema, read_table(connection, wish.table), wish, where)
-            _probe(connection, Merge(wish, plan.written))
+            facts.check(settings)
+            if settings.xa and not may_recover(connection):
+                raise settings.bad(
+                    "this user may not see prepared XA transactions. Grant XA_RECOVER_ADMIN, or "
+                    "use how='staged'."
+                )
+            plan = make_plan(settings, schema, read_table(connection, settings.table))
+            written = tuple(each.column.name for each in plan.columns if each.in_table)
+            _probe(connection, Merge(settings, written))
             return facts
 
     try:
@@ -54,15 +117,7 @@ def check_server(server: Server, schema: pa.Schema, wish: Wish, xa: bool, where:
         hint = _HINTS.get(code, "")
         if code in GONE:
             hint = "Is the server running, and are host and port right?"
-        raise BadSink(f"{where}: {said(error, server.address)}. {hint} {NOTHING}") from None
-
-
-def _check_recover(connection: Connection, where: str) -> None:
-    if not may_recover(connection):
-        raise BadSink(
-            f"{where}: this user may not see prepared XA transactions. Grant XA_RECOVER_ADMIN, or "
-            f"use how='staged'. {NOTHING}"
-        )
+        raise settings.bad(f"{said(error, server.address)}. {hint}") from None
 
 
 def _probe(connection: Connection, merge: Merge) -> None:

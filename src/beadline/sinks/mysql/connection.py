@@ -1,4 +1,6 @@
-"""One connection: its settings, chosen so that nothing is bent silently, and rows from memory.
+"""The server: its address, and connections that are set up so that no value is changed silently.
+
+A URL that cannot be read is never repeated in an error: it holds the password.
 
 ``LOAD DATA LOCAL`` is the fastest way in, and lets a server ask its client for any file that the
 client can read. Here no file is ever opened: whatever name the server asks for, it gets the rows
@@ -10,17 +12,24 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from beadline.errors import BadSink
 from beadline.extras import require
-from beadline.sinks.mysql.address import Address
 
+PORT = 3306
+_FORM = "mysql://user:password@host:3306/database"
+_TLS = ("ssl_ca", "ssl_cert", "ssl_key")
+_YES = {"true": True, "1": True, "false": False, "0": False}
+_SWITCHES = ("ssl_verify_cert", "ssl_verify_identity")
 _CONNECT_TIMEOUT_S = 10.0  # and for each step of the greeting
 _STATEMENT_TIMEOUT_S = 1800.0  # of one statement; an epoch's INSERT ... SELECT may be long
 # A host that is gone is noticed within half a minute, while a statement may still be long.
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 _LOCK_WAIT_S = 20  # less than a driver waits, so that a commit is not given up half-way
+_QUIT_TIMEOUT_S = 1.0
 _PACKET_BYTES = 1 << 18
 _SORT_BYTES = 1 << 13  # more than a key can have; the server's own limit would mix long keys up
 # NO_AUTO_VALUE_ON_ZERO: without it a 0 for an AUTO_INCREMENT column becomes another number.
@@ -30,11 +39,71 @@ _SQL_MODE = (
 )
 
 
-def connect(address: Address, timeout_s: float) -> Connection:
-    """Connect once. An idle connection is ended by the server after ``timeout_s``.
+@dataclass(frozen=True)
+class Address:
+    """A server, who we are there, and the database."""
 
-    So a driver that is paused with a transaction open does not hold up its successor for long.
-    """
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, dsn: str) -> Address:
+        """Read ``mysql://user:password@host:port/database``, percent-encoded like any URL."""
+        try:
+            url = urlsplit(dsn)
+            port = url.port or PORT
+        except ValueError:
+            raise _bad("it is no URL; percent-encode odd characters in it") from None
+        if url.scheme not in ("mysql", "mariadb"):
+            raise _bad("it does not begin with mysql://")
+        if not url.hostname or not url.username:
+            raise _bad("host or user is missing")
+        database = unquote(url.path.lstrip("/"))
+        if not database or "/" in url.path.lstrip("/"):
+            raise _bad("the name of the database is missing")
+        options = tuple(_option(name, value) for name, value in parse_qsl(url.query))
+        password = unquote(url.password or "")
+        return cls(url.hostname, port, unquote(url.username), password, database, options)
+
+    @property
+    def place(self) -> str:
+        """Host and port."""
+        return f"{self.host}:{self.port}"
+
+
+def _option(name: str, value: str) -> tuple[str, Any]:
+    if name in _TLS:
+        return name, value
+    if name in _SWITCHES and value.lower() in _YES:
+        return name, _YES[value.lower()]
+    known = ", ".join((*_TLS, *_SWITCHES))
+    raise _bad(f"option {name!r} is not one of {known}, or has no value that fits")
+
+
+def _bad(why: str) -> BadSink:
+    return BadSink(f"The address of the MySQL server must be {_FORM}: {why}. Nothing was written.")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server is, and how long it is waited for while it is away."""
+
+    address: Address
+    timeout_s: float
+
+    def connect(self) -> Connection:
+        """Connect once. An idle connection is ended by the server after ``timeout_s``.
+
+        So a driver that is paused with a transaction open does not hold up its successor for long.
+        """
+        return _connect(self.address, self.timeout_s)
+
+
+def _connect(address: Address, timeout_s: float) -> Connection:
     require("mysql")
     settings = {
         "sql_mode": f"'{_SQL_MODE}'",
@@ -122,7 +191,7 @@ class Connection:
         return int(self._raw.query(statement))
 
     def warnings(self) -> list[Warned]:
-        """What the last statement warned of: ``LOAD DATA LOCAL`` only warns of what it bends."""
+        """What the last statement warned of: ``LOAD DATA LOCAL`` only warns of what it changes."""
         result = self._raw._result
         if result is not None and not result.warning_count:
             return []
@@ -134,8 +203,14 @@ class Connection:
         self.run("COMMIT")
 
     def close(self) -> None:
-        """Disconnect, whatever state it is in; an open transaction is taken back."""
-        self._raw._force_close()
+        """Disconnect, whatever state it is in; an open transaction is taken back.
+
+        With COM_QUIT, or the server would count each as an aborted connection and log a warning.
+        """
+        if self._raw.open:  # not one that was lost
+            # A server that hangs reads nothing; the answer is not waited for, as there is none.
+            self._raw._write_timeout = _QUIT_TIMEOUT_S
+            self._raw.close()
 
 
 @functools.cache

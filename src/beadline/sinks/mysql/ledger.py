@@ -8,13 +8,14 @@ lost find their epoch not there. For whether earlier epochs are there, both rows
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from beadline.ids import EpochId, QueryId
-from beadline.sink import LEDGER, Seen
+from beadline.sink import LEDGER, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
+from beadline.sinks.shared.sql.ledger import LedgerRows
 
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 MAKE = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -43,56 +44,42 @@ class Ledger:
     table: str
     sink: str = ""
 
-    def lock(self, number: int) -> Seen | None:
-        """In a transaction: lock the row; return what ``seen`` does."""
-        self.connection.run(_LOCK, (self.query.name, self._target, self.sink, self._incarnation))
-        return self.seen(number)
+    def lock(self) -> None:
+        """In a transaction: make others wait who write an epoch of this sink, until it ends."""
+        incarnation = self.query.incarnation
+        self.connection.run(_LOCK, (self.query.name, self._target, self.sink, incarnation))
 
-    def seen(self, number: int) -> Seen | None:
-        """What is there of this epoch and the ones before; another incarnation's row first."""
-        stranger, rows = self._rows()
-        own = next((seen for sink, seen in rows if sink == self.sink), None)
-        if stranger is not None or (own is not None and own.epoch >= number):
-            return stranger or own
-        held = self._newest(rows)
-        # Of this epoch, the rows of others say nothing.
-        return None if held is None else replace(held, epoch=min(held.epoch, number - 1))
+    def holds(self, epoch: EpochId, where: str) -> bool:
+        """Whether the epoch is there; raise if it must not be written here."""
+        return self._read().hold(epoch, where, self.sink, *self._both)
+
+    def is_past(self, epoch: EpochId, where: str) -> bool:
+        """Whether a newer epoch is there; raise as ``holds`` does."""
+        seen = self._read().seen(epoch.number, self.sink, *self._both)
+        return holds(seen, epoch, where) and seen is not None and seen.epoch > epoch.number
 
     def last_seen(self) -> Seen | None:
         """What is there for this query and table; another incarnation's row first."""
-        stranger, rows = self._rows()
-        return stranger or self._newest(rows)
+        return self._read().last_seen(*self._both)
 
-    def _newest(self, rows: list[tuple[str, Seen]]) -> Seen | None:
-        """The newest epoch of this sink, or where it has written nothing under its name, of others.
-
-        It may have been called otherwise, and what is lost they have lost together.
-        """
+    @property
+    def _both(self) -> tuple[str, str]:
         name = self.sink.removesuffix(APART)
-        own = [seen for sink, seen in rows if sink in (name, name + APART)]
-        return next(iter(own or [seen for _, seen in rows]), None)
+        return name, f"{name}{APART}"
 
-    def _rows(self) -> tuple[Seen | None, list[tuple[str, Seen]]]:
-        """Another incarnation's newest row, if there is one; and ours by sink, the newest first."""
+    def _read(self) -> LedgerRows:
         try:
             found = self.connection.ask(_READ, (self.query.name, self._target))
         except library_errors() as error:
-            if code_of(error) in MISSING_TABLE:
-                return None, []
-            raise
-        every = [(str(sink), Seen(*seen)) for sink, *seen in found]
-        ours = [(sink, seen) for sink, seen in every if seen.incarnation == self._incarnation]
-        strange = (seen for _, seen in every if seen.incarnation != self._incarnation)
-        return next(strange, None), ours
+            if code_of(error) not in MISSING_TABLE:
+                raise
+            found = []
+        return LedgerRows(self.query, [(str(sink), Seen(*seen)) for sink, *seen in found])
 
     def write(self, epoch: EpochId, rows: int) -> None:
         """In the transaction of ``lock``: the epoch is there."""
-        new = (self._incarnation, epoch.number, epoch.nonce, rows, epoch.decided_at_ms)
+        new = (epoch.query.incarnation, epoch.number, epoch.nonce, rows, epoch.decided_at_ms)
         self.connection.run(_WRITE, (*new, self.query.name, self._target, self.sink))
-
-    @property
-    def _incarnation(self) -> str:
-        return self.query.incarnation
 
     @cached_property
     def _target(self) -> str:

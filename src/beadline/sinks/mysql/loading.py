@@ -1,17 +1,19 @@
 """Rows into one table: by ``LOAD DATA LOCAL`` where the server allows it, or by ``INSERT``.
 
-``LOAD DATA LOCAL`` bends what does not fit and only warns, in strict mode too, because the server
+``LOAD DATA LOCAL`` changes what does not fit and only warns, in strict mode too, because the server
 cannot stop the client; so it runs inside a transaction, and any warning takes it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from beadline.sinks.mysql.columns import Column, quoted
-from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.plan import ROW
+from beadline.errors import PrepareFailed
+from beadline.sink import Part
+from beadline.sinks.mysql.columns import ROW, Column, quoted
+from beadline.sinks.mysql.connection import Connection, Server
+from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
     CONSTRAINT,
@@ -20,6 +22,7 @@ from beadline.sinks.mysql.problems import (
     library_errors,
 )
 from beadline.sinks.mysql.text import LINES, TUPLES, bytes_of, rows_text
+from beadline.sinks.shared.sql.plan import TablePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +76,11 @@ class Loader:
         taken = self._connection.load(self._load_statement(), rows)
         # A row that is there already is one of a load whose answer was lost.
         known = DUPLICATE_KEY if self._numbered else frozenset()
-        bent = [warned.text for warned in self._connection.warnings() if warned.code not in known]
-        if bent:
-            raise Misfit("; ".join(dict.fromkeys(bent)))
+        changed = [
+            warned.text for warned in self._connection.warnings() if warned.code not in known
+        ]
+        if changed:
+            raise Misfit("; ".join(dict.fromkeys(changed)))
         return taken
 
     def _insert(self, batch: pa.RecordBatch, first_row: int) -> int:
@@ -129,3 +134,57 @@ class Loader:
         head = f"INSERT INTO {quoted(self._table)} ({', '.join(self._names())}) VALUES "
         again = f" ON DUPLICATE KEY UPDATE {quoted(ROW)} = {quoted(ROW)}" if self._numbered else ""
         return head.encode(), again.encode()
+
+
+class PartWriter:
+    """What a writer of one part knows, whether it stages the rows or prepares a transaction."""
+
+    def __init__(
+        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+    ) -> None:
+        """Nothing is made before there is a row to keep."""
+        self._server = server
+        self._settings = settings
+        self._plan = plan
+        self._part = part
+        self._columns = tuple(each.column for each in plan.columns)
+        self._about = f"{settings.where}, epoch {part.id.epoch}, part {part.id.partition}"
+
+    def _load(self, loader: Loader, chunk: pa.RecordBatch, first_row: int) -> int:
+        """Put the rows of a chunk in, in the form of the table's columns."""
+        return loader.load(self._plan.sent(chunk), first_row)
+
+    def _too_few(self, taken: int, chunk: pa.RecordBatch) -> PrepareFailed:
+        return PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")
+
+
+def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of at most ``CHUNK_BYTES`` each, unless a row is larger; none is empty."""
+    held: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            if held and size_bytes + piece.nbytes > CHUNK_BYTES:
+                yield _joined(held)
+                held, size_bytes = [], 0
+            held.append(piece)
+            size_bytes += piece.nbytes
+    if held:
+        yield _joined(held)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if len(held) == 1:
+        return held[0]
+    (joined,) = pa.Table.from_batches(held).combine_chunks().to_batches()
+    return joined

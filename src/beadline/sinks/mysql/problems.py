@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from beadline.sinks.mysql.address import Address
+from beadline.sinks.mysql.connection import Address
 from beadline.sinks.shared.retry import Verdict, retry, running
+from beadline.sinks.shared.secrets import redacted
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ _VALUE = re.compile(r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for
 def library_errors() -> tuple[type[Exception], ...]:
     """What pymysql raises, whatever went wrong."""
     if importlib.util.find_spec("pymysql") is None:
-        return (OSError,)  # or what is missing could not be told
+        return (OSError,)  # or the error that names the missing extra would not come up
     import pymysql
 
     return (pymysql.Error, OSError)
@@ -75,11 +76,12 @@ def said(error: BaseException, address: Address) -> str:
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _ABOUT_ROWS:
         text = _VALUE.sub("(not shown)", " ".join(text.split()))
-    return f"{address.redacted(' '.join(text.split()))} (error {code_of(error)})"
+    text = redacted(" ".join(text.split()), [address.password])
+    return f"{text} (error {code_of(error)})"
 
 
-def patiently(act: Callable[[], T], timeout_s: float) -> T:
-    """Do something again until the server is back, or ``timeout_s`` is over since it first failed.
+def retried(act: Callable[[], T], timeout_s: float) -> T:
+    """Return what ``act`` returns; tried again until ``timeout_s`` after its first failure.
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.
     """

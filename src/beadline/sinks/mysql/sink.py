@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
@@ -28,28 +27,31 @@ from beadline.sink import (
     Seen,
     Sink,
 )
-from beadline.sinks.mysql.address import Address
 from beadline.sinks.mysql.check import check_server
-from beadline.sinks.mysql.columns import folded
-from beadline.sinks.mysql.connection import Connection
+from beadline.sinks.mysql.columns import MYSQL, Column
+from beadline.sinks.mysql.connection import Address, Connection, Server
 from beadline.sinks.mysql.ledger import MAKE, Ledger
 from beadline.sinks.mysql.part import STAGE, MySqlPart
-from beadline.sinks.mysql.plan import NOTHING, Plan, Wish, make_plan
-from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, patiently, said
-from beadline.sinks.mysql.refused import without_refused
-from beadline.sinks.mysql.server import Server
-from beadline.sinks.mysql.staged_commit import commit_staged
-from beadline.sinks.mysql.staging import StagedWriter, drop, staged_in_doubt
+from beadline.sinks.mysql.plan import How, MySqlSettings, make_plan
+from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, retried, said
+from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
-from beadline.sinks.mysql.xa import MAKE_MARKS, MARKS, abort_xa, commit_xa, may_recover, xa_in_doubt
-from beadline.sinks.mysql.xa_writer import XaWriter
+from beadline.sinks.mysql.xa import (
+    MAKE_MARKS,
+    MARKS,
+    XaWriter,
+    abort_xa,
+    commit_xa,
+    may_recover,
+    xa_in_doubt,
+)
+from beadline.sinks.shared.sql.plan import TablePlan
+from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Mode = Literal["append", "upsert", "add"]
-How = Literal["auto", "staged", "xa"]
 Parts = Sequence[Prepared[MySqlPart]]
 _OURS = (LEDGER, MARKS)
 _TIMEOUT_MAX_S = 86_400
@@ -82,34 +84,27 @@ class MySqlSink(Sink[MySqlPart]):
     how: How = "auto"
     timeout_s: float = 60.0
 
-    committable: ClassVar[type[Committable]] = MySqlPart
-
     def __post_init__(self) -> None:
         """Refuse what cannot be right, whatever the server says."""
-        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
-        object.__setattr__(self, "key", key)
-        Address.parse(self.dsn)
+        object.__setattr__(self, "key", names_of(self.key))
+        name = MYSQL.fold(self.table)
         bad = not self.table or "\0" in self.table or len(self.table) > 64
-        if bad or folded(self.table).startswith(STAGE) or folded(self.table) in _OURS:
+        if bad or name.startswith(STAGE) or name in _OURS:
             raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
-        for found, problem in self._problems():
-            if found:
-                raise BadSink(f"{self._where}: {problem}. {NOTHING}")
-
-    def _problems(self) -> Iterator[tuple[bool, str]]:
-        key, mode = self.key, self.mode
-        names = [name for name in (*key, self.order_by, self.deleted) if name]
-        only_upsert = bool(self.order_by or self.deleted)
-        yield mode not in get_args(Mode), f"mode {mode!r} is not append, upsert or add"
-        yield self.how not in get_args(How), f"how {self.how!r} is not auto, staged or xa"
-        yield mode == "append" and bool(key), "mode 'append' takes no key"
-        yield mode != "append" and not key, f"mode {mode!r} needs a key, key=('id',) for example"
-        yield mode != "upsert" and only_upsert, "order_by= and deleted= are for mode='upsert'"
-        twice = len(set(map(folded, names))) < len(names)
-        yield twice, "the key, order_by= and deleted= must be different columns"
-        late = "what must be compared with the table is written when the epoch is decided"
-        yield self.how == "xa" and mode != "append", f"how='xa' is for mode='append': {late}"
-        yield not 0 < self.timeout_s <= _TIMEOUT_MAX_S, "timeout_s must be above 0, up to a day"
+        settings = self._settings
+        settings.check()
+        columns = [MYSQL.fold(name) for name in (*self.key, self.order_by, self.deleted) if name]
+        if self.how not in get_args(How):
+            raise settings.bad(f"how {self.how!r} is not auto, staged or xa.")
+        if len(set(columns)) < len(columns):
+            raise settings.bad("the key, order_by= and deleted= must be different columns.")
+        if settings.xa and self.mode != "append":
+            raise settings.bad(
+                "how='xa' is for mode='append': what must be compared with the table is written "
+                "when the epoch is decided."
+            )
+        if not 0 < self.timeout_s <= _TIMEOUT_MAX_S:
+            raise settings.bad("timeout_s must be above 0, up to a day.")
 
     @property
     def default_name(self) -> str:
@@ -121,18 +116,19 @@ class MySqlSink(Sink[MySqlPart]):
         return Server(Address.parse(self.dsn), self.timeout_s)
 
     @property
-    def _wish(self) -> Wish:
-        return Wish(self.table, self.mode, tuple(self.key), self.order_by, self.deleted)
-
-    @property
-    def _where(self) -> str:
+    def _settings(self) -> MySqlSettings:
         address = self._server.address
-        return f"MySQL table {self.table!r} of {address.database!r} on {address.place}"
+        where = f"MySQL table {self.table!r} of {address.database!r} on {address.place}"
+        key = tuple(self.key)
+        return MySqlSettings(
+            MYSQL, where, self.table, self.mode, key, self.order_by, self.deleted, self.how
+        )
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Is the server there, may we write, and does the table fit the rows?"""
-        facts = check_server(self._server, schema, self._wish, self.how == "xa", self._where)
-        if self.how == "xa":
+        settings = self._settings
+        facts = check_server(self._server, settings, schema)
+        if settings.xa:
             sentence = "Each row shows once: a part is a prepared XA transaction, which outlives "
             sentence += "either side's crash; the parts of an epoch show one after the other."
         else:
@@ -145,14 +141,14 @@ class MySqlSink(Sink[MySqlPart]):
             guarantee=Guarantee.EXACTLY_ONCE,
             sentence=sentence,
             target=f"mysql:{facts.identity}/{self._server.address.database}.{self.table}",
-            atomic=self.how != "xa",
-            holds_up=self.how == "xa",
+            atomic=not settings.xa,
+            holds_up=settings.xa,
             remembers=True,
             start_over=self._start_over(query),
         )
 
     def _start_over(self, query: QueryId) -> str:
-        xa = self.how == "xa"
+        xa = self._settings.xa
         # Prepared transactions hold locks, and emptying the table would wait for them.
         first = "roll back the old ones of this query that XA RECOVER lists; " if xa else ""
         forget = "; ".join(
@@ -164,7 +160,7 @@ class MySqlSink(Sink[MySqlPart]):
 
     def open(self, query: QueryId, name: str) -> None:
         """Make the ledger."""
-        statements = [MAKE, MAKE_MARKS] if self.how == "xa" else [MAKE]
+        statements = [MAKE, MAKE_MARKS] if self._settings.xa else [MAKE]
 
         def make() -> None:
             with closing(self._server.connect()) as connection:
@@ -172,10 +168,10 @@ class MySqlSink(Sink[MySqlPart]):
                     connection.run(statement)
 
         try:
-            patiently(make, self.timeout_s)
+            retried(make, self.timeout_s)
         except library_errors() as error:
             raise BadSink(
-                f"{self._where}: the tables that Beadline keeps beside it cannot be made: "
+                f"{self._settings.where}: the tables that Beadline keeps beside it cannot be made: "
                 f"{self._said(error)}. {NOTHING}"
             ) from None
 
@@ -186,31 +182,28 @@ class MySqlSink(Sink[MySqlPart]):
         if first is None:
             return None
         plan, connection = self._plan(first.schema, part)
-        taken = (without_refused(batch, plan, part) for batch in chain((first,), filled))
+        taken = plan.taken(chain((first,), filled), part)
+        writes = XaWriter if self._settings.xa else StagedWriter
         with closing(connection):
-            if self.how == "xa":
-                writer = XaWriter(self._server, plan, part, self._wish, self._where)
-                return writer.write(connection, taken)
-            stage = StagedWriter(self._server, plan, part, self._wish, self._where)
-            return stage.write(connection, taken)
+            return writes(self._server, self._settings, plan, part).write(connection, taken)
 
-    def _plan(self, schema: pa.Schema, part: Part) -> tuple[Plan, Connection]:
+    def _plan(self, schema: pa.Schema, part: Part) -> tuple[TablePlan[Column], Connection]:
         """What is to become of the rows, and a connection to do it on."""
 
-        def ask() -> tuple[Plan, Connection]:
+        def ask() -> tuple[TablePlan[Column], Connection]:
             connection = self._server.connect()
             try:
                 table = read_table(connection, self.table)
-                return make_plan(schema, table, self._wish, self._where), connection
+                return make_plan(self._settings, schema, table), connection
             except BaseException:
                 connection.close()
                 raise
 
         try:
-            return patiently(ask, self.timeout_s)
+            return retried(ask, self.timeout_s)
         except library_errors() as error:
             raise PrepareFailed(
-                f"{self._where}, epoch {part.id.epoch}, part {part.id.partition}: "
+                f"{self._settings.where}, epoch {part.id.epoch}, part {part.id.partition}: "
                 f"{self._said(error)}"
             ) from None
 
@@ -224,11 +217,11 @@ class MySqlSink(Sink[MySqlPart]):
         except library_errors() as error:
             if code_of(error) not in GONE | BUSY:
                 raise CommitFailed(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._where}: "
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._settings.where}: "
                     f"{self._said(error)}. The epoch is decided; the next start finishes it."
                 ) from None
             unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._where}: {self._said(error)}")
+            return CommitResult(unknown, f"{self._settings.where}: {self._said(error)}")
 
     def _commit(self, connection: Connection, epoch: EpochId, parts: Parts) -> CommitResult:
         """Staged parts first: only they tell by the ledger that this epoch is there already."""
@@ -237,11 +230,11 @@ class MySqlSink(Sink[MySqlPart]):
         outcomes: dict[PartId, Outcome] = {}
         detail = ""
         if staged:
-            result = commit_staged(self._server, connection, epoch, staged, self._wish, self._where)
+            result = commit_staged(self._server, connection, self._settings, epoch, staged)
             outcomes, detail = dict(result.outcomes), result.detail
         there = Outcome.LOST not in outcomes.values()
         if prepared:
-            outcomes |= commit_xa(connection, epoch, prepared, self._wish, self._where)
+            outcomes |= commit_xa(connection, self._settings, epoch, prepared)
         if there:
             # The epoch is there. Tables that cannot be dropped now are swept by a start.
             with suppress(*library_errors()):
@@ -258,7 +251,7 @@ class MySqlSink(Sink[MySqlPart]):
             drop(connection, staged)
 
         # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
-        self._patiently(sweep)
+        self._ask(sweep)
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged in this database or prepared on this server, half-written too.
@@ -268,19 +261,17 @@ class MySqlSink(Sink[MySqlPart]):
 
         def look(connection: Connection) -> list[Prepared[MySqlPart]]:
             found = list(staged_in_doubt(connection, query))
-            if self.how == "xa" or may_recover(connection):
+            if self._settings.xa or may_recover(connection):
                 found += xa_in_doubt(connection, query)
             return found
 
-        return self._patiently(look)
+        return self._ask(look)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
-        return self._patiently(
-            lambda connection: Ledger(connection, query, self.table, name).last_seen()
-        )
+        return self._ask(lambda connection: Ledger(connection, query, self.table, name).last_seen())
 
-    def _patiently(self, act: Callable[[Connection], T]) -> T:
+    def _ask(self, act: Callable[[Connection], T]) -> T:
         """On a new connection until the server is back; errors that say where, and no secret."""
 
         def once() -> T:
@@ -288,10 +279,10 @@ class MySqlSink(Sink[MySqlPart]):
                 return act(connection)
 
         try:
-            return patiently(once, self.timeout_s)
+            return retried(once, self.timeout_s)
         except library_errors() as error:
             raise CommitFailed(
-                f"{self._where}: {self._said(error)}. Nothing decided is touched by this."
+                f"{self._settings.where}: {self._said(error)}. Nothing decided is touched by this."
             ) from None
 
     def _said(self, error: BaseException) -> str:

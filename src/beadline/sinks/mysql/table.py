@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.sinks.mysql.columns import Column, folded, quoted
+from beadline.sinks.mysql.columns import MYSQL, Column, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import code_of, library_errors
 
@@ -52,13 +52,13 @@ def read_table(connection: Connection, name: str) -> Table | None:
     columns = [_column(row, checks) for row in connection.ask(_COLUMNS, (name,))]
     unique: dict[str, set[str]] = defaultdict(set)
     for index, column, length in connection.ask(_UNIQUE, (name,)):
-        member = _NO_COLUMN if column is None or length is not None else folded(str(column))
+        member = _NO_COLUMN if column is None or length is not None else MYSQL.fold(str(column))
         unique[str(index)].add(member)
     return Table(
         str(exact),
         str(engine or ""),
         kind == "BASE TABLE",
-        {folded(column.name): column for column in columns},
+        {MYSQL.fold(column.name): column for column in columns},
         {index: frozenset(members) for index, members in unique.items()},
     )
 

@@ -1,4 +1,9 @@
-"""Prepared XA transactions (``xa_writer`` makes them): one statement shows their rows.
+"""Prepared XA transactions: rows in the table itself, which one statement makes visible.
+
+With the connection of a part all rows of it go, so they are kept, up to a limit, and sent again on
+the next one. The id stays the same: what a lost answer may have left prepared under it is rolled
+back first, and one that still runs, because the server has not noticed that its client is gone, is
+waited for.
 
 A server keeps a prepared XA transaction over the end of its connection and over its own crash. What
 it does not keep is a memory of having committed it: "unknown XID" is the answer to a transaction
@@ -12,17 +17,34 @@ epochs is asked just before it, and again by the next epoch.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
 
+from beadline.errors import PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
-from beadline.sink import Outcome, Prepared, holds
-from beadline.sinks.mysql.connection import Connection
+from beadline.sink import Outcome, Part, Prepared
+from beadline.sinks.mysql.columns import Column
+from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.ledger import APART, Ledger
+from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
-from beadline.sinks.mysql.plan import Wish
-from beadline.sinks.mysql.problems import BUSY, UNKNOWN_XID, code_of, library_errors
+from beadline.sinks.mysql.plan import MySqlSettings
+from beadline.sinks.mysql.problems import (
+    BUSY,
+    UNKNOWN_XID,
+    code_of,
+    library_errors,
+    said,
+    verdict,
+)
+from beadline.sinks.shared.retry import Retries, Verdict, running
+from beadline.sinks.shared.sql.plan import TablePlan
+from beadline.sinks.shared.sql.rows import ResendableRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MARKS = "_beadline_marks"
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
@@ -39,22 +61,91 @@ _OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKS}
 _FORGET = f"""DELETE FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s"""
 _DETACH_S = 10.0  # a connection that is closed is noticed by the server a moment later
-_POLL_S = 0.01
+_IDLE_S = 28_800  # rows may come slowly, and with the connection all of them would go
+_SAVED = "beadline"
+_DUPLICATE_XID = 1440
 _DENIED = frozenset((1044, 1045, 1142, 1227, 1401))
+
+
+class XaWriter(PartWriter):
+    """Writes one part; each try has a connection of its own."""
+
+    def __init__(
+        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+    ) -> None:
+        super().__init__(server, settings, plan, part)
+        self._xid = Xid.of(part.id)
+        self._retries = Retries(running(server.timeout_s))
+        self._got = 0
+
+    def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
+        """Leave a prepared transaction; ``None`` and nothing if there are no rows.
+
+        The connection must be closed then: nobody else can end what is prepared before.
+        """
+        rows = ResendableRows(self._plan, chunks_of(batches), self._part)
+        try:
+            return self._write(connection, rows)
+        except library_errors() as error:
+            problem = error
+        connection.close()
+        while self._again(problem, rows):
+            try:
+                with closing(self._server.connect()) as other:
+                    end(other, "ROLLBACK", self._xid)
+                    return self._write(other, rows)
+            except library_errors() as error:
+                problem = error
+        raise PrepareFailed(f"{self._about}: {said(problem, self._server.address)}") from None
+
+    def _again(self, error: Exception, rows: ResendableRows) -> bool:
+        if rows.failure is not None:
+            raise rows.failure
+        if not rows.restartable:
+            return False
+        if rows.batches > self._got:
+            self._got = rows.batches
+            self._retries.progressed()
+        duplicate = code_of(error) == _DUPLICATE_XID
+        return self._retries.again(Verdict.BUSY if duplicate else verdict(error))
+
+    def _write(self, connection: Connection, rows: ResendableRows) -> MySqlPart | None:
+        connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
+        loader = Loader(connection, self._settings.table, self._columns, numbered=False)
+        connection.run(f"XA START {self._xid.sql}")
+        connection.run(MARK, mark_of(self._part.id, self._xid))
+
+        def send(chunk: pa.RecordBatch) -> str | None:
+            connection.run(f"SAVEPOINT {_SAVED}")
+            try:
+                taken = self._load(loader, chunk, 0)
+            except Misfit as misfit:
+                connection.run(f"ROLLBACK TO SAVEPOINT {_SAVED}")
+                return f"{self._settings.where} does not take it: {misfit}"
+            if taken != chunk.num_rows:
+                raise self._too_few(taken, chunk)
+            return None
+
+        rows.send_each(send)
+        if not rows.count:
+            return None
+        connection.run(f"XA END {self._xid.sql}")
+        reach("staging.written")
+        connection.run(f"XA PREPARE {self._xid.sql}")
+        return MySqlPart("xa", self._xid.transaction, rows.count)
 
 
 def commit_xa(
     connection: Connection,
+    settings: MySqlSettings,
     epoch: EpochId,
     parts: Sequence[Prepared[MySqlPart]],
-    wish: Wish,
-    where: str,
 ) -> dict[PartId, Outcome]:
     """Commit every transaction; write the ledger when all of them are there."""
-    sink = parts[0].id.sink
+    sink, where = parts[0].id.sink, settings.where
     # A row of its own: parts that are staged because this one is lost ask another one.
-    ledger = Ledger(connection, epoch.query, wish.table, f"{sink}{APART}")
-    if _is_past(ledger, epoch, where):
+    ledger = Ledger(connection, epoch.query, settings.table, f"{sink}{APART}")
+    if ledger.is_past(epoch, where):
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}
     outcomes = {part.id: _commit(connection, ledger, epoch, part.id, where) for part in parts}
     if set(outcomes.values()) <= {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}:
@@ -63,12 +154,6 @@ def commit_xa(
         _write_ledger(connection, ledger, epoch, rows, sink, where)
         reach("ledger.after")
     return outcomes
-
-
-def _is_past(ledger: Ledger, epoch: EpochId, where: str) -> bool:
-    """Whether a newer epoch is there; of this one, a part may have been lost and replaced."""
-    seen = ledger.seen(epoch.number)
-    return holds(seen, epoch, where) and seen is not None and seen.epoch > epoch.number
 
 
 def _commit(
@@ -85,9 +170,9 @@ def _commit(
         if code_of(error) not in BUSY:
             raise
         connection.run("ROLLBACK")
-        return Outcome.UNKNOWN  # it is there, and somebody else's hand is on it
+        return Outcome.UNKNOWN  # it is there, and somebody else is at work on it
     # Marks are forgotten when a newer epoch is there: look at the ledger after, not before.
-    if marked or _is_past(ledger, epoch, where):
+    if marked or ledger.is_past(epoch, where):
         return Outcome.ALREADY_COMMITTED
     return Outcome.LOST
 
@@ -97,8 +182,8 @@ def _write_ledger(
 ) -> None:
     """Forward only, and with it forget the marks of older epochs."""
     connection.run("START TRANSACTION")
-    seen = ledger.lock(epoch.number)
-    if holds(seen, epoch, where) and seen is not None and seen.epoch > epoch.number:
+    ledger.lock()
+    if ledger.is_past(epoch, where):
         connection.run("ROLLBACK")
         return
     ledger.write(epoch, rows)
@@ -120,7 +205,7 @@ def end(connection: Connection, how: str, xid: Xid) -> bool:
     It does not as long as the connection that prepared it is being closed, and lists it all the
     same: then wait a little.
     """
-    deadline_s = time.monotonic() + _DETACH_S
+    retries = Retries({Verdict.BUSY: _DETACH_S})
     while True:
         try:
             connection.run(f"XA {how} {xid.sql}")
@@ -129,9 +214,8 @@ def end(connection: Connection, how: str, xid: Xid) -> bool:
             if code_of(error) != UNKNOWN_XID:
                 raise
         listed = (xid.transaction + xid.branch).encode() in dict(_recover(connection))
-        if not listed or time.monotonic() > deadline_s:
+        if not listed or not retries.again(Verdict.BUSY):
             return False
-        time.sleep(_POLL_S)
 
 
 def xa_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared[MySqlPart]]:

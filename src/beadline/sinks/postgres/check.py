@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from beadline.errors import BadSink
 from beadline.ids import QueryId
 from beadline.sink import LEDGER, Capabilities, Guarantee
-from beadline.sinks.postgres.connect import Run, connected
+from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.ledger import MARKERS
-from beadline.sinks.postgres.names import literal, quoted
-from beadline.sinks.postgres.plan import plan_of
+from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
-from beadline.sinks.postgres.way import why_not_prepared, why_staged
 from beadline.sinks.shared.retry import retry, starting
+from beadline.sinks.shared.sql.dialect import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from beadline.sinks.postgres.sink import PostgresSink
-
-_NOTHING = "Nothing was written."
 _OLDEST = 120_000
 _NEEDS = {
     "append": ("INSERT",),
@@ -33,61 +28,62 @@ _NEEDS = {
 }
 
 
-def check(sink: PostgresSink, schema: pa.Schema, query: QueryId) -> Capabilities:
+def check(
+    server: Server, settings: PostgresSettings, schema: pa.Schema, query: QueryId
+) -> Capabilities:
     """Return what the sink promises on this server and table, or raise with what to do."""
 
     def once() -> Capabilities:
-        with connected(sink.dsn, sink.timeout_s) as run:
-            _check_server(run, sink)
-            table = read_table(run, sink.schema, sink.table)
-            plan_of(sink, schema, table)
-            assert table is not None
-            _check_privileges(run, sink, table)
-            _check_published(run, sink, table)
-            return _capabilities(run, sink, table, query)
+        with server.connected() as run:
+            _check_server(run, settings)
+            found = read_table(run, settings.schema, settings.table)
+            table, _plan = plan_of(settings, schema, found)
+            _check_privileges(run, settings, table)
+            _check_published(run, settings, table)
+            return _capabilities(run, settings, table, query)
 
     try:
-        return retry(once, verdict, starting(sink.timeout_s))
+        return retry(once, verdict, starting(server.timeout_s))
     except Exception as error:
         if not is_database_error(error):
             raise
-        raise BadSink(
-            f"{sink.where} cannot be used: {said(error, sink.dsn)}. Is the server up, and are "
-            f"address, user and password right? {_NOTHING}"
+        raise settings.bad(
+            f"it cannot be used: {said(error, server.dsn)}. Is the server up, and are "
+            f"address, user and password right?"
         ) from None
 
 
-def _check_server(run: Run, sink: PostgresSink) -> None:
+def _check_server(run: Run, settings: PostgresSettings) -> None:
     ((version, standby, read_only),) = run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
         "current_setting('transaction_read_only')"
     )
     if version < _OLDEST:
-        raise BadSink(f"{sink.where}: PostgreSQL 12 is the oldest that can be used. {_NOTHING}")
+        raise settings.bad("PostgreSQL 12 is the oldest that can be used.")
     if standby or read_only == "on":
-        raise BadSink(
-            f"{sink.where}: the server is a standby or read only. Give the primary, or "
-            f"target_session_attrs=read-write in the dsn. {_NOTHING}"
+        raise settings.bad(
+            "the server is a standby or read only. Give the primary, or "
+            "target_session_attrs=read-write in the dsn."
         )
 
 
-def _check_privileges(run: Run, sink: PostgresSink, table: Table) -> None:
-    needs = {*_NEEDS[sink.mode], *(("DELETE",) if sink.deleted is not None else ())}
+def _check_privileges(run: Run, settings: PostgresSettings, table: Table) -> None:
+    needs = {*_NEEDS[settings.mode], *(("DELETE",) if settings.deleted is not None else ())}
     missing = sorted(name for name in needs if not table.privileges[name])
     ((user,),) = run("SELECT current_user::text")
     if missing:
-        raise BadSink(
-            f"{sink.where}: user {user!r} may not {', '.join(missing)}. Run GRANT "
-            f"{', '.join(missing)} ON {table.target} TO {quoted(user)}. {_NOTHING}"
+        raise settings.bad(
+            f"user {user!r} may not {', '.join(missing)}. Run GRANT "
+            f"{', '.join(missing)} ON {table.target} TO {quoted(user)}."
         )
     kept = [quoted(table.schema, name) for name in (LEDGER, MARKERS)]
     made = run(f"SELECT {', '.join(f'to_regclass({literal(name)})' for name in kept)}")[0]
     # Where slots for prepared transactions run out, parts are staged; unless that is not wanted.
-    if not table.privileges["CREATE"] and (sink.how != "prepared" or None in made):
-        raise BadSink(
-            f"{sink.where}: user {user!r} may not make tables in schema {table.schema!r}, where "
+    if not table.privileges["CREATE"] and (settings.how != "prepared" or None in made):
+        raise settings.bad(
+            f"user {user!r} may not make tables in schema {table.schema!r}, where "
             f"the ledger and staged rows are kept. Run GRANT CREATE ON SCHEMA "
-            f"{quoted(table.schema)} TO {quoted(user)}. {_NOTHING}"
+            f"{quoted(table.schema)} TO {quoted(user)}."
         )
     for name, oid in zip(kept, made, strict=True):
         rights = "SELECT, INSERT, UPDATE, DELETE"
@@ -96,22 +92,22 @@ def _check_privileges(run: Run, sink: PostgresSink, table: Table) -> None:
             for right in rights.split(", ")
         )
         if oid is not None and run(f"SELECT {each}") != [(True,)]:
-            raise BadSink(
-                f"{sink.where}: user {user!r} may not use {name}, which another user made. Run "
-                f"GRANT {rights} ON {name} TO {quoted(user)}. {_NOTHING}"
+            raise settings.bad(
+                f"user {user!r} may not use {name}, which another user made. Run "
+                f"GRANT {rights} ON {name} TO {quoted(user)}."
             )
 
 
-def _check_published(run: Run, sink: PostgresSink, table: Table) -> None:
+def _check_published(run: Run, settings: PostgresSettings, table: Table) -> None:
     """Subscribers must know a row that is changed or deleted, or the server refuses the change."""
-    if sink.mode == "append":
+    if settings.mode == "append":
         return
     unknown = run(_UNKNOWN_TO_SUBSCRIBERS.replace("%TABLE%", literal(table.target)))
     for publication, name in unknown:
-        raise BadSink(
-            f"{sink.where}: publication {publication!r} publishes changes, and rows of {name} have "
+        raise settings.bad(
+            f"publication {publication!r} publishes changes, and rows of {name} have "
             "no identity for its subscribers. Give it a primary key, or run ALTER TABLE "
-            f"{name} REPLICA IDENTITY FULL. {_NOTHING}"
+            f"{name} REPLICA IDENTITY FULL."
         )
 
 
@@ -129,11 +125,13 @@ CROSS JOIN (SELECT c.oid FROM tree c WHERE c.relkind = 'r' AND c.relreplident <>
 WHERE p.pubupdate OR p.pubdelete LIMIT 1"""
 
 
-def _capabilities(run: Run, sink: PostgresSink, table: Table, query: QueryId) -> Capabilities:
-    reason = why_staged(sink, table)
-    if sink.how == "prepared" and reason is not None:
-        why = why_not_prepared(sink, table)
-        raise BadSink(f"{sink.where} cannot take prepared transactions: {why}. {_NOTHING}")
+def _capabilities(
+    run: Run, settings: PostgresSettings, table: Table, query: QueryId
+) -> Capabilities:
+    reason = why_staged(settings, table)
+    if settings.how == "prepared" and reason is not None:
+        why = why_not_prepared(settings, table)
+        raise settings.bad(f"it cannot take prepared transactions: {why}.")
     if reason is None:
         sentence = (
             "Each row shows once: every part is a prepared transaction, committed after the "

@@ -7,27 +7,51 @@ would be rounded, cut or guessed does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.postgres import refused
+from beadline.sink import PER_DAY
 from beadline.sinks.postgres.table import Column
+from beadline.sinks.shared.sql import checks
+from beadline.sinks.shared.sql.checks import Check, Fit
+from beadline.sinks.shared.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXTS = ("text", "varchar", "bpchar", "citext", "name")
 _PLAIN = ("int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar")
+_NUMBERS = ("int2", "int4", "int8", "numeric", "float4", "float8")
+NAME_BYTES_MAX = 63
+# From 4714 BC on, as PostgreSQL counts; its last day is after the last that Arrow's dates reach.
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
+_UUID = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
 _HEADER_BYTES = 4  # PostgreSQL keeps lengths and precisions with this added
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How a column is sent: rows for which a check is true are refused, the others converted."""
+class Postgres(Dialect[Column]):
+    """What the shared core must know of PostgreSQL."""
 
-    checks: tuple[refused.Check, ...] = ()
-    convert: Callable[[Any], Any] = lambda array: array
+    name = "PostgreSQL"
+    descending = "DESC NULLS LAST"
+
+    def name_fits(self, name: str) -> bool:
+        """Longer ones are cut off by the server, in silence."""
+        return super().name_fits(name) and len(name.encode()) <= NAME_BYTES_MAX
+
+    def declare(self, type_: pa.DataType, *, key: bool = False) -> str | None:
+        """Return the column type that takes every value of an Arrow type."""
+        return declared(type_)
+
+    def fit(self, field: pa.Field, column: Column) -> Fit | str:
+        """Return how a column of the rows goes into one of the table, or why it does not."""
+        return fit(field, column) or "it would change or refuse them"
+
+    def can_be_added(self, type_: pa.DataType, column: Column | None) -> bool:
+        """Whether the column holds numbers; money and intervals are not tried."""
+        return column is None or column.base in _NUMBERS
+
+
+POSTGRES = Postgres()
 
 
 def fit(field: pa.Field, column: Column) -> Fit | None:
@@ -140,15 +164,8 @@ def _integer_fit(type_: pa.DataType, column: Column) -> Fit | None:
     if type_ == wanted:
         return Fit()
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    widens = type_.bit_width < bits or (type_.bit_width == bits and _signed(type_))
-    checks = () if widens else (refused.outside(low, high, column.declared),)
-    return Fit(checks, lambda array: array.cast(wanted))
-
-
-def _signed(type_: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_signed_integer(type_))
+    reason = f"outside of {column.declared}, {low} to {high}"
+    return Fit(checks.outside(type_, low, high, reason), lambda array: array.cast(wanted))
 
 
 def _float_fit(type_: pa.DataType, column: Column) -> Fit | None:
@@ -176,7 +193,7 @@ def _numeric_fit(type_: pa.DataType, column: Column) -> Fit | None:
         digits, scale = type_.precision, type_.scale
     else:
         return None
-    checks: tuple[refused.Check, ...] = ()
+    found: tuple[Check, ...] = ()
     if column.modifier >= 0:
         modifier = column.modifier - _HEADER_BYTES
         # The scale is kept with 11 bits and a sign, since PostgreSQL 15.
@@ -185,29 +202,30 @@ def _numeric_fit(type_: pa.DataType, column: Column) -> Fit | None:
             return None
         whole = (modifier >> 16 & 0xFFFF) - kept
         if digits - scale > whole:
-            checks = (refused.too_many_digits(whole, column.declared),)
+            reason = f"too many digits for {column.declared}"
+            found = (checks.too_many_digits(whole, reason),)
     if pa.types.is_integer(type_):
-        return Fit(checks, lambda array: array.cast(pa.decimal128(20, 0)))
-    return Fit(checks)
+        return Fit(found, lambda array: array.cast(pa.decimal128(20, 0)))
+    return Fit(found)
 
 
 def _text_fit(type_: pa.DataType, column: Column) -> Fit | None:
     if not _is_text(type_):
         return None
     if column.kind == "e":
-        return Fit((refused.unknown_label(column.labels, column.declared),))
+        return Fit((checks.unknown_label(column.labels, f"no label of {column.declared}"),))
     if column.base in ("json", "jsonb"):
-        return Fit((refused.nul_bytes(),), _jsonb if column.base == "jsonb" else lambda a: a)
+        return Fit((_NUL_BYTES,), _jsonb if column.base == "jsonb" else lambda a: a)
     if column.base == "uuid":
-        return Fit((refused.no_uuid(),), _uuid)
+        return Fit((_NO_UUID,), _uuid)
     if column.base not in _TEXTS:
         return None
-    checks = [refused.nul_bytes()]
+    found, reason = [_NUL_BYTES], f"longer than {column.declared}"
     if column.base in ("varchar", "bpchar") and column.modifier >= 0:
-        checks.append(refused.too_long(column.modifier - _HEADER_BYTES, column.declared))
+        found.append(checks.too_long(column.modifier - _HEADER_BYTES, reason))
     if column.base == "name":
-        checks.append(refused.too_many_bytes(63, "name"))
-    return Fit(tuple(checks))
+        found.append(checks.too_many_bytes(NAME_BYTES_MAX, reason))
+    return Fit(tuple(found))
 
 
 def _binary_fit(type_: pa.DataType, column: Column) -> Fit | None:
@@ -223,7 +241,7 @@ def _time_fit(type_: pa.DataType, column: Column) -> Fit | None:
 
     types = pa.types
     if column.base == "date" and types.is_date(type_):
-        return Fit((refused.far_date(),), lambda array: array.cast(pa.date32()))
+        return Fit((_FAR_DATE,), lambda array: array.cast(pa.date32()))
     if column.base == "time" and types.is_time(type_) and type_.unit != "ns":
         return Fit((), lambda array: array.cast(pa.time64("us")))
     zoned = {"timestamp": False, "timestamptz": True}.get(column.base)
@@ -231,9 +249,7 @@ def _time_fit(type_: pa.DataType, column: Column) -> Fit | None:
         return None
     if column.modifier >= 0 or zoned != (type_.tz is not None):
         return None  # timestamp(3) would round; a wall clock's time is no moment without a zone
-    return Fit(
-        (refused.far_timestamp(),), lambda array: array.cast(pa.timestamp("us", tz=type_.tz))
-    )
+    return Fit((_FAR_TIMESTAMP,), lambda array: array.cast(pa.timestamp("us", tz=type_.tz)))
 
 
 def _boolean_fit(type_: pa.DataType, column: Column) -> Fit | None:
@@ -271,6 +287,40 @@ _FITS = (
     _time_fit,
     _boolean_fit,
 )
+
+
+def _has_nul(array: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.match_substring(array, "\0")
+
+
+def _is_no_uuid(array: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.invert(pc.match_substring_regex(array, _UUID))
+
+
+def _is_far(array: Any) -> Any:
+    """Which moments PostgreSQL does not reach, or have no microseconds in 64 bits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    per_day = PER_DAY[array.type.unit]
+    most = (2**63 - 1) // (PER_DAY["us"] // per_day)
+    numbers = array.cast(pa.int64())
+    bounds = pc.min_max(numbers)
+    smallest, largest = bounds["min"].as_py(), bounds["max"].as_py()
+    if smallest is None or (_FIRST_DAY * per_day <= smallest and largest <= most):
+        return None
+    early = pc.less(numbers, _FIRST_DAY * per_day)
+    return pc.or_(early, pc.greater(numbers, most))
+
+
+_NUL_BYTES = Check("text with a NUL byte, which PostgreSQL cannot keep", _has_nul)
+_NO_UUID = Check("not a UUID", _is_no_uuid)
+_FAR_DATE = checks.outside_days(_FIRST_DAY, _LAST_DAY, "a date outside of 4714 BC to 5874897 AD")
+_FAR_TIMESTAMP = Check("a time outside of 4714 BC to 294276 AD", _is_far)
 
 
 def _jsonb(array: Any) -> Any:

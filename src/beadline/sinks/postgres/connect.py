@@ -1,4 +1,4 @@
-"""Connections, and questions that wait for a server that is away.
+"""The server: connections to it, SQL's texts, and questions that wait for it while it is away.
 
 The settings that every connection needs go with the start of it, so that they cost no round trip.
 """
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beadline.errors import BadSink
@@ -38,7 +39,7 @@ _URL = re.compile(r"postgres(ql)?://([^@/]*@)?(?P<rest>[^?]*)")
 T = TypeVar("T")
 
 
-def conninfo(dsn: str, timeout_s: float) -> str:
+def _conninfo(dsn: str, timeout_s: float) -> str:
     """Return the address with Beadline's settings; raise without echo if it is none."""
     require("postgres")
     import psycopg
@@ -84,63 +85,68 @@ def conninfo(dsn: str, timeout_s: float) -> str:
         ) from None
 
 
-@contextmanager
-def connected(dsn: str, timeout_s: float, *, again: bool = False) -> Iterator[Run]:
-    """A connection on which every statement is a transaction, unless one is begun.
+@dataclass(frozen=True)
+class Server:
+    """Where the server is, and how long it is waited for while it is away."""
 
-    ``again`` takes one that this process used before, if it still answers, and leaves it for the
-    next time: making one costs more than a small epoch.
+    dsn: str = field(repr=False)
+    timeout_s: float
+
+    @contextmanager
+    def connected(self, *, again: bool = False) -> Iterator[Run]:
+        """A connection on which every statement is a transaction, unless one is begun.
+
+        ``again`` takes one that this process used before, if it still answers, and leaves it for
+        the next time: making one costs more than a small epoch.
+        """
+        address = _conninfo(self.dsn, self.timeout_s)
+        import psycopg
+
+        def make() -> psycopg.Connection[Any]:
+            made = psycopg.connect(address, autocommit=True)
+            made.prepare_threshold = None  # a pooler in between may not know prepared statements
+            return made
+
+        with _kept(("plain", address), make, _runner, again) as connection:
+            yield _runner(connection)
+
+    @contextmanager
+    def arrow_connected(self) -> Iterator[tuple[Any, Run]]:
+        """A connection that takes Arrow, used again; its cursor, and a way to run SQL."""
+        address = _conninfo(self.dsn, self.timeout_s)
+        from adbc_driver_postgresql import dbapi
+
+        def make() -> Any:
+            return dbapi.connect(address, autocommit=True)
+
+        with (
+            _kept(("arrow", address), make, _arrow_runner, True) as connection,
+            connection.cursor() as cursor,
+        ):
+            yield cursor, _arrow_runner(connection)
+
+    def ask(self, where: str, act: Callable[[Run], T]) -> T:
+        """Do what may be done again, until the server answers; the errors are fit to be shown."""
+
+        def once() -> T:
+            with self.connected() as run:
+                return act(run)
+
+        try:
+            return retry(once, verdict, running(self.timeout_s))
+        except Exception as error:
+            if not is_database_error(error):
+                raise
+            raise OSError(f"{where}: {said(error, self.dsn)}") from None
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL holds it; backslashes are plain, as the standard says.
+
+    >>> literal("it's")
+    "'it''s'"
     """
-    address = conninfo(dsn, timeout_s)
-    import psycopg
-
-    def make() -> psycopg.Connection[Any]:
-        made = psycopg.connect(address, autocommit=True)
-        made.prepare_threshold = None  # a pooler in between may not know prepared statements
-        return made
-
-    with _kept(("plain", address), make, runner, again) as connection:
-        yield runner(connection)
-
-
-def ask(dsn: str, timeout_s: float, where: str, act: Callable[[Run], T]) -> T:
-    """Do what may be done again, until the server answers; the errors are fit to be shown."""
-
-    def once() -> T:
-        with connected(dsn, timeout_s) as run:
-            return act(run)
-
-    try:
-        return retry(once, verdict, running(timeout_s))
-    except Exception as error:
-        if not is_database_error(error):
-            raise
-        raise OSError(f"{where}: {said(error, dsn)}") from None
-
-
-@contextmanager
-def arrow_connected(dsn: str, timeout_s: float) -> Iterator[tuple[Any, Run]]:
-    """A connection that takes Arrow, used again; its cursor, and a way to run SQL."""
-    address = conninfo(dsn, timeout_s)
-    from adbc_driver_postgresql import dbapi
-
-    def make() -> Any:
-        return dbapi.connect(address, autocommit=True)
-
-    def arrow_runner(connection: Any) -> Run:
-        def run(statement: str) -> list[tuple[Any, ...]]:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-                # A statement without a result has no columns to fetch.
-                return list(cursor.fetchall()) if cursor.description else []
-
-        return run
-
-    with (
-        _kept(("arrow", address), make, arrow_runner, True) as connection,
-        connection.cursor() as cursor,
-    ):
-        yield cursor, arrow_runner(connection)
+    return "'" + text.replace("'", "''") + "'"
 
 
 # Connections that nobody uses now, of this process: a fork must not use its parent's.
@@ -198,11 +204,23 @@ def _close(connection: Any) -> None:
             raise
 
 
-def runner(connection: psycopg.Connection[Any]) -> Run:
+def _runner(connection: psycopg.Connection[Any]) -> Run:
     """Return a way to run SQL on a connection of psycopg."""
 
     def run(statement: str) -> list[tuple[Any, ...]]:
         cursor = connection.execute(statement.encode())  # as bytes: a % is no placeholder
         return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+def _arrow_runner(connection: Any) -> Run:
+    """Return a way to run SQL on a connection of ADBC."""
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            # A statement without a result has no columns to fetch.
+            return list(cursor.fetchall()) if cursor.description else []
 
     return run

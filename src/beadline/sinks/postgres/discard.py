@@ -9,13 +9,11 @@ So does one that this user may not drop, of a sink that had another user: it hol
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from beadline.ids import PartId, QueryId
 from beadline.sink import Prepared
-from beadline.sinks.postgres.connect import Run
-from beadline.sinks.postgres.names import literal, quoted
+from beadline.sinks.postgres.connect import Run, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
     BUSY,
@@ -25,13 +23,14 @@ from beadline.sinks.postgres.problems import (
     is_database_error,
     sql_state,
 )
+from beadline.sinks.shared.retry import Verdict, retry
+from beadline.sinks.shared.sql.dialect import quoted
 
 logger = logging.getLogger("beadline")
 
 DROPPED_AT_ONCE = 50
 _LOCK_TIMEOUT_MS = 100
 _BUSY_TIMEOUT_S = 10.0
-_BUSY_PAUSE_S = 0.05
 
 
 def discard(run: Run, parts: Iterable[PostgresPart]) -> None:
@@ -85,19 +84,20 @@ def _dropped(run: Run, tables: Sequence[str]) -> bool:
 
 
 def _roll_back(run: Run, gid: str) -> None:
-    deadline_s = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
+    def act() -> None:
         try:
             run(f"ROLLBACK PREPARED {literal(gid)}")
-            return
         except Exception as error:
-            state = sql_state(error) if is_database_error(error) else None
-            if state == UNKNOWN_OBJECT:
-                return
-            # Another sweeper may have it in its hands at this moment.
-            if state != BUSY or time.monotonic() > deadline_s:
+            if not is_database_error(error) or sql_state(error) != UNKNOWN_OBJECT:
                 raise
-        time.sleep(_BUSY_PAUSE_S)
+
+    # Another sweeper may be at work on it at this moment.
+    retry(act, _judge_roll_back, {Verdict.BUSY: _BUSY_TIMEOUT_S})
+
+
+def _judge_roll_back(error: Exception) -> Verdict:
+    busy = is_database_error(error) and sql_state(error) == BUSY
+    return Verdict.BUSY if busy else Verdict.FINAL
 
 
 def in_doubt(run: Run, query: QueryId) -> Iterator[Prepared[PostgresPart]]:

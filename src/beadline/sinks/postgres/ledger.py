@@ -9,22 +9,23 @@ ledger that is past it; of a lost part, neither.
 
 In that same transaction the ledger says how many parts are to come, as a negative number of rows.
 With fewer markers than that the epoch is not whole: so a server that was restored to a moment
-between two commits of one epoch is told from one that has all of it.
+between two commits of one epoch is not taken for one that has all of it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import LEDGER, Seen, holds
-from beadline.sinks.postgres.connect import Run
-from beadline.sinks.postgres.names import literal, quoted
+from beadline.sink import LEDGER, Seen
+from beadline.sinks.postgres.connect import Run, literal
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.ledger import LedgerRows
 
 MARKERS = "_beadline_parts"
-# Two starts that make the same tables at once would get in each other's way.
+# Two starts that make the same tables at once would block each other.
 _MAKE_LOCK = 0x6265_6164
 _NO_EPOCH = -1
 
@@ -83,53 +84,27 @@ class Ledger:
         )
         self.run(f"SELECT 1 FROM {self._ledger} WHERE {self._mine(query, sink)} FOR UPDATE")
 
-    def holds(self, epoch: EpochId, sink: str, where: str) -> bool:
-        """Whether all of this epoch is there; raise if it must not be written here.
+    def read(self, query: QueryId) -> LedgerRows:
+        """Return what is remembered of the query's name, in one statement.
 
-        That is so where another query of its name wrote, or where earlier epochs are missing.
+        Of a sink with a row of the ledger the newest epoch of which everything is there; of one
+        without, and of another incarnation, every epoch of which there is a marker.
         """
-        seen = self._stranger(epoch.query)
-        if seen is None:
-            own, seen = self._held(epoch.query, sink)
-            if seen is not None and not own:  # of this epoch, others' rows say nothing
-                seen = replace(seen, epoch=min(seen.epoch, epoch.number - 1))
-        return holds(seen, epoch, where)
-
-    def last_seen(self, query: QueryId, sink: str) -> Seen | None:
-        """What is remembered of the query's name: another incarnation first, then what is held."""
-        return self._stranger(query) or self._held(query, sink)[1]
-
-    def _stranger(self, query: QueryId) -> Seen | None:
-        others = f"{self._named(query)} AND incarnation <> {literal(query.incarnation)}"
-        found = self.run(
-            "SELECT * FROM ("
-            f"SELECT incarnation, {self._whole}, nonce FROM {self._ledger} held WHERE {others} "
-            f"UNION ALL SELECT incarnation, epoch, '' FROM {self._markers} WHERE {others}) "
-            f"found (incarnation, epoch, nonce) WHERE epoch > {_NO_EPOCH} "
-            "ORDER BY epoch DESC, nonce DESC LIMIT 1"
+        ours = f"incarnation = {literal(query.incarnation)}"
+        unknown = (
+            f"NOT EXISTS (SELECT FROM {self._ledger} held WHERE {self._named(query)} AND {ours} "
+            "AND sink = part.sink)"
         )
-        return Seen(*found[0]) if found else None
-
-    def _held(self, query: QueryId, sink: str) -> tuple[bool, Seen | None]:
-        """Return the newest epoch of which everything is there, and whether by this sink.
-
-        Of a sink that has written nothing under its name, what others of the query have: it may
-        have been called otherwise, and what is lost they have lost together.
-        """
-        ours = f"{self._named(query)} AND incarnation = {literal(query.incarnation)}"
-        own = f"sink = {literal(sink)}"
-        unknown = f"NOT EXISTS (SELECT FROM {self._ledger} held WHERE {ours} AND sink = part.sink)"
         found = self.run(
-            "SELECT own, epoch, nonce FROM ("
-            f"SELECT {own}, {self._whole}, CASE {self._whole} WHEN epoch THEN nonce ELSE '' END "
-            f"FROM {self._ledger} held WHERE {ours} UNION ALL SELECT {own}, epoch, '' "
-            f"FROM {self._markers} part WHERE {ours} AND {unknown}) found (own, epoch, nonce) "
-            f"WHERE epoch > {_NO_EPOCH} ORDER BY own DESC, epoch DESC LIMIT 1"
+            "SELECT sink, incarnation, epoch, nonce FROM ("
+            f"SELECT sink, incarnation, {self._whole}, CASE {self._whole} WHEN epoch THEN nonce "
+            f"ELSE '' END FROM {self._ledger} held WHERE {self._named(query)} UNION ALL "
+            f"SELECT DISTINCT sink, incarnation, epoch, '' FROM {self._markers} part "
+            f"WHERE {self._named(query)} AND (NOT {ours} OR {unknown})"
+            f") found (sink, incarnation, epoch, nonce) WHERE epoch > {_NO_EPOCH} "
+            "ORDER BY epoch DESC, nonce DESC"
         )
-        if not found:
-            return False, None
-        own_rows, epoch, nonce = found[0]
-        return bool(own_rows), Seen(query.incarnation, epoch, nonce)
+        return LedgerRows(query, [(sink, Seen(*seen)) for sink, *seen in found])
 
     @property
     def _whole(self) -> str:
@@ -153,7 +128,7 @@ class Ledger:
     def complete_before(self, epoch: EpochId, sink: str, parts: int) -> None:
         """Say that all epochs before this one are complete, and how many parts of it come now.
 
-        Their markers go. A commit that is repeated may be told of fewer parts than the first one.
+        Their markers go. A commit that is repeated may be given fewer parts than the first one.
         """
         query, before = epoch.query, epoch.number - 1
         key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
@@ -169,7 +144,7 @@ class Ledger:
         self._trim(epoch, sink)
 
     def _trim(self, epoch: EpochId, sink: str) -> None:
-        """Let the markers of older epochs go, in the act in which the ledger passes them."""
+        """Delete the markers of older epochs, where the ledger passes them."""
         self.run(
             f"DELETE FROM {self._markers} WHERE {self._mine(epoch.query, sink)} AND "
             f"epoch < {epoch.number} AND incarnation = {literal(epoch.query.incarnation)}"

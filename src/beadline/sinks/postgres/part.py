@@ -1,10 +1,10 @@
 """What a prepared part leaves in PostgreSQL, and how it is known again after a crash.
 
-Two forms, by the way that the part was prepared::
+Two forms::
 
     a prepared transaction   its global id is the part's id and a nonce
     a staging table          its name is a hash; its comment is the part's id; columns that only
-                             settle something and are not in the table have a comment as well
+                             order or delete and are not in the table have a comment as well
 
 The nonce is there because Spark numbers the attempts of a retried stage from 0 again: two tasks
 may prepare the same part id, and what the driver decided is one of the two, never "either".
@@ -31,7 +31,7 @@ _NONCE_DIGITS = 8
 
 @dataclass(frozen=True)
 class PostgresPart(Committable):
-    """Where a part is: the way, the schema, and the name of its transaction or table."""
+    """Where a part is: ``way`` says in which form, then the schema, and its name."""
 
     way: str
     schema: str

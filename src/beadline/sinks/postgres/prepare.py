@@ -3,21 +3,23 @@
 Either all of a part is there under its name, or nothing is: a staging table is made, named and
 filled in one transaction, and a crash before its end leaves nothing. If the server goes away in
 the middle and comes back in time, the part is sent again, as far as its batches were kept.
+
+COPY stops at the first row that the server does not take, and says nothing of the others. So after
+such a failure the part is sent once more, each batch after a savepoint, and halved (``sql.rows``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from beadline.errors import PrepareFailed
 from beadline.points import reach
 from beadline.sink import Part
-from beadline.sinks.postgres.connect import Run, arrow_connected, connected
-from beadline.sinks.postgres.copying import Copying, chained
+from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import Ledger
-from beadline.sinks.postgres.names import literal, quoted
 from beadline.sinks.postgres.part import (
     NOT_KEPT,
     PREPARED,
@@ -27,7 +29,13 @@ from beadline.sinks.postgres.part import (
     new_nonce,
     stage_name,
 )
-from beadline.sinks.postgres.plan import plan_of
+from beadline.sinks.postgres.plan import (
+    PostgresSettings,
+    exact_key,
+    plan_of,
+    staged_checks,
+    why_staged,
+)
 from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
     is_database_error,
@@ -35,58 +43,64 @@ from beadline.sinks.postgres.problems import (
     said,
     sql_state,
     verdict,
+    why_refused,
 )
-from beadline.sinks.postgres.rows import KEPT_BYTES_MAX, Rows
-from beadline.sinks.postgres.settle import duplicate_in_part
-from beadline.sinks.postgres.table import read_table
-from beadline.sinks.postgres.way import why_staged
+from beadline.sinks.postgres.table import Table, read_table
 from beadline.sinks.shared.retry import Retries, running
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.errors import key_twice_in_part
+from beadline.sinks.shared.sql.modes import duplicates
+from beadline.sinks.shared.sql.rows import KEPT_BYTES_MAX, ResendableRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from beadline.sinks.postgres.sink import PostgresSink
+_SAVEPOINT = "beadline"
 
 
 class Preparing:
     """One call of ``prepare``: tries, until the part is there or the time is up."""
 
     def __init__(
-        self, sink: PostgresSink, first: pa.RecordBatch, rows: Iterator[pa.RecordBatch], part: Part
+        self, server: Server, settings: PostgresSettings, rows: Iterator[pa.RecordBatch], part: Part
     ) -> None:
-        self.sink = sink
-        self.part = part
-        self.rows: Rows | None = None
-        self.no_slot = False
-        self.careful = False
-        self._schema = first.schema
-        self._batches = chained(first, rows)
+        self._server = server
+        self._settings = settings
+        self._part = part
+        self._batches: Iterator[pa.RecordBatch] = (batch for batch in rows if batch.num_rows)
+        self._rows: ResendableRows | None = None
+        self._no_slot = False
+        self._careful = False
         self._begun: PostgresPart | None = None
         self._got = -1
-        self._retries = Retries(running(sink.timeout_s))
+        self._retries = Retries(running(server.timeout_s))
 
     def run(self) -> PostgresPart | None:
         """Try again after every answer that may be another one later."""
+        first = next(self._batches, None)
+        if first is None:
+            return None
+        self._batches = chain((first,), self._batches)
         while True:
             try:
-                return self._try()
+                return self._try(first.schema)
             except BaseException as error:
-                if self.rows is not None and self.rows.failure is not None:
-                    raise self.rows.failure from None
+                if self._rows is not None and self._rows.failure is not None:
+                    raise self._rows.failure from None
                 if not is_database_error(error):
                     raise
                 if not self._again(error):
                     raise self._failed(error) from None
 
     def _again(self, error: BaseException) -> bool:
-        if self.rows is not None and not self.rows.restartable:
+        if self._rows is not None and not self._rows.restartable:
             return False
         if is_misfit(error):
-            looked, self.careful = self.careful, True
+            looked, self._careful = self._careful, True
             return not looked
         if sql_state(error) == OUT_OF_MEMORY and self._begun and self._begun.way == PREPARED:
-            self.no_slot = True  # then in a staging table, unless that is not wanted
-            return self.sink.how == "auto"
+            self._no_slot = True  # then in a staging table, unless that is not wanted
+            return self._settings.how == "auto"
         return self._wait(error)
 
     def _wait(self, error: BaseException) -> bool:
@@ -94,70 +108,112 @@ class Preparing:
 
         It went away anew if the last try got further than the one before.
         """
-        got = 0 if self.rows is None else self.rows.batches
+        got = 0 if self._rows is None else self._rows.batches
         if got > self._got:
             self._got = got
             self._retries.progressed()
         return self._retries.again(verdict(error))
 
-    def _try(self) -> PostgresPart | None:
-        sink, id_ = self.sink, self.part.id
+    def _try(self, schema: pa.Schema) -> PostgresPart | None:
+        settings, id_ = self._settings, self._part.id
         if self._begun is not None:
-            # The last try may have got as far as that, and nobody was told of it.
-            with connected(sink.dsn, sink.timeout_s) as plain:
+            # The last try may have got as far as that, and its answer was lost.
+            with self._server.connected() as plain:
                 discard(plain, [self._begun])
-        with arrow_connected(sink.dsn, sink.timeout_s) as (cursor, run):
+        with self._server.arrow_connected() as (cursor, run):
             run("BEGIN")
-            table = read_table(run, sink.schema, sink.table)
-            plan = plan_of(sink, self._schema, table)
-            assert table is not None
-            if self.rows is None:
-                self.rows = Rows(plan, self._batches, self.part)
-            staged = self.no_slot or why_staged(sink, table, table.used_prepared) is not None
+            found = read_table(run, settings.schema, settings.table)
+            table, plan = plan_of(settings, schema, found)
+            if self._rows is None:
+                taken = plan.taken(self._batches, self._part)
+                self._rows = ResendableRows(plan, taken, self._part)
+            rows = self._rows
+            staged = self._no_slot or why_staged(settings, table, table.used_prepared) is not None
             nonce = new_nonce()
             name = stage_name(id_, nonce) if staged else global_id(id_, nonce)
             begun = PostgresPart(STAGED if staged else PREPARED, table.schema, name)
             self._begun = begun
             if staged:
-                self._stage(run, begun)
-            place = begun.name if staged else table.name
-            copying = Copying(cursor, run, begun.schema, place, table.name, sink.dsn)
-            (copying.carefully if self.careful else copying.all)(self.rows)
-            if not self.rows.count:
+                self._stage(run, begun, rows, staged_checks(settings, schema, table))
+            self._copy(cursor, run, begun, rows, table)
+            if not rows.count:
                 run("ROLLBACK")
                 return None
-            if staged and sink.mode == "upsert" and not self.rows.no_key_twice():
-                duplicate_in_part(run, sink, id_, quoted(begun.schema, begun.name))
-            if not staged:
+            if staged:
+                self._check_keys(run, begun, rows, exact_key(settings, schema, table))
+            else:
                 Ledger(run, table.schema, table.target).mark(id_, begun.name)
             reach("staging.written")
             run("COMMIT" if staged else f"PREPARE TRANSACTION {literal(begun.name)}")
             return begun
 
-    def _stage(self, run: Run, begun: PostgresPart) -> None:
-        assert self.rows is not None
-        plan, name = self.rows.plan, quoted(begun.schema, begun.name)
-        definitions = [*(column.definition for column in plan.columns), *plan.checks]
+    def _stage(
+        self, run: Run, begun: PostgresPart, rows: ResendableRows, checks: tuple[str, ...]
+    ) -> None:
+        columns, name = rows.plan.columns, quoted(begun.schema, begun.name)
+        definitions = [*(each.column.definition for each in columns), *checks]
         run(f"CREATE TABLE {name} ({', '.join(definitions)})")
-        run(f"COMMENT ON TABLE {name} IS {literal(str(self.part.id))}")
-        for column in plan.columns:
+        run(f"COMMENT ON TABLE {name} IS {literal(str(self._part.id))}")
+        for column in columns:
             if not column.in_table:
                 place = f"{name}.{quoted(column.name)}"
                 run(f"COMMENT ON COLUMN {place} IS {literal(NOT_KEPT)}")
 
+    def _copy(
+        self, cursor: Any, run: Run, begun: PostgresPart, rows: ResendableRows, table: Table
+    ) -> None:
+        """Everything in one COPY, as it is read; or batch by batch, where a row is at fault."""
+        import pyarrow as pa
+
+        target = begun.name if begun.way == STAGED else table.name
+
+        def send(data: pa.RecordBatch | pa.RecordBatchReader) -> None:
+            cursor.adbc_ingest(target, data, mode="append", db_schema_name=begun.schema)
+
+        def try_to_send(batch: pa.RecordBatch) -> str | None:
+            run(f"SAVEPOINT {_SAVEPOINT}")
+            why = None
+            try:
+                send(rows.plan.sent(batch))
+            except Exception as error:
+                if not is_misfit(error):
+                    raise
+                # The name of a staging table says nothing, and another attempt has another one.
+                why = why_refused(error, self._server.dsn).replace(target, table.name)
+                run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            return why
+
+        if self._careful:
+            rows.send_each(try_to_send)
+            return
+        batches = rows.sent()
+        first = next(batches, None)
+        if first is not None:
+            send(pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches)))
+
+    def _check_keys(
+        self, run: Run, begun: PostgresPart, rows: ResendableRows, exact: tuple[str, ...]
+    ) -> None:
+        """Raise if the part itself holds a key twice, and nothing says which row counts."""
+        if self._settings.mode != "upsert" or rows.all_differ_in(exact):
+            return
+        if run(duplicates(self._settings, [quoted(begun.schema, begun.name)])):
+            raise key_twice_in_part(self._settings, self._part.id)
+
     def _failed(self, error: BaseException) -> PrepareFailed:
-        id_ = self.part.id
+        id_ = self._part.id
         advice = "It will be redelivered."
-        if self.no_slot:
+        if self._no_slot:
             advice = "Raise max_prepared_transactions, or let how= be 'auto' or 'staged'."
-        elif is_misfit(error) and not self.careful:
+        elif is_misfit(error) and not self._careful:
             advice = (
                 "A row is at fault, and it was not looked for, because more than "
                 f"{KEPT_BYTES_MAX >> 20} MiB of the part had been sent. Repartition into smaller "
                 "parts, and it is found and refused; or repair it in rows=."
             )
         return PrepareFailed(
-            f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {self.sink.where} did "
-            f"not take the rows: {said(error, self.sink.dsn)}. Nothing of the epoch was decided. "
-            f"{advice}"
+            f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {self._settings.where} "
+            f"did not take the rows: {said(error, self._server.dsn)}. Nothing of the epoch was "
+            f"decided. {advice}"
         )

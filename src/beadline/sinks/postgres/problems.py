@@ -10,6 +10,7 @@ import importlib.util
 import re
 
 from beadline.sinks.shared.retry import Verdict
+from beadline.sinks.shared.secrets import redacted
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -20,7 +21,7 @@ _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
 _MISFIT_NEVER = {"22P03", "22P04"}
 UNKNOWN_OBJECT = "42704"
-BUSY = "55000"  # said of a prepared transaction that somebody else has in his hands
+BUSY = "55000"  # said of a prepared transaction that somebody else is finishing
 LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
@@ -52,7 +53,7 @@ def sql_state(error: BaseException) -> str | None:
 def is_database_error(error: BaseException) -> bool:
     """Whether an error comes from one of the two client libraries."""
     if importlib.util.find_spec("psycopg") is None:
-        return False  # or what is missing could not be told
+        return False  # or the error that names the missing extra would not come up
     import psycopg
     from adbc_driver_manager import Error
 
@@ -108,30 +109,28 @@ def said(error: BaseException, dsn: str) -> str:
         # Names of tables, columns and constraints are quoted where a constraint is broken; where
         # a value is bad, the value is.
         text = re.sub(r'".*"', "(not shown)", text) if state.startswith("22") else text
-    text = " ".join(text.split()) or type(error).__name__
-    for secret in _secrets(dsn):
-        text = text.replace(secret, "…")
+    text = redacted(" ".join(text.split()) or type(error).__name__, _secrets(dsn))
     return f"{text} (SQLSTATE {state})" if state else text
 
 
 def _primary(error: BaseException) -> str:
     """Return the server's first sentence alone, from either client library."""
     diagnosis = getattr(error, "diag", None)
-    return str((diagnosis and diagnosis.message_primary) or _told(error, "MESSAGE_PRIMARY"))
+    return str((diagnosis and diagnosis.message_primary) or _field(error, "MESSAGE_PRIMARY"))
 
 
-def _told(error: BaseException, field: str) -> str:
+def _field(error: BaseException, field: str) -> str:
     """Return a field of what the server said, from an error of ADBC; empty if it has none."""
-    told = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
-    return told.get(f"PG_DIAG_{field}", "")
+    fields = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
+    return fields.get(f"PG_DIAG_{field}", "")
 
 
 def why_refused(error: BaseException, dsn: str) -> str:
     """Return what the server has against one row: its first sentence, and the column."""
-    why = _told(error, "MESSAGE_PRIMARY")
+    why = _field(error, "MESSAGE_PRIMARY")
     if not why:
         return said(error, dsn)
-    column = _COLUMN.search(_told(error, "CONTEXT"))
+    column = _COLUMN.search(_field(error, "CONTEXT"))
     return f"column {column[1].strip()!r}: {why}" if column else why
 
 

@@ -1,29 +1,29 @@
 """``PostgresSink``: an epoch's rows in a table, once, by prepared transactions or staged.
 
-The files of this folder in the order of a row's way: ``check`` (with ``table``, ``plan``,
-``columns``, ``way``) before the first row; ``prepare`` (with ``rows``, ``refused``, ``copying``) on
-the executors, which leaves a ``part``; ``two_phase`` or ``staged`` (with ``settle``) at commit,
-both with the ``ledger``; ``discard`` for what is left over.
+The files of this folder in the order in which a row meets them: ``check`` (``table``, ``columns``,
+``plan``) before the first row; ``prepare`` on the executors, which leaves a ``part``; ``two_phase``
+or ``staged`` (with ``modes``) at commit, both with the ``ledger``; ``discard`` for what is left
+over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.sink import LEDGER, Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
-from beadline.sinks.postgres.connect import Run, ask, connected
+from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES
+from beadline.sinks.postgres.connect import Run, Server
 from beadline.sinks.postgres.discard import discard, in_doubt
 from beadline.sinks.postgres.ledger import MARKERS, Ledger
-from beadline.sinks.postgres.names import NAME_BYTES_MAX
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart
+from beadline.sinks.postgres.plan import How, PostgresSettings
 from beadline.sinks.postgres.prepare import Preparing
 from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
@@ -34,14 +34,12 @@ from beadline.sinks.postgres.problems import (
 )
 from beadline.sinks.postgres.table import read_table
 from beadline.sinks.shared.retry import Retries, Verdict, running
+from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Mode = Literal["append", "upsert", "add"]
-How = Literal["auto", "staged", "prepared"]
-_NOTHING = "Nothing was written."
 _FINE = {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}
 
 
@@ -73,27 +71,17 @@ class PostgresSink(Sink[PostgresPart]):
     how: How = "auto"
     timeout_s: float = 30.0
 
-    committable: ClassVar[type[Committable]] = PostgresPart
-
     def __post_init__(self) -> None:
         """Refuse what cannot be right on any server."""
-        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
-        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "key", names_of(self.key))
         ours = self.table in (LEDGER, MARKERS) or self.table.startswith(STAGE_PREFIX)
         for name in (self.table, *(() if self.schema is None else (self.schema,))):
             if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX or ours:
-                raise BadSink(f"{name!r} cannot name the table of a sink. {_NOTHING}")
-        if self.mode not in ("append", "upsert", "add"):
-            raise BadSink(f"mode {self.mode!r} is not append, upsert or add. {_NOTHING}")
-        if self.how not in ("auto", "staged", "prepared"):
-            raise BadSink(f"how {self.how!r} is not auto, staged or prepared. {_NOTHING}")
-        if (self.mode == "append") == bool(key):
-            what = "takes no key" if key else 'needs the columns of a key, key=("id",) for example'
-            raise BadSink(f"{self.where}: mode {self.mode!r} {what}. {_NOTHING}")
-        if self.mode != "upsert" and (self.order_by is not None or self.deleted is not None):
-            raise BadSink(f"{self.where}: order_by= and deleted= are for mode 'upsert'. {_NOTHING}")
-        if self.deleted is not None and self.deleted in (*key, self.order_by):
-            raise BadSink(f"{self.where}: deleted= cannot be the key or the order. {_NOTHING}")
+                raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING}")
+        settings = self._settings
+        settings.check()
+        if self.how not in get_args(How):
+            raise settings.bad(f"how {self.how!r} is not auto, staged or prepared.")
 
     @property
     def default_name(self) -> str:
@@ -102,14 +90,27 @@ class PostgresSink(Sink[PostgresPart]):
         return name_from("postgres", *words)
 
     @property
-    def where(self) -> str:
-        """The table, for people."""
+    def _server(self) -> Server:
+        return Server(self.dsn, self.timeout_s)
+
+    @property
+    def _settings(self) -> PostgresSettings:
         whole = self.table if self.schema is None else f"{self.schema}.{self.table}"
-        return f"PostgreSQL table {whole!r}"
+        return PostgresSettings(
+            POSTGRES,
+            f"PostgreSQL table {whole!r}",
+            self.table,
+            self.mode,
+            tuple(self.key),
+            self.order_by,
+            self.deleted,
+            self.schema,
+            self.how,
+        )
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        """Is the server there, does the table fit the rows, and which way do they go?"""
-        return check(self, schema, query)
+        """Is the server there, does the table fit the rows, and how are they delivered?"""
+        return check(self._server, self._settings, schema, query)
 
     def open(self, query: QueryId, name: str) -> None:
         """Create the ledger."""
@@ -123,8 +124,7 @@ class PostgresSink(Sink[PostgresPart]):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> PostgresPart | None:
         """Copy the part in; what the table would not take is refused, while nothing is decided."""
-        first = next((batch for batch in rows if batch.num_rows), None)
-        return None if first is None else Preparing(self, first, rows, part).run()
+        return Preparing(self._server, self._settings, rows, part).run()
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]) -> CommitResult:
         """Commit the prepared transactions, then all that is staged in one."""
@@ -133,7 +133,7 @@ class PostgresSink(Sink[PostgresPart]):
         retries = Retries(running(self.timeout_s))
         while True:
             try:
-                with connected(self.dsn, self.timeout_s, again=True) as run:
+                with self._server.connected(again=True) as run:
                     return self._commit(run, epoch, parts)
             except Exception as error:
                 if not is_database_error(error):
@@ -142,7 +142,7 @@ class PostgresSink(Sink[PostgresPart]):
                 # What is not understood is not asked without end, as the coordinator would.
                 if judged is Verdict.UNCLEAR and retries.again(judged):
                     continue
-                words = f"{self.where}: {said(error, self.dsn)}"
+                words = f"{self._settings.where}: {said(error, self.dsn)}"
                 passes = sql_state(error) != OUT_OF_MEMORY
                 if passes and judged in (Verdict.BUSY, Verdict.AWAY):
                     return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
@@ -166,23 +166,26 @@ class PostgresSink(Sink[PostgresPart]):
     def _commit(
         self, run: Run, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]
     ) -> CommitResult:
+        server, settings = self._server, self._settings
         table = read_table(run, self.schema, self.table)
         if table is None:
             raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {self.where} is gone. The "
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} is gone. The "
                 "epoch is decided: bring the table back, and the next start finishes it."
             )
         outcomes: dict[PartId, Outcome] = {}
         detail = ""
         prepared = [part for part in parts if part.committable.way == PREPARED]
         if prepared:
-            outcomes, detail = two_phase.commit(run, self, table, epoch, prepared, len(parts))
+            outcomes, detail = two_phase.commit(
+                run, server, settings.where, table, epoch, prepared, len(parts)
+            )
         # An epoch has parts of both kinds where the slots for prepared transactions ran out. What
         # is staged comes last, because it moves the ledger: then all of the epoch must be there.
         waiting = [part for part in parts if part.committable.way == STAGED]
         if waiting:
             if set(outcomes.values()) <= _FINE:
-                outcome, detail = staged.commit(run, self, table, epoch, waiting)
+                outcome, detail = staged.commit(run, server, settings, table, epoch, waiting)
             else:
                 lost = Outcome.LOST in outcomes.values()
                 outcome = Outcome.LOST if lost else Outcome.UNKNOWN
@@ -208,12 +211,12 @@ class PostgresSink(Sink[PostgresPart]):
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
-            return ledger.last_seen(query, name)
+            return ledger.read(query).last_seen(name)
 
         return self._ask(look)
 
     def _ask(self, act: Callable[[Run], T]) -> T:
-        return ask(self.dsn, self.timeout_s, self.where, act)
+        return self._server.ask(self._settings.where, act)
 
     def _ledger(self, run: Run) -> Ledger | None:
         table = read_table(run, self.schema, self.table)

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from beadline.errors import CommitFailed
 from beadline.ids import EpochId
 from beadline.points import reach
-from beadline.sink import Outcome, Prepared, way_out
+from beadline.sink import Outcome, Prepared
 from beadline.sinks.postgres.columns import keeps
-from beadline.sinks.postgres.connect import Run
+from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
 from beadline.sinks.postgres.ledger import Ledger
-from beadline.sinks.postgres.names import literal, quoted
+from beadline.sinks.postgres.modes import statements
 from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
+from beadline.sinks.postgres.plan import PostgresSettings
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
-from beadline.sinks.postgres.settle import advice, find_duplicate, statements, union
 from beadline.sinks.postgres.table import Table, read_table
-
-if TYPE_CHECKING:
-    from beadline.sinks.postgres.sink import PostgresSink
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.errors import column_altered, key_twice_in_epoch, row_refused
+from beadline.sinks.shared.sql.modes import duplicates
 
 Parts = Sequence[Prepared[PostgresPart]]
 
@@ -40,18 +39,22 @@ class _Column:
 
 
 _Columns = dict[str, _Column]
-_SHOWN_MAX = 3
 
 
 def commit(
-    run: Run, sink: PostgresSink, table: Table, epoch: EpochId, parts: Parts
+    run: Run,
+    server: Server,
+    settings: PostgresSettings,
+    table: Table,
+    epoch: EpochId,
+    parts: Parts,
 ) -> tuple[Outcome, str]:
     """Write all of the parts; return what became of them, and why. An error takes all back."""
     ledger = Ledger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
     ledger.lock(epoch.query, name)
-    if ledger.holds(epoch, name, sink.where):
+    if ledger.read(epoch.query).hold(epoch, settings.where, name):
         run("ROLLBACK")
         _drop(run, parts)
         return Outcome.ALREADY_COMMITTED, ""
@@ -63,11 +66,11 @@ def commit(
         # The ledger is behind, so nothing of the epoch is there: all parts are lost, not some.
         run("ROLLBACK")
         tables = ", ".join(part.committable.name for part in gone)
-        return Outcome.LOST, f"staging tables {tables} of {sink.where} are gone"
+        return Outcome.LOST, f"staging tables {tables} of {settings.where} are gone"
     for part in ordered:
-        _check_columns(run, sink, table, epoch, part, columns[part.committable.name], now)
+        _check_columns(run, settings, table, epoch, part, columns[part.committable.name], now)
     first = columns[ordered[0].committable.name]
-    _write(run, sink, table, epoch, ordered, list(first))
+    _write(run, server, settings, table, epoch, ordered, list(first))
     ledger.write(epoch, name, sum(part.rows for part in parts))
     few = len(parts) <= DROPPED_AT_ONCE
     if few:
@@ -116,7 +119,7 @@ def _columns(run: Run, parts: Parts, table: Table) -> tuple[dict[str, _Columns],
 
 def _check_columns(
     run: Run,
-    sink: PostgresSink,
+    settings: PostgresSettings,
     table: Table,
     epoch: EpochId,
     part: Prepared[PostgresPart],
@@ -125,13 +128,13 @@ def _check_columns(
 ) -> None:
     """Raise if a column was dropped since the part was staged, or altered so that values change."""
     kept = [name for name, column in staged.items() if column.kept]
-    what = f"query {epoch.query.name!r}, epoch {epoch.number}: {sink.where}"
-    whole = "The epoch is decided and none of it is visible."
     gone = [name for name in kept if name not in now]
     if gone:
         raise CommitFailed(
-            f"{what} has no column {gone[0]!r} any more, for which the rows have values. {whole} "
-            "Bring the column back, by ADD COLUMN or RENAME, and the next start finishes the epoch."
+            f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} has no column "
+            f"{gone[0]!r} any more, for which the rows have values. The epoch is decided and none "
+            "of it is visible. Bring the column back, by ADD COLUMN or RENAME, and the next start "
+            "finishes the epoch."
         )
     altered = [name for name in kept if staged[name].type != now[name].type]
     if not altered:
@@ -141,64 +144,38 @@ def _check_columns(
     assert was is not None
     assert is_ is not None
     for name in altered:
-        if not keeps(was.columns[name], is_.columns[name]):
-            raise CommitFailed(
-                f"{what}: column {name!r} is {is_.columns[name].declared} now, and was "
-                f"{was.columns[name].declared} when part {part.id.partition} was staged: values "
-                f"could be changed by that, so nothing was written. {whole} Alter the column back, "
-                f"and the next start finishes the epoch. {way_out(part.id.sink)}"
-            )
+        before, after = was.columns[name], is_.columns[name]
+        if not keeps(before, after):
+            raise column_altered(settings, epoch, part.id, name, before.declared, after.declared)
 
 
 def _write(
     run: Run,
-    sink: PostgresSink,
+    server: Server,
+    settings: PostgresSettings,
     table: Table,
     epoch: EpochId,
     parts: Parts,
     columns: Sequence[str],
 ) -> None:
     stages = _stages(parts)
-    name = parts[0].id.sink
+
+    def refuse_duplicates() -> None:
+        if run(duplicates(settings, stages)):
+            raise key_twice_in_epoch(settings, epoch, parts[0].id.sink, stages)
+
     # Without deletes and an order, the database itself finds a key that comes twice.
-    if sink.mode == "upsert" and (sink.order_by is not None or sink.deleted is not None):
-        _refuse_duplicate(run, sink, epoch, parts, union(stages, columns))
-    for number, statement in enumerate(statements(sink, table, columns, stages)):
+    if settings.mode == "upsert" and (settings.order_by or settings.deleted):
+        refuse_duplicates()
+    for number, statement in enumerate(statements(settings, table, columns, stages)):
         try:
             run(statement)
         except Exception as error:
             if not is_database_error(error) or is_transient(error):
                 raise
             run("ROLLBACK")
-            if sink.mode == "upsert":
-                _refuse_duplicate(run, sink, epoch, parts, union(stages, columns))
-            at_fault = parts[number : number + 1] if sink.mode == "append" else parts
-            every = ", ".join(str(part.id.partition) for part in at_fault)
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}, part {every}: "
-                f"{sink.where} refuses a row: {said(error, sink.dsn)}. The epoch is decided and "
-                f"none of it is visible; its rows are in {_shown(at_fault)}. Remove the constraint "
-                "or the row in its way, or widen the column; the next start finishes the epoch. "
-                f"{way_out(name)}"
-            ) from None
-
-
-def _shown(parts: Parts) -> str:
-    """Name the staging tables, where a person can look: values of rows are not for a log."""
-    stages = _stages(parts)
-    more = f" and {len(stages) - _SHOWN_MAX} more" if len(stages) > _SHOWN_MAX else ""
-    return ", ".join(stages[:_SHOWN_MAX]) + more
-
-
-def _refuse_duplicate(
-    run: Run, sink: PostgresSink, epoch: EpochId, parts: Parts, source: str
-) -> None:
-    found = find_duplicate(run, sink, source)
-    if found:
-        raise CommitFailed(
-            f"query {epoch.query.name!r}, epoch {epoch.number}: {sink.where} is given {found}, by "
-            "two of its parts. The epoch is decided and none of it is visible; its rows are in "
-            f"{_shown(parts)}. {advice(sink)} The next start finishes the epoch with the new "
-            "setting; its rows are staged as they were, so that another rows= helps later epochs "
-            f"only. {way_out(parts[0].id.sink)}"
-        )
+            if settings.mode == "upsert":
+                refuse_duplicates()
+            fault = slice(number, number + 1) if settings.mode == "append" else slice(None)
+            why = said(error, server.dsn)
+            raise row_refused(settings, epoch, parts[fault], stages[fault], why) from None

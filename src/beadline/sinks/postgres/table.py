@@ -1,4 +1,4 @@
-"""What the database says of a table: its columns, its keys, and what may stand in a part's way.
+"""What the database says of a table: its columns, its keys, and what may block a part.
 
 Read in one statement, as JSON, so that it costs one round trip by either client library.
 """
@@ -9,8 +9,17 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.sinks.postgres.connect import Run
-from beadline.sinks.postgres.names import literal, quoted
+from beadline.sinks.postgres.connect import Run, literal
+from beadline.sinks.shared.sql.dialect import quoted
+
+_BASES = {
+    "bigint": "int8",
+    "integer": "int4",
+    "smallint": "int2",
+    "double precision": "float8",
+    "real": "float4",
+    "boolean": "bool",
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,17 @@ class Column:
     generated: bool
     collation: str
     exact: bool
+
+    @classmethod
+    def of_type(cls, name: str, declared: str) -> Column:
+        """A column that no table has, of a type as ``declared`` in ``columns`` names it."""
+        base = "numeric" if declared.startswith("numeric") else _BASES.get(declared, declared)
+        return cls(name, declared, base, -1, "b", "", (), False, True, False, False, "", False)
+
+    @property
+    def required(self) -> bool:
+        """Whether every row must give a value."""
+        return self.not_null and not self.has_default
 
     @property
     def definition(self) -> str:

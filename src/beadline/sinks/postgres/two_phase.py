@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from beadline.ids import EpochId, PartId
 from beadline.points import reach
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.postgres.connect import Run, connected
+from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.ledger import Ledger
-from beadline.sinks.postgres.names import literal
 from beadline.sinks.postgres.part import PostgresPart
 from beadline.sinks.postgres.problems import (
     BUSY,
@@ -32,9 +30,6 @@ from beadline.sinks.postgres.problems import (
 )
 from beadline.sinks.postgres.table import Table
 
-if TYPE_CHECKING:
-    from beadline.sinks.postgres.sink import PostgresSink
-
 Parts = Sequence[Prepared[PostgresPart]]
 # Each commit is one wait for the disk; a connection costs about as much as a few of them.
 _PER_CONNECTION = 4
@@ -42,7 +37,13 @@ _CONNECTIONS_MAX = 8
 
 
 def commit(
-    run: Run, sink: PostgresSink, table: Table, epoch: EpochId, parts: Parts, of_all: int
+    run: Run,
+    server: Server,
+    where: str,
+    table: Table,
+    epoch: EpochId,
+    parts: Parts,
+    of_all: int,
 ) -> tuple[dict[PartId, Outcome], str]:
     """Commit every part; return what became of each, and a word on what is unknown.
 
@@ -51,7 +52,7 @@ def commit(
     ledger = Ledger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
-    if ledger.holds(epoch, name, sink.where):
+    if ledger.read(epoch.query).hold(epoch, where, name):
         run("ROLLBACK")
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
     # Only housekeeping: if a power cut takes it back, it takes back both of its halves, and all
@@ -59,7 +60,7 @@ def commit(
     run("SET LOCAL synchronous_commit = off")
     ledger.complete_before(epoch, name, of_all)
     run("COMMIT")
-    answers = _commit_all(run, sink, parts)
+    answers = _commit_all(run, server, parts)
     unknown = [part for part in parts if answers[part.id] == UNKNOWN_OBJECT]
     proven: set[str] = set()
     if unknown:
@@ -80,22 +81,22 @@ def commit(
     return outcomes, "; ".join(sorted(words))
 
 
-def _commit_all(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str]:
+def _commit_all(run: Run, server: Server, parts: Parts) -> dict[PartId, str]:
     count = min(_CONNECTIONS_MAX, -(-len(parts) // _PER_CONNECTION))
     if count == 1:
-        return _commit_some(run, sink, parts)
+        return _commit_some(run, server, parts)
     shares = [parts[number::count] for number in range(count)]
 
     def one(share: Parts) -> dict[PartId, str]:
-        with connected(sink.dsn, sink.timeout_s) as other:
-            return _commit_some(other, sink, share)
+        with server.connected() as other:
+            return _commit_some(other, server, share)
 
     with ThreadPoolExecutor(count) as pool:
         futures = [pool.submit(one, share) for share in shares]
     return {id_: answer for future in futures for id_, answer in future.result().items()}
 
 
-def _commit_some(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str]:
+def _commit_some(run: Run, server: Server, parts: Parts) -> dict[PartId, str]:
     """What the server answered for each: nothing is good, its code says that it does not know."""
     answers = {}
     for part in parts:
@@ -110,7 +111,7 @@ def _commit_some(run: Run, sink: PostgresSink, parts: Parts) -> dict[PartId, str
             if state == UNKNOWN_OBJECT:
                 answers[part.id] = UNKNOWN_OBJECT
             elif state == BUSY or is_transient(error):
-                answers[part.id] = said(error, sink.dsn)
+                answers[part.id] = said(error, server.dsn)
             else:
                 raise
         reach("ledger.after")

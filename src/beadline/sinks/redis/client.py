@@ -1,4 +1,4 @@
-"""The way to the server or the nodes of a cluster, and what their errors mean.
+"""The URL, the connections to the server or the nodes of a cluster, and what their errors mean.
 
 Commands go out many at a time and their answers are read afterwards, on connections of our own, as
 redis-py's cluster pipeline runs no scripts. No error of redis-py leaves this module: they are told
@@ -10,13 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
+from beadline.errors import BadSink
 from beadline.extras import require
-from beadline.sinks.redis.address import without_password
 from beadline.sinks.redis.script import Script
 from beadline.sinks.shared.retry import Rejected, Unavailable
+from beadline.sinks.shared.secrets import redacted
 
+_SCHEMES = ("redis", "rediss", "unix")
+# Only options that leave the answers as they are: one that turned them into text, say, would make
+# every comparison with what the server answered come out wrong.
+_OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
+_OPTIONS_BEGIN = ("socket_", "ssl_")
 COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
 # The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
 # stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
@@ -26,6 +34,62 @@ _NOT_NOW = re.compile(
 )
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RedisUrl:
+    """What of a URL may be shown."""
+
+    where: str
+    database: int
+
+    @classmethod
+    def parse(cls, url: str) -> RedisUrl:
+        """Read a URL, or raise without repeating it: it holds a password.
+
+        >>> RedisUrl.parse("redis://:secret@redis-1/2"), RedisUrl.parse("unix:///run/redis?db=3")
+        (RedisUrl(where='redis-1:6379', database=2), RedisUrl(where='/run/redis', database=3))
+        """
+        try:
+            parts = urlsplit(url)
+            options = parse_qs(parts.query, keep_blank_values=True)
+            where = parts.path
+            path = ""
+            if parts.scheme != "unix":
+                where, path = f"{parts.hostname or 'localhost'}:{parts.port or 6379}", parts.path
+            database = int(options["db"][0] if "db" in options else path.strip("/") or 0)
+        except (ValueError, TypeError, AttributeError):
+            parts = None
+        if parts is None or parts.scheme not in _SCHEMES or database < 0:
+            raise BadSink(
+                "a URL of Redis is redis://[user][:password]@host[:port][/database], or rediss:// "
+                "for TLS, or unix://; the one given is not (special characters of a password are "
+                "written as %XX). Nothing was written."
+            )
+        # Not named: what follows a bare ? in a password looks like an option.
+        if not all(map(_taken, options)):
+            raise BadSink(
+                "the URL of Redis has an option that RedisSink does not take; it takes "
+                f"{', '.join(_OPTIONS)}, and what begins with {' or '.join(_OPTIONS_BEGIN)}. If it "
+                "is part of a password: special characters there are written as %XX. "
+                "Nothing was written."
+            )
+        return cls(where, database)
+
+
+def _taken(option: str) -> bool:
+    plain = option.replace("_", "").isalnum()
+    return option in _OPTIONS or (plain and option.startswith(_OPTIONS_BEGIN))
+
+
+def without_password(text: str, url: str) -> str:
+    """Return a text without the password of a URL."""
+    try:
+        parts = urlsplit(url)
+        secrets = [parts.password or "", *parse_qs(parts.query).get("password", ())]
+    except ValueError:
+        secrets = []
+    return redacted(text, secrets)
 
 
 class Client:

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BadSink
+from beadline.sinks.redis.ledger import MARK
 from beadline.sinks.shared.column_text import has_text, is_bytes, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FIELDS_MAX = 1000  # a script's stack holds some thousand values
+EXPIRE_MAX_S = 10**12
 # Commands that take one value; those that take every other column as a field.
 ONE_VALUE = ("SET", "INCRBY", "INCRBYFLOAT", "LPUSH", "RPUSH")
 WITH_FIELDS = ("HSET", "XADD")
 COMMANDS = (*ONE_VALUE, *WITH_FIELDS, "DEL")
 DELETES = ("SET", "HSET")  # can have a column that says: delete it instead
 ONE_KEY = ("LPUSH", "RPUSH", "XADD", "INCRBY", "INCRBYFLOAT")  # make sense with one key for all
+_NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -56,32 +59,58 @@ class Layout:
         return tuple(name for name in names if name not in self.special)
 
 
+def check_layout(layout: Layout) -> None:
+    """Raise if the settings make no sense together, whatever the columns are."""
+    command, expire = layout.command, layout.expire
+    if command not in COMMANDS:
+        raise BadSink(f"command {command!r} is not one of {', '.join(COMMANDS)}. {_NOTHING}")
+    if layout.into and command not in ONE_KEY:
+        raise BadSink(
+            f"into={layout.into!r}: {command} on one key would leave the last row only. Name the "
+            f"column of the keys in key=. {_NOTHING}"
+        )
+    if layout.deleted and command not in DELETES:
+        raise BadSink(f"deleted= is for SET and HSET, not for {command}. {_NOTHING}")
+    if MARK in layout.prefix + layout.into:
+        raise BadSink(f"{MARK!r} in a key is Beadline's own. {_NOTHING}")
+    if expire is None:
+        return
+    if command == "DEL":
+        raise BadSink(f"expire= makes no sense with DEL. {_NOTHING}")
+    if not isinstance(expire, str) and (
+        isinstance(expire, bool) or not 1 <= expire <= EXPIRE_MAX_S or expire != int(expire)
+    ):
+        raise BadSink(
+            f"expire={expire!r} is not a column, nor 1 to {EXPIRE_MAX_S:,} whole seconds. "
+            f"{_NOTHING}"
+        )
+
+
 def check_columns(layout: Layout, schema: pa.Schema, where: str) -> None:
     """Raise with the first column that is missing, or not of a type that the command can use."""
     names = list(schema.names)
-    nothing = "Nothing was written."
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadSink(
-            f"{where}: two columns are called {twice[0]!r}. Rename one in rows=. {nothing}"
+            f"{where}: two columns are called {twice[0]!r}. Rename one in rows=. {_NOTHING}"
         )
     for name in layout.special:
         if name not in names:
             raise BadSink(
                 f"{where}: column {name!r} is not in the rows, which have {', '.join(names)}. Name "
-                f"the column in key=, value=, expire= or deleted=, or make it in rows=. {nothing}"
+                f"the column in key=, value=, expire= or deleted=, or make it in rows=. {_NOTHING}"
             )
     fields = layout.fields(names)
     if layout.command in WITH_FIELDS and not 1 <= len(fields) <= FIELDS_MAX:
         raise BadSink(
             f"{where}: {layout.command} makes fields of the other columns, of which there are "
-            f"{len(fields)}; it takes 1 to {FIELDS_MAX:,}. {nothing}"
+            f"{len(fields)}; it takes 1 to {FIELDS_MAX:,}. {_NOTHING}"
         )
     for name in (*layout.special, *fields):
         kind = schema.field(name).type
         problem = _problem(layout, name, kind)
         if problem:
-            raise BadSink(f"{where}: column {name!r} is {kind}, {problem}. {nothing}")
+            raise BadSink(f"{where}: column {name!r} is {kind}, {problem}. {_NOTHING}")
 
 
 def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:

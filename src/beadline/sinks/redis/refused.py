@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part, far_dates, refuse
-from beadline.sinks.redis.columns import ONE_VALUE, Layout, binary
+from beadline.sinks.redis.columns import EXPIRE_MAX_S, ONE_VALUE, Layout, binary
 from beadline.sinks.redis.ledger import MARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit for a value; it takes twice that at once
-EXPIRE_MAX_S = 10**12
 _INT64_MAX = 2**63 - 1
 
 

@@ -33,16 +33,14 @@ from beadline.sink import (
 )
 from beadline.sinks.redis import ledger
 from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
-from beadline.sinks.redis.address import Address
-from beadline.sinks.redis.check import check_layout, check_server
-from beadline.sinks.redis.client import Client, connect
-from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns
+from beadline.sinks.redis.client import Client, RedisUrl, connect
+from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns, check_layout
 from beadline.sinks.redis.commit import Commit
-from beadline.sinks.redis.durability import promise
 from beadline.sinks.redis.ledger import Head
 from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
+from beadline.sinks.redis.server import check_server, promise
 from beadline.sinks.shared.retry import (
     Rejected,
     Unavailable,
@@ -96,7 +94,7 @@ class RedisSink(StagedSink):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be right; resolve the folder, as executors work in other ones."""
-        Address.parse(self.url)
+        RedisUrl.parse(self.url)
         object.__setattr__(self, "command", str(self.command).upper())
         check_layout(self._layout)
         if self.expire is not None and not isinstance(self.expire, str):
@@ -126,7 +124,7 @@ class RedisSink(StagedSink):
     @property
     def target_name(self) -> str:
         """The server, without its password, and what the keys have in common."""
-        address = Address.parse(self.url)
+        address = RedisUrl.parse(self.url)
         keys = f", keys {self.prefix + self.into!r}" if self.prefix or self.into else ""
         return f"Redis at {address.where}, database {address.database}{keys}"
 
@@ -135,7 +133,7 @@ class RedisSink(StagedSink):
         # Not by the server's address: a replica that takes over has another. That it is the same
         # data is told by what it holds, in ``last_seen`` and at commit.
         key = self.into or f"<{self.key}>"
-        return f"redis:{Address.parse(self.url).database}#{self.command} {self.prefix}{key}"
+        return f"redis:{RedisUrl.parse(self.url).database}#{self.command} {self.prefix}{key}"
 
     @property
     def staging_folder(self) -> str:
@@ -159,7 +157,7 @@ class RedisSink(StagedSink):
         script = script_for(self._layout, fields)
 
         def ask(client: Client) -> Capabilities:
-            address = Address.parse(self.url)
+            address = RedisUrl.parse(self.url)
             check_server(client, self.prefix, address.database, self.target_name)
             head = ledger.head_key(self.prefix, query.name)
             client.ask(lambda redis: redis.hgetall(head))

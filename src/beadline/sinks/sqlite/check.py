@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from beadline.errors import BadSink
-from beadline.sinks.sqlite.columns import Kind, folded, quoted
+from beadline.sink import BadSink
+from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.plan import check_required, check_unique, match
+from beadline.sinks.shared.sql.settings import NOTHING, TableSettings
+from beadline.sinks.sqlite.columns import Column, folded
 
-_NOTHING = "Nothing was written."
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column that an existing table has."""
-
-    name: str
-    declared: str
-    required: bool
-    generated: bool
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,6 @@ class Table:
 
     columns: dict[str, Column]
     unique: frozenset[frozenset[str]]
-    strict: bool
     view: bool
 
 
@@ -55,41 +48,17 @@ def is_busy(error: sqlite3.Error) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
-def check_key(mode: str, key: Sequence[str], kinds: dict[str, Kind], where: str) -> None:
-    """Raise unless the key is in the rows, and what is added can be added."""
-    for name in key:
-        if name not in kinds:
-            raise BadSink(
-                f"{where}: key column {name!r} is not in the rows, which have "
-                f"{', '.join(kinds)}. {_NOTHING}"
-            )
-        if not kinds[name].keys:
-            raise BadSink(
-                f"{where}: column {name!r} holds {kinds[name].name}, which cannot be a key: equal "
-                f"values may be written differently. {_NOTHING}"
-            )
-    values = {name: kind for name, kind in kinds.items() if name not in key}
-    if mode == "add" and not values:
-        raise BadSink(f"{where}: beside the key no column is left to add. {_NOTHING}")
-    for name, kind in values.items():
-        if mode == "add" and not kind.adds:
-            raise BadSink(
-                f"{where}: column {name!r} holds {kind.name}, which cannot be added. Make it part "
-                f"of the key, or leave it out in rows=. {_NOTHING}"
-            )
-
-
 def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
     """Raise unless the database can be written; return the table, if there is one."""
     if path.is_dir():
-        raise BadSink(f"{path} is a folder, not an SQLite database. {_NOTHING}")
+        raise BadSink(f"{path} is a folder, not an SQLite database. {NOTHING}")
     try:
         # Database, journal and staged parts are all made in this folder.
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise BadSink(
             f"folder {path.parent} cannot be written ({error.strerror}). Make it, or let this "
-            f"user write there. {_NOTHING}"
+            f"user write there. {NOTHING}"
         ) from error
     if not path.exists():
         return None
@@ -103,7 +72,7 @@ def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
                     raise
             return found
     except sqlite3.DatabaseError as error:
-        raise BadSink(f"{path} cannot be used by SQLite: {error}. {_NOTHING}") from error
+        raise BadSink(f"{path} cannot be used by SQLite: {error}. {NOTHING}") from error
 
 
 def read_table(database: sqlite3.Connection, name: str) -> Table | None:
@@ -119,7 +88,16 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
         " FROM pragma_table_xinfo(?)",
         (name,),
     ).fetchall()
-    columns = {folded(row[0]): Column(row[0], row[1], bool(row[2]), row[3] > 0) for row in found}
+    strict = (
+        sqlite3.sqlite_version_info >= (3, 37)
+        and database.execute(
+            "SELECT 1 FROM pragma_table_list WHERE strict AND lower(name) = lower(?)", (name,)
+        ).fetchone()
+    )
+    columns = {
+        folded(row[0]): Column(row[0], row[1], bool(row[2]), row[3] > 0, bool(strict))
+        for row in found
+    }
     unique = {frozenset(folded(row[0]) for row in found if row[4])}
     indexes = database.execute(
         'SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (name,)
@@ -127,51 +105,18 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
     for (index,) in indexes:
         members = database.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
         unique.add(frozenset(folded(member or "") for (member,) in members))
-    strict = (
-        sqlite3.sqlite_version_info >= (3, 37)
-        and database.execute(
-            "SELECT 1 FROM pragma_table_list WHERE strict AND lower(name) = lower(?)", (name,)
-        ).fetchone()
-    )
-    return Table(columns, frozenset(unique), bool(strict), kind == ("view",))
+    return Table(columns, frozenset(unique), kind == ("view",))
 
 
-def check_table(table: Table, kinds: dict[str, Kind], where: str) -> None:
-    """Raise with the first column that does not fit."""
+def check_table(table: Table, settings: TableSettings, schema: pa.Schema) -> None:
+    """Raise with the first thing for which the table does not fit the rows."""
     if table.view:
-        raise BadSink(f"{where} is a view, not a table. {_NOTHING}")
-    for name, kind in kinds.items():
-        column = table.columns.get(folded(name))
-        if column is None:
-            raise BadSink(
-                f"{where}: the table has no column {name!r}. Add it, or leave it out in rows=. "
-                "Nothing was written."
-            )
-        if column.generated:
-            raise BadSink(f"{where}: column {name!r} is generated. Nothing was written.")
-        if not kind.fits(column.declared, table.strict):
-            raise BadSink(
-                f"{where}: column {name!r} is declared {column.declared or 'without a type'}, but "
-                f"the rows hold {kind.name}, which it would change or refuse. Declare it "
-                f"{kind.declared}, or cast it in rows=. Nothing was written."
-            )
-    given = {folded(name) for name in kinds}
-    for folded_name, column in table.columns.items():
-        if column.required and not column.generated and folded_name not in given:
-            raise BadSink(
-                f"{where}: the table wants a value in column {column.name!r}, and the rows have "
-                "none. Give it a default, or add it in rows=. Nothing was written."
-            )
-
-
-def check_unique(table: Table, name: str, key: Sequence[str], where: str) -> None:
-    """Raise unless the database itself keeps the key unique."""
-    if key and frozenset(map(folded, key)) not in table.unique:
-        columns = ", ".join(map(quoted, key))
-        raise BadSink(
-            f"{where}: nothing makes the key unique. Run CREATE UNIQUE INDEX "
-            f"{quoted(f'{name}_key')} ON {quoted(name)} ({columns}). {_NOTHING}"
-        )
+        raise settings.bad("it is a view, not a table.")
+    for field in schema:
+        match(settings, field, table.columns)
+    check_required(settings, schema.names, table.columns)
+    name = settings.table
+    check_unique(settings, quoted(name), table.unique, quoted(f"{name}_key"))
 
 
 def never_null_columns(path: Path, busy_timeout_s: float, table: str) -> set[str]:

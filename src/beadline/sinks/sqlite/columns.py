@@ -1,17 +1,18 @@
 """How Arrow columns become SQLite's values, made column by column, because rows are slow.
 
-SQLite stores any value in any column, but bends it on the way in to what the column was declared
+SQLite stores any value in any column, but converts it on the way in to what the column was declared
 as: the text '007' becomes 7 in an INTEGER column, a decimal becomes a float in a DECIMAL one. So
 each kind of value knows the declarations under which it stays what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BadSink
+from beadline.sinks.shared.sql.checks import Fit
+from beadline.sinks.shared.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What SQLite is given for a column: how it is declared, and where it stays unbent."""
+    """What SQLite is given for a column: how it is declared, and where it stays as it is."""
 
     name: str
     declared: str
@@ -46,18 +47,60 @@ TIMESTAMP = Kind("a timestamp, kept as text", "TEXT", "TEXT NUMERIC BLOB")
 BINARY = Kind("binary", "BLOB", "INTEGER REAL NUMERIC TEXT BLOB")
 
 
-def quoted(name: str) -> str:
-    """Return an identifier as SQL may hold it, whatever is in it.
+@dataclass(frozen=True)
+class Column:
+    """A column that an existing table has; ``strict`` says that its table is declared STRICT."""
 
-    >>> quoted('5" nails')
-    '"5"" nails"'
-    """
-    return '"' + name.replace('"', '""') + '"'
+    name: str
+    declared: str
+    required: bool
+    generated: bool
+    strict: bool
 
 
-def folded(name: str) -> str:
-    """Return the form in which SQLite compares identifiers: letters of ASCII have no case."""
-    return "".join(char.lower() if char.isascii() else char for char in name)
+class Sqlite(Dialect[Column]):
+    """What the shared core must know of SQLite."""
+
+    name = "SQLite"
+    has_case = False
+
+    def fold(self, name: str) -> str:
+        """Return the form in which SQLite compares identifiers: letters of ASCII have no case."""
+        return "".join(char.lower() if char.isascii() else char for char in name)
+
+    def holds(self, type_: pa.DataType) -> bool:
+        """Whether any column could hold values of this type."""
+        return kind_of(type_) is not None
+
+    def described(self, type_: pa.DataType) -> str:
+        """Return what a column of the rows holds, for people."""
+        kind = kind_of(type_)
+        return str(type_) if kind is None else kind.name
+
+    def declare(self, type_: pa.DataType, *, key: bool = False) -> str | None:
+        """Return the column type that keeps every value of an Arrow type."""
+        kind = kind_of(type_)
+        return None if kind is None else kind.declared
+
+    def fit(self, field: pa.Field, column: Column) -> Fit | str:
+        """Rows that do not fit are found by ``refused``, also where there is no table yet."""
+        kind = kind_of(field.type)
+        fits = kind is not None and kind.fits(column.declared, column.strict)
+        return Fit() if fits else "it would change or refuse them"
+
+    def can_be_key(self, type_: pa.DataType) -> bool:
+        """Whether equal values are always written alike."""
+        kind = kind_of(type_)
+        return kind is not None and kind.keys
+
+    def can_be_added(self, type_: pa.DataType, column: Column | None) -> bool:
+        """Whether values can be summed."""
+        kind = kind_of(type_)
+        return kind is not None and kind.adds
+
+
+SQLITE = Sqlite()
+folded = SQLITE.fold
 
 
 def affinity(declared: str) -> str:
@@ -72,11 +115,10 @@ def affinity(declared: str) -> str:
     return "REAL" if any(word in declared for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def kind_of(field: pa.Field) -> Kind | None:
+def kind_of(type_: pa.DataType) -> Kind | None:
     """Return how a column is stored, or None if SQLite has no place for it."""
     from pyarrow import types
 
-    type_ = field.type
     if types.is_uint64(type_):
         return None  # its upper half does not fit into SQLite's 64 bits with a sign
     tests = (
@@ -96,39 +138,16 @@ def kind_of(field: pa.Field) -> Kind | None:
     return next((kind for test, kind in tests if test(type_)), None)
 
 
-def kinds_of(schema: pa.Schema, where: str) -> dict[str, Kind]:
-    """Return every column's kind by its name, or raise with the first that cannot be stored."""
-    if not len(schema):
-        raise BadSink(f"{where}: the rows have no columns. Nothing was written.")
-    kinds: dict[str, Kind] = {}
-    for field in schema:
-        kind = kind_of(field)
-        if kind is None:
-            raise BadSink(
-                f"{where}: column {field.name!r} is {field.type}, which SQLite cannot hold. Take "
-                "it apart or cast it in rows=, to_json() for example. Nothing was written."
-            )
-        if "\0" in field.name or not field.name:
-            raise BadSink(f"{where}: {field.name!r} cannot name a column. Nothing was written.")
-        if folded(field.name) in map(folded, kinds):
-            raise BadSink(
-                f"{where}: two columns are called {field.name!r}: SQLite knows no upper and lower "
-                "case there. Rename one in rows=. Nothing was written."
-            )
-        kinds[field.name] = kind
-    return kinds
-
-
-def values_of(batch: pa.RecordBatch, kinds: Sequence[Kind]) -> Iterator[tuple[Any, ...]]:
+def values_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Return a batch's rows as SQLite takes them, made column by column."""
-    columns = (_values(column, kind) for column, kind in zip(batch.columns, kinds, strict=True))
-    return zip(*columns, strict=True)
+    return zip(*map(_values, batch.columns), strict=True)
 
 
-def _values(column: Any, kind: Kind) -> list[Any]:
+def _values(column: Any) -> list[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    kind = kind_of(column.type)
     if kind is DATE:
         column = column.cast(pa.date32()).cast(pa.string())
     elif kind is TIMESTAMP:

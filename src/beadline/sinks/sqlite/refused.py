@@ -1,4 +1,4 @@
-"""Rows that a table would refuse or bend, found while nothing is decided.
+"""Rows that a table would refuse or change, found while nothing is decided.
 
 At commit the epoch is decided, and a row that the database will not take would hold it up for good.
 What only the database can know (UNIQUE, CHECK, a trigger) still comes up there.

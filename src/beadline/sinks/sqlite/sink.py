@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from beadline.sink import (
     LEDGER,
@@ -35,23 +35,23 @@ from beadline.sink import (
     name_from,
     reach,
 )
+from beadline.sinks.shared.sql.dialect import listed, quoted
+from beadline.sinks.shared.sql.ledger import LedgerRows
+from beadline.sinks.shared.sql.modes import added
+from beadline.sinks.shared.sql.plan import create_statement
+from beadline.sinks.shared.sql.settings import NOTHING, Mode, TableSettings, names_of
 from beadline.sinks.sqlite.check import (
     check_file,
-    check_key,
     check_table,
-    check_unique,
     connect,
     is_busy,
     never_null_columns,
 )
-from beadline.sinks.sqlite.columns import Kind, folded, kinds_of, quoted, values_of
+from beadline.sinks.sqlite.columns import SQLITE, folded, values_of
 from beadline.sinks.sqlite.refused import without_refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Mode = Literal["append", "upsert", "add"]
-_NOTHING = "Nothing was written."
 
 # One row per query, table and sink: two sinks of one query may write to one table.
 _MAKE_LEDGER = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -59,13 +59,9 @@ _MAKE_LEDGER = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
     incarnation TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL,
     rows INTEGER NOT NULL, decided_at_ms INTEGER NOT NULL,
     PRIMARY KEY (query, target, sink)) WITHOUT ROWID"""
-# Another incarnation's row comes first: it is what must be noticed.
-_READ_LEDGER = f"""SELECT incarnation, epoch, nonce FROM {LEDGER}
-    WHERE query = :query AND target = :target
-        AND (:sink IS NULL OR sink = :sink OR incarnation <> :incarnation)
-    ORDER BY incarnation = :incarnation, epoch DESC LIMIT 1"""
-_WRITE_LEDGER = f"""INSERT OR REPLACE INTO {LEDGER}
-    VALUES (:query, :target, :sink, :incarnation, :epoch, :nonce, :rows, :decided_at_ms)"""
+_READ_LEDGER = f"""SELECT sink, incarnation, epoch, nonce FROM {LEDGER}
+    WHERE query = ? AND target = ? ORDER BY epoch DESC"""
+_WRITE_LEDGER = f"INSERT OR REPLACE INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True)
@@ -97,19 +93,14 @@ class SqliteSink(StagedSink):
 
     def __post_init__(self) -> None:
         """Settle the path here, as executors work in other folders; refuse what cannot be right."""
-        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
-        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "key", names_of(self.key))
         if os.fspath(self.path) == ":memory:":
-            raise BadSink(f"':memory:' ends with the process; use MemorySink. {_NOTHING}")
+            raise BadSink(f"':memory:' ends with the process; use MemorySink. {NOTHING}")
         object.__setattr__(self, "path", os.path.abspath(self.path))
         bad = not self.table or "\0" in self.table or folded(self.table).startswith("sqlite_")
         if bad or folded(self.table) == LEDGER:
-            raise BadSink(f"{self.table!r} cannot name the table of a sink. {_NOTHING}")
-        if self.mode not in ("append", "upsert", "add"):
-            raise BadSink(f"mode {self.mode!r} is not append, upsert or add. {_NOTHING}")
-        if (self.mode == "append") == bool(key):
-            what = "takes no key" if key else 'needs the columns of a key, key=("id",) for example'
-            raise BadSink(f"{self.target_name}: mode {self.mode!r} {what}. {_NOTHING}")
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
+        self._settings.check()
 
     @property
     def default_name(self) -> str:
@@ -120,6 +111,10 @@ class SqliteSink(StagedSink):
     def target_name(self) -> str:
         """The table and its file."""
         return f"SQLite table {self.table!r} in {self.path}"
+
+    @property
+    def _settings(self) -> TableSettings:
+        return TableSettings(SQLITE, self.target_name, self.table, self.mode, tuple(self.key))
 
     @property
     def staging_folder(self) -> str:
@@ -138,12 +133,10 @@ class SqliteSink(StagedSink):
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         """Can the file be written, and does the table, if there is one, fit the rows?"""
-        kinds = kinds_of(schema, self.target_name)
-        check_key(self.mode, self.key, kinds, self.target_name)
+        self._settings.check_rows(schema)
         table = check_file(Path(self.path), self.busy_timeout_s, self.table)
         if table is not None:
-            check_table(table, kinds, self.target_name)
-            check_unique(table, self.table, self.key, self.target_name)
+            check_table(table, self._settings, schema)
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
             sentence="Each row takes effect once: an epoch's rows and its ledger row are one "
@@ -178,7 +171,8 @@ class SqliteSink(StagedSink):
         # Locked from the first statement on: nobody can write between the look and the write.
         database.execute("BEGIN IMMEDIATE")
         database.execute(_MAKE_LEDGER)
-        if epoch.is_committed(self._seen(database, epoch.id.query, epoch.sink)):
+        ledger = self._ledger(database, epoch.id.query)
+        if epoch.is_committed(ledger.seen(epoch.id.number, epoch.sink)):
             return Outcome.ALREADY_COMMITTED
         if not self._has(database, self.table):
             check_previous(epoch.id, None)  # dropped, with the ledger left: must not begin anew
@@ -192,48 +186,36 @@ class SqliteSink(StagedSink):
                     f"{error}. The epoch is decided and none of it is visible. Remove the "
                     "constraint or the row in its way; the next start finishes the epoch."
                 ) from error
-        row = {**self._ledger_key(epoch.id.query, epoch.sink), "epoch": epoch.id.number}
-        row |= {"nonce": epoch.id.nonce, "rows": epoch.rows}
-        database.execute(_WRITE_LEDGER, {**row, "decided_at_ms": epoch.id.decided_at_ms})
+        query, id_ = epoch.id.query, epoch.id
+        owner = (query.name, self.table, epoch.sink, query.incarnation)
+        database.execute(
+            _WRITE_LEDGER, (*owner, id_.number, id_.nonce, epoch.rows, id_.decided_at_ms)
+        )
         reach("ledger.before")
         database.execute("COMMIT")
         return Outcome.COMMITTED
 
     def _insert(self, database: sqlite3.Connection, batches: Iterator[pa.RecordBatch]) -> None:
         statement = ""
-        kinds: dict[str, Kind] = {}
         for batch in batches:
             if not statement:
-                kinds = kinds_of(batch.schema, self.target_name)
-                database.execute(self._create(kinds))
-                statement = self._statement(list(kinds))
-            database.executemany(statement, values_of(batch, list(kinds.values())))
-
-    def _create(self, kinds: dict[str, Kind]) -> str:
-        columns = [
-            f"{quoted(name)} {kind.declared}{' NOT NULL' if name in self.key else ''}"
-            for name, kind in kinds.items()
-        ]
-        if self.key:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.key))})")
-        return f"CREATE TABLE IF NOT EXISTS {quoted(self.table)} ({', '.join(columns)})"
+                place = f"IF NOT EXISTS {quoted(self.table)}"
+                database.execute(create_statement(self._settings, batch.schema, place))
+                statement = self._statement(batch.schema.names)
+            database.executemany(statement, values_of(batch))
 
     def _statement(self, names: list[str]) -> str:
-        columns = ", ".join(map(quoted, names))
         marks = ", ".join("?" * len(names))
-        statement = f"INSERT INTO {quoted(self.table)} ({columns}) VALUES ({marks})"
+        statement = f"INSERT INTO {quoted(self.table)} ({listed(names)}) VALUES ({marks})"
         if self.mode == "append":
             return statement
         changes = [self._change(quoted(name)) for name in names if name not in self.key]
         act = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
-        return f"{statement} ON CONFLICT ({', '.join(map(quoted, self.key))}) DO {act}"
+        return f"{statement} ON CONFLICT ({listed(self.key)}) DO {act}"
 
     def _change(self, column: str) -> str:
-        if self.mode == "upsert":
-            return f"{column} = excluded.{column}"
-        # A sum with null is null, which would wipe out the total: then the one that is there.
-        total = f"{column} + excluded.{column}"
-        return f"{column} = coalesce({total}, {column}, excluded.{column})"
+        new = f"excluded.{column}"
+        return f"{column} = {new if self.mode == 'upsert' else added(column, new)}"
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
@@ -242,7 +224,7 @@ class SqliteSink(StagedSink):
         with closing(self._connect()) as database:
             if not self._has(database, LEDGER):
                 return None
-            seen = self._seen(database, query, None)
+            seen = self._ledger(database, query).last_seen(name)
             gone = not self._has(database, self.table)
         # A ledger without its table remembers what is not there. Another query's still warns.
         ours = seen is not None and seen.incarnation == query.incarnation
@@ -255,10 +237,6 @@ class SqliteSink(StagedSink):
     def _connect(self) -> sqlite3.Connection:
         return connect(os.fspath(self.path), self.busy_timeout_s)
 
-    def _ledger_key(self, query: QueryId, sink: str | None) -> dict[str, str | int | None]:
-        key = {"query": query.name, "incarnation": query.incarnation}
-        return {**key, "target": self.table, "sink": sink}
-
-    def _seen(self, database: sqlite3.Connection, query: QueryId, sink: str | None) -> Seen | None:
-        row = database.execute(_READ_LEDGER, self._ledger_key(query, sink)).fetchone()
-        return Seen(*row) if row else None
+    def _ledger(self, database: sqlite3.Connection, query: QueryId) -> LedgerRows:
+        found = database.execute(_READ_LEDGER, (query.name, self.table)).fetchall()
+        return LedgerRows(query, [(sink, Seen(*seen)) for sink, *seen in found])

@@ -21,7 +21,7 @@ def delete(cluster: KafkaCluster, topic: str) -> None:
         time.sleep(0.05)
 
 
-def remake(cluster: KafkaCluster, topic: str, partitions: int = 1) -> None:
+def recreate(cluster: KafkaCluster, topic: str, partitions: int = 1) -> None:
     """Another topic under the old name."""
     delete(cluster, topic)
     cluster.create_topic(topic, partitions=partitions)

@@ -1,4 +1,4 @@
-"""What a Redis server, as it is configured, can promise; asked before anything is written.
+"""Whether a Redis server can be used, and what it can promise; asked before anything is written.
 
 A write that Redis has acknowledged can still be lost: at a power cut, if its log is not synced
 before the answer; when it stops, if it keeps no log; when a replica takes over that has not
@@ -9,13 +9,17 @@ server.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from beadline.errors import BadSink
 from beadline.sink import Guarantee
 from beadline.sinks.redis.client import Client
 from beadline.sinks.shared.retry import Rejected
 
+VERSION_MIN = (6, 0)
+_NOTHING = "Nothing was written."
 _SETTINGS = (
     "appendonly",
     "appendfsync",
@@ -56,6 +60,36 @@ class _Findings:
             self.risks.append(risk)
         if cure not in self.cures:
             self.cures.append(cure)
+
+
+def check_server(client: Client, prefix: str, database: int, where: str) -> None:
+    """Raise unless every server is one that can be written to by RedisSink."""
+    if client.cluster and database:
+        raise BadSink(f"{where}: a Redis cluster has database 0 only. {_NOTHING}")
+    if client.cluster and not _whole_tag(prefix):
+        raise BadSink(
+            f"{where}: in a cluster, braces in prefix={prefix!r} must be one whole {{tag}}, which "
+            f"then puts all keys into one slot. {_NOTHING}"
+        )
+    for info in client.ask(lambda _: [server.info() for server in client.servers()]):
+        version = str(info.get("redis_version", "0"))
+        numbers = re.findall(r"\d+", version)[:2]
+        if tuple(map(int, numbers)) < VERSION_MIN:
+            raise BadSink(f"{where} is Redis {version}; at least 6.0 is needed. {_NOTHING}")
+        if info.get("role") == "slave":
+            raise BadSink(
+                f"{where} is a replica, which takes no writes. Give the address of its primary, "
+                f"{info.get('master_host')}:{info.get('master_port')}. {_NOTHING}"
+            )
+
+
+def _whole_tag(prefix: str) -> bool:
+    """Whether braces in a prefix decide the slot by themselves, or there are none."""
+    before, brace, after = prefix.partition("{")
+    if not brace:
+        return "}" not in before
+    tag, end, _ = after.partition("}")
+    return bool(tag and end)
 
 
 def promise(client: Client, durable: bool) -> Promise:

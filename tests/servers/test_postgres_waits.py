@@ -1,22 +1,30 @@
-"""``PostgresSink``: how long it waits for a server that is away, in large and in slow parts."""
+"""``PostgresSink``: what is an error at once, and how long a server that is away is waited for."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from beadline.errors import PrepareFailed
+from beadline.errors import BadSink, CommitFailed, PrepareFailed
 from beadline.sink import Outcome, Part
+from beadline.sinks import PostgresSink
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
-from tests.servers.postgres_target import QUERY, Orders, part_id, table
+from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 
 WAYS = ("prepared", "staged")
 ROWS = table(id=list(range(10)), total=list(range(10)))
+PAIR = table(id=[1, 2], total=[10, 20])
+KEYED = "id bigint PRIMARY KEY, total bigint"
+NOBODY = "postgresql://me:word@127.0.0.1:1/shop"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +86,7 @@ def test_a_server_that_stays_away_in_the_middle_of_a_copy(server: PostgresServer
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_patience_is_counted_from_the_outage(server: PostgresServer, way: str) -> None:
+def test_the_timeout_counts_from_the_outage(server: PostgresServer, way: str) -> None:
     """A part may take longer than ``timeout_s``, and see the server go away twice."""
     orders = Orders(server, "id bigint, total bigint", how=way, timeout_s=3.0)
     orders.start(ROWS)
@@ -124,3 +132,67 @@ def test_a_sweep_does_not_wait_for_ever(server: PostgresServer) -> None:
         assert server.password not in str(failure.value)
     finally:
         server.restart()
+
+
+@pytest.mark.parametrize("wrong", ["password", "user", "database"])
+def test_a_wrong_address_after_the_decision_is_told_at_once(
+    postgres_server: PostgresServer, wrong: str
+) -> None:
+    """It was asked without end before: the coordinator asks again for what is unknown."""
+    orders = Orders(postgres_server, KEYED, timeout_s=60.0)
+    orders.start(PAIR)
+    parts = [orders.prepare(PAIR, part_id(0))]
+    dsns = {
+        "password": postgres_server.dsn_of("postgres", password="not-the-word"),
+        "user": postgres_server.dsn_of("postgres", user="nobody", password="not-the-word"),
+        "database": postgres_server.dsn_of("nowhere"),
+    }
+    begun_s = time.monotonic()
+    with pytest.raises(CommitFailed, match=r"epoch 0.*decided.*nothing of it is lost") as told:
+        replace(orders.sink, dsn=dsns[wrong]).commit(epoch_id(0), parts)
+    assert time.monotonic() - begun_s < 30
+    assert "user, password" in str(told.value)
+    for secret in ("not-the-word", postgres_server.password):
+        assert secret not in str(told.value)
+    assert orders.commit(0, parts) == {Outcome.COMMITTED}
+
+
+def test_nobody_there_is_asked_again(postgres_server: PostgresServer) -> None:
+    orders = Orders(postgres_server, KEYED)
+    orders.start(PAIR)
+    parts = [orders.prepare(PAIR, part_id(0))]
+    result = replace(orders.sink, dsn=NOBODY).commit(epoch_id(0), parts)
+    assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
+    orders.sweep()
+
+
+def test_the_start_check_waits_for_a_server_that_is_starting_up(server: PostgresServer) -> None:
+    """As a standby that lets nobody in it answers "not now" until it is promoted."""
+    orders = Orders(server, KEYED, timeout_s=60.0)
+    orders.sink.check(PAIR.schema, QUERY)
+    server.stop()
+    data = Path(server._data)
+    signal = data / "standby.signal"
+    signal.touch()
+    settings = data / "postgresql.auto.conf"
+    settings.write_text("hot_standby = off\n")
+    if os.geteuid() == 0:
+        shutil.chown(signal, "postgres")
+    server.process.start()
+
+    def promote() -> None:
+        trigger = data / "promote"
+        trigger.touch()
+        os.kill(server.process.pid, 10)  # SIGUSR1, as pg_ctl promote does it
+
+    timer = threading.Timer(6.0, promote)  # longer than an address that nobody answers at
+    timer.start()
+    orders.sink.check(PAIR.schema, QUERY)
+    timer.join()
+
+
+def test_the_start_check_soon_says_that_nobody_answers() -> None:
+    begun_s = time.monotonic()
+    with pytest.raises(BadSink, match=r"Is the server up.*Nothing was written"):
+        PostgresSink(NOBODY, "orders", timeout_s=60.0).check(PAIR.schema, QUERY)
+    assert time.monotonic() - begun_s < 30

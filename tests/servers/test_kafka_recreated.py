@@ -6,6 +6,7 @@ reader the new topic's records at the old topic's offsets.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_doubt import Doubt
-from tests.servers.kafka_remade import delete, remake
+from tests.servers.kafka_recreated import delete, recreate
 from tests.servers.test_kafka_source import connector, produce, wait_for  # noqa: F401 (a fixture)
 from tests.servers.transactions_cli import Invoke, invoke_fixture  # noqa: F401
 from tests.spark.jobs import read, run, run_and_die, write_input
@@ -43,7 +44,7 @@ ONLY_JAVA = {"kafka.ssl.truststore.location": "/nowhere/trusted.jks"}
 
 @pytest.fixture
 def topic(kafka_cluster: KafkaCluster) -> Iterator[str]:
-    name = f"remade-{uuid.uuid4().hex[:8]}"
+    name = f"recreated-{uuid.uuid4().hex[:8]}"
     kafka_cluster.create_topic(name, partitions=2)
     yield name
     pool().close()
@@ -70,7 +71,7 @@ def test_decided_rows_that_went_with_their_topic_are_not_committed(
     """Whether it was created again or not; each time that the commit is tried."""
     part = doubt.prepare(3)
     epoch = doubt.decide(3, [part])
-    (remake if again else delete)(doubt.cluster, doubt.topic)
+    (recreate if again else delete)(doubt.cluster, doubt.topic)
     what = "deleted and created again" if again else "deleted after"
     for _ in range(2):
         with pytest.raises(CommitFailed, match=f"epoch 3.*{doubt.topic}.*{what}") as caught:
@@ -84,7 +85,7 @@ def test_decided_rows_that_went_with_their_topic_are_not_committed(
 def test_a_hand_that_commits_is_told(doubt: Doubt, invoke: Invoke) -> None:
     part = doubt.prepare(3)
     doubt.decide(3, [part])
-    remake(doubt.cluster, doubt.topic)
+    recreate(doubt.cluster, doubt.topic)
     where = ("--bootstrap-servers", doubt.servers, "--checkpoint", doubt.checkpoint)
     code, out, _ = invoke("commit", part.committable.transactional_id, *where, "--yes")
     assert (code, "deleted and created again" in out) == (1, True)
@@ -117,7 +118,7 @@ def test_a_query_whose_rows_name_the_topic(
     ids = write_input(tmp_path / "in", 2)
     stream = rows_to(spark, kafka_cluster, tmp_path, topic)
     run_and_die(stream, tmp_path, "decide.after")
-    remake(kafka_cluster, topic)
+    recreate(kafka_cluster, topic)
     told: list[Event] = []
     for _ in range(2):
         with pytest.raises(CommitFailed, match="deleted and created again"):
@@ -142,7 +143,7 @@ def test_the_sinks_own_topic(
     sink = KafkaSink(topic, bootstrap_servers=kafka_cluster.bootstrap_servers)
     stream = exactly_once(rows, topic).to(sink, name="out")
     run_and_die(stream, tmp_path, "decide.after")
-    remake(kafka_cluster, topic)
+    recreate(kafka_cluster, topic)
     with pytest.raises(CheckpointProblem, match=r"'out'.*drop="):
         run(stream, tmp_path)
     client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
@@ -160,7 +161,7 @@ def test_a_writer_that_lives_on_while_its_topic_is_made_again(doubt: Doubt) -> N
     """It looked before: wherever its rows went, those of earlier epochs are gone."""
     first = doubt.prepare(0)
     doubt.sink.commit(doubt.decide(0, [first]), [first])
-    remake(doubt.cluster, doubt.topic)
+    recreate(doubt.cluster, doubt.topic)
     later = doubt.prepare_again(2, first)
     with pytest.raises(CommitFailed, match="all earlier rows"):
         doubt.sink.commit(doubt.decide(2, [later]), [later])
@@ -202,30 +203,51 @@ def test_a_source_that_is_another_topic_by_now(
     else:
         run(stream, tmp_path)
     before = MemorySink.rows(tmp_path.name)
-    remake(kafka_cluster, topic, partitions=2)
+    recreate(kafka_cluster, topic, partitions=2)
     produce(servers, topic, range(1000, 1300))
     with pytest.raises(WrongCheckpoint, match=f"{topic}.*deleted and"):
         run(stream, tmp_path)
     assert MemorySink.rows(tmp_path.name) == before
 
 
+def recreated_while_it_is_read(
+    stream: Stream, cluster: KafkaCluster, topic: str, folder: Path, records: int
+) -> BeadlineError:
+    """Read the old topic's 100 records, give its name to one with so many; return the error."""
+    produce(cluster.bootstrap_servers, topic, range(100))
+    query = stream.start(str(folder / "checkpoint"))
+    try:
+        wait_for(lambda: len(MemorySink.rows(folder.name)) == 100, query)
+        recreate(cluster, topic, partitions=2)
+        produce(cluster.bootstrap_servers, topic, range(1000, 1000 + records))
+        with pytest.raises(BeadlineError) as caught:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert len(MemorySink.rows(folder.name)) == 100
+    return caught.value
+
+
 @pytest.mark.usefixtures("connector")
 def test_a_source_that_becomes_another_topic_while_it_is_read(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    servers = kafka_cluster.bootstrap_servers
-    produce(servers, topic, range(100))
-    query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
-    try:
-        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
-        remake(kafka_cluster, topic, partitions=2)
-        produce(servers, topic, range(1000, 1300))
-        with pytest.raises(BeadlineError, match="deleted and") as caught:
-            query.awaitTermination(60)
-        assert topic in str(caught.value)
-    finally:
-        query.stop()
-    assert len(MemorySink.rows(tmp_path.name)) == 100
+    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    error = recreated_while_it_is_read(stream, kafka_cluster, topic, tmp_path, records=300)
+    assert "deleted and" in str(error)
+    assert topic in str(error)
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_source_that_becomes_a_shorter_topic_while_it_is_read(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Spark notices by itself, and is not left to advise what is refused here."""
+    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    error = recreated_while_it_is_read(stream, kafka_cluster, topic, tmp_path, records=10)
+    assert isinstance(error, SourceGone)
+    assert re.search(r"offset was changed from 50 to 5.*starting=", str(error))
+    assert "failOnDataLoss" not in str(error)
 
 
 @pytest.mark.usefixtures("connector")
@@ -260,10 +282,7 @@ def test_a_control_topic_that_was_deleted(
     run_and_die(stream, tmp_path, "decide.after")
     client = connect(KafkaSettings(kafka_cluster.bootstrap_servers))
     left = [one.transaction for one in client.describe(client.list(OPEN_STATES)).values()]
-    left = [one for one in left if topic in one.id]
-    while left:
-        answers = client.fence(left)
-        left = [one for one in left if answers[one] == "CONCURRENT_TRANSACTIONS"]
+    client.until_answered(client.fence, [one for one in left if topic in one.id])
     delete(kafka_cluster, f"beadline-{topic}")
     told: list[Event] = []
     for _ in range(2):
@@ -279,25 +298,3 @@ def test_a_control_topic_that_was_deleted(
     rows_told = {e.epoch: e.details["rows"] for e in told if e.kind == "committed"}
     assert rows_told == {0: {}, 1: {"out": len(ids) // 2}}, "rows that were given up are counted"
     assert sorted(int(r.value or b"") for r in kafka_cluster.read(topic)) == ids[len(ids) // 2 :]
-
-
-@pytest.mark.usefixtures("connector")
-def test_a_source_that_becomes_a_shorter_topic_while_it_is_read(
-    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    """Spark notices by itself, and is not left to advise what is refused here."""
-    servers = kafka_cluster.bootstrap_servers
-    produce(servers, topic, range(100))
-    query = numbers(spark, kafka_cluster, topic, tmp_path).start(str(tmp_path / "checkpoint"))
-    try:
-        wait_for(lambda: len(MemorySink.rows(tmp_path.name)) == 100, query)
-        remake(kafka_cluster, topic, partitions=2)
-        produce(servers, topic, range(1000, 1010))
-        with pytest.raises(
-            SourceGone, match=r"offset was changed from 50 to 5.*starting="
-        ) as caught:
-            query.awaitTermination(60)
-        assert "failOnDataLoss" not in str(caught.value)
-    finally:
-        query.stop()
-    assert len(MemorySink.rows(tmp_path.name)) == 100

@@ -20,6 +20,28 @@ ROWS = pa.table({"id": pa.array([1, 2], pa.int32())})
 FLUSH, SYNC = "innodb_flush_log_at_trx_commit", "sync_binlog"
 
 
+def test_connections_are_closed_as_the_server_expects(mariadb_server: MariaDbServer) -> None:
+    """Without a good-bye, each would be counted and logged as aborted."""
+    table = Table(mariadb_server, "id INT")
+
+    def aborted() -> list[Any]:
+        return table.run("SHOW GLOBAL STATUS LIKE 'Aborted_clients'")
+
+    def connected() -> list[Any]:
+        ours = f"WHERE DB = '{table.database}'"
+        return table.run(f"SELECT ID FROM information_schema.PROCESSLIST {ours}")
+
+    before = aborted()
+    for how in ("staged", "xa"):
+        table.settings["how"] = how
+        table.write(ROWS, epoch=0 if how == "staged" else 1)
+    deadline_s = time.monotonic() + 20
+    while connected() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert connected() == []
+    assert aborted() == before
+
+
 @pytest.mark.parametrize("binary_log", [True, False])
 def test_settings_by_which_a_power_cut_takes_epochs_back(binary_log: bool) -> None:
     with mariadb(settings={"log-bin": "mariadb-bin"} if binary_log else {}) as server:

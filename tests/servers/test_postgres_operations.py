@@ -1,9 +1,9 @@
-"""``PostgresSink`` and what else goes on in a database: publications, dumps, altered tables."""
+"""``PostgresSink`` beside all else on a server: publications, dumps, limits, altered tables."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -11,8 +11,9 @@ from beadline.errors import BadSink, CommitFailed
 from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.names import quoted
+from beadline.sinks.postgres.connect import Server
 from beadline.sinks.postgres.part import STAGED, PostgresPart
+from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer, postgres
 from tests.servers.postgres_target import QUERY, Orders, database, epoch_id, part_id, table
 
@@ -217,3 +218,35 @@ def test_more_parts_than_the_server_has_locks() -> None:
         assert len(orders.leftovers()) == 1200
         orders.sink.abort(parts)
         assert orders.leftovers() == []
+
+
+SLOWLY = (
+    "CREATE FUNCTION {0}.slowly() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$; "
+    "CREATE TRIGGER slowly BEFORE INSERT ON {0}.orders FOR EACH ROW EXECUTE FUNCTION {0}.slowly()"
+)
+
+
+@pytest.mark.parametrize("way", ["prepared", "staged"])
+def test_a_limit_on_statements_does_not_stop_a_large_epoch(
+    postgres_server: PostgresServer, way: Literal["prepared", "staged"]
+) -> None:
+    """The commit of a staged epoch is one statement: it would fail at every start."""
+    orders = Orders(postgres_server, "id bigint, total bigint")
+    place = f'"{orders.schema}"'
+    role = f"limited_{way}"
+    orders.run(f"CREATE ROLE {role} LOGIN PASSWORD 'pw'")
+    orders.run(f"ALTER ROLE {role} SET statement_timeout = '100ms'")
+    orders.run(f"GRANT ALL ON SCHEMA {place} TO {role}; GRANT ALL ON {place}.orders TO {role}")
+    if way == "staged":
+        orders.run(SLOWLY.format(place))
+    ((major,),) = orders.run("SELECT current_setting('server_version_num')::int / 10000")
+    if major >= 17:
+        orders.run(f"ALTER ROLE {role} SET transaction_timeout = '100ms'")
+    dsn = postgres_server.dsn_of("postgres", role, "pw")
+    orders.sink = PostgresSink(dsn, "orders", orders.schema, how=way, timeout_s=20.0)
+    orders.start(ROWS)
+    orders.epoch(0, ROWS)
+    assert orders.rows() == [(1, 10), (2, 20)]
+    with Server(dsn, 20.0).connected() as run:
+        run("BEGIN; SELECT pg_sleep(0.3); SELECT pg_sleep(0.3); COMMIT")

@@ -22,7 +22,7 @@ from beadline.sink import Outcome
 from beadline.sinks import MySqlSink
 from beadline.sinks.mysql import connection as connection_module
 from beadline.sinks.mysql.connection import Connection
-from beadline.sinks.mysql.problems import patiently
+from beadline.sinks.mysql.problems import retried
 from beadline.testing.servers import MariaDbServer, mariadb
 from tests.servers.mysql_tables import Table
 
@@ -45,7 +45,7 @@ def test_the_system_probes_for_a_host_that_is_gone(mariadb_server: MariaDbServer
         assert connection._raw._sock.gettimeout() == 1800, "a statement may still be long"
 
 
-def test_and_does_so_under_tls(tmp_path: Path) -> None:
+def test_the_system_probes_under_tls(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
@@ -88,17 +88,17 @@ def failing(*errors: tuple[int, str] | None, work_s: float = 0.0) -> Callable[[]
     return act
 
 
-def test_patience_begins_with_the_first_failure() -> None:
-    assert patiently(failing(LOST, work_s=0.4), 0.3) == "done"
+def test_the_timeout_counts_from_the_first_failure() -> None:
+    assert retried(failing(LOST, work_s=0.4), 0.3) == "done"
     with pytest.raises(pymysql.OperationalError):
-        patiently(failing(*[LOST] * 100), 0.3)
+        retried(failing(*[LOST] * 100), 0.3)
     with pytest.raises(pymysql.OperationalError):
-        patiently(failing((1146, "no such table")), 0.3)
+        retried(failing((1146, "no such table")), 0.3)
 
 
 @pytest.mark.parametrize("code", [1205, 1213, 1290, 1836, 2013, 3101])
 def test_what_is_waited_for(code: int) -> None:
-    assert patiently(failing((code, "not now")), 5) == "done"
+    assert retried(failing((code, "not now")), 5) == "done"
 
 
 @contextmanager
@@ -149,7 +149,9 @@ def test_a_server_that_takes_no_writes_is_waited_for(modest: tuple[Table, MySqlS
     assert table.stages() == []
 
 
-def test_but_not_for_ever(modest: tuple[Table, MySqlSink]) -> None:
+def test_a_server_that_takes_no_writes_is_not_waited_for_for_ever(
+    modest: tuple[Table, MySqlSink],
+) -> None:
     table, sink = modest
     with (
         read_only(table.server, 3),

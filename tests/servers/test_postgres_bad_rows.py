@@ -10,8 +10,8 @@ import pytest
 
 from beadline.errors import PrepareFailed, RowsRefused
 from beadline.sink import Outcome, Part
-from beadline.sinks.postgres import copying
-from beadline.sinks.postgres import rows as kept_rows
+from beadline.sinks.shared.sql import rows as kept_rows
+from beadline.sinks.shared.sql.plan import TablePlan
 from beadline.spark.refusals import Refusals
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders, database, part_id
@@ -95,20 +95,21 @@ def test_the_connection_is_lost_while_bad_rows_are_looked_for(
     orders = Orders(postgres_server, "id bigint, v jsonb", how="staged")
     rows = pa.table({"id": range(12), "v": ["{}", "{"] * 6})
     orders.start(rows)
-    send = copying.Copying._send
+    made = TablePlan.sent
     sent = 0
 
-    def cut(copy: copying.Copying, data: Any) -> None:
+    def cut(plan: TablePlan[Any], batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The four batches are sent in one go, which fails; then each by itself, and its halves."""
         nonlocal sent
         sent += 1
-        if sent == 12:
+        if sent == 4 + 10:
             orders.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE application_name = 'beadline' AND state = 'idle in transaction'"
             )
-        send(copy, data)
+        return made(plan, batch)
 
-    monkeypatch.setattr(copying.Copying, "_send", cut)
+    monkeypatch.setattr(TablePlan, "sent", cut)
     part = orders.prepare(rows, part_id(0))
     assert [row["id"] for row in orders.refused.rows] == [1, 3, 5, 7, 9, 11]
     assert orders.commit(0, [part]) == {Outcome.COMMITTED}

@@ -1,0 +1,72 @@
+"""What is said of a decided epoch that a table does not take, and of a key that comes twice.
+
+The same words for every database: which query, epoch and part, that nothing of it is visible, where
+its rows are, and what ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from beadline.errors import CommitFailed, PrepareFailed
+from beadline.ids import EpochId, PartId
+from beadline.sink import Prepared, way_out
+from beadline.sinks.shared.sql.modes import key_twice, key_twice_advice
+from beadline.sinks.shared.sql.settings import TableSettings
+
+Parts = Sequence[Prepared[Any]]
+_SHOWN_MAX = 3
+
+
+def key_twice_in_part(settings: TableSettings, id_: PartId) -> PrepareFailed:
+    """A part itself holds a key twice, and nothing says which row counts."""
+    return PrepareFailed(
+        f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {settings.where} is given "
+        f"{key_twice(settings)}. Nothing of the epoch was decided. {key_twice_advice(settings)} "
+        "Or leave one in rows=."
+    )
+
+
+def key_twice_in_epoch(
+    settings: TableSettings, epoch: EpochId, sink: str, tables: Sequence[str]
+) -> CommitFailed:
+    """Two parts hold one key, which neither of them could know."""
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} is given "
+        f"{key_twice(settings)}, by two of its parts. The epoch is decided and none of it is "
+        f"visible; its rows are in {_shown(tables)}. {key_twice_advice(settings)} The next start "
+        "finishes the epoch with the new setting; its rows are staged as they were, so that "
+        f"another rows= helps later epochs only. {way_out(sink)}"
+    )
+
+
+def row_refused(
+    settings: TableSettings, epoch: EpochId, parts: Parts, tables: Sequence[str], said: str
+) -> CommitFailed:
+    """The table does not take a row: a constraint that only it knows, or one made since."""
+    every = ", ".join(str(part.id.partition) for part in parts)
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}, part {every}: {settings.where} refuses "
+        f"a row: {said}. The epoch is decided and none of it is visible; its rows are in "
+        f"{_shown(tables)}. Remove the constraint or the row in its way, or widen the column; the "
+        f"next start finishes the epoch. {way_out(parts[0].id.sink)}"
+    )
+
+
+def column_altered(
+    settings: TableSettings, epoch: EpochId, id_: PartId, column: str, was: str, now: str
+) -> CommitFailed:
+    """A column was altered since a part was staged, so that its values could be changed."""
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: column {column!r} is "
+        f"{now} now, and was {was} when part {id_.partition} was staged: values could be changed "
+        "by that, so nothing was written. The epoch is decided and none of it is visible. Alter "
+        f"the column back, and the next start finishes the epoch. {way_out(id_.sink)}"
+    )
+
+
+def _shown(tables: Sequence[str]) -> str:
+    """Name the staging tables, where a person can look: values of rows are not for a log."""
+    more = f" and {len(tables) - _SHOWN_MAX} more" if len(tables) > _SHOWN_MAX else ""
+    return ", ".join(tables[:_SHOWN_MAX]) + more
