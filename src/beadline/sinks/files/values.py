@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 from beadline.sinks.files.text import TEXT_FORMATS, folded
 
 if TYPE_CHECKING:
