@@ -78,7 +78,7 @@ def read_history(checkpoint: str) -> History:
     """Read the history of a checkpoint, on a local disk or on any Hadoop file system."""
     uri = qualify(checkpoint)
     with _named(uri):
-        files = open_files(uri)
+        files = open_files(uri, patient=False)  # somebody sits and waits
         _check_there(uri, files)
         store = FileStore(files, join(uri, LOG_FOLDER))
         try:
