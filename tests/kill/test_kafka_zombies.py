@@ -73,7 +73,7 @@ def test_a_sleep_past_the_timeout(start: Start, point: str, replayed: bool) -> N
 @pytest.mark.parametrize(
     "point", ["kafka.prepared", "decide.before", "decide.after", "kafka.commit"]
 )
-def test_a_sleeper_whose_heir_has_taken_over(start: Start, point: str, timeout_s: float) -> None:
+def test_a_sleeper_after_another_has_taken_over(start: Start, point: str, timeout_s: float) -> None:
     """It wakes when the other one is well under way, whose transactions have the same names."""
     with start(transaction_timeout_s=timeout_s) as run:
         sleeper = fall_asleep(run, point)

@@ -134,6 +134,8 @@ def boundary_problems(name: str, code: str) -> Iterator[str]:
         foreign = inside(imported, "beadline") and not inside(imported, *SINK_MAY_IMPORT)
         if name.startswith("sinks/") and foreign:
             yield f"{where}: a sink may import only {', '.join(SINK_MAY_IMPORT)}"
+        if inside(imported, "tests", "bench"):
+            yield f"{where}: what users install cannot need our tests"
         if name.startswith("protocol/") and inside(imported, "pyspark", "py4j"):
             yield f"{where}: the protocol is given a way to run, it does not know Spark"
         if name == "protocol/epoch.py" and imported.split(".")[0] in IO_MODULES:
@@ -275,6 +277,7 @@ BROKEN: tuple[tuple[Rule, str, str], ...] = (
     (boundary_problems, "protocol/epoch.py", "import os.path\n"),
     (boundary_problems, "protocol/epoch.py", "from pathlib import Path\n"),
     (boundary_problems, "stream.py", "from beadline.cli import main\n"),
+    (boundary_problems, "demo/job.py", "from tests.harness import targets\n"),
     (boundary_problems, "observe/events.py", "from beadline import dashboard\n"),
     (spark_session_problems, "protocol/decide.py", "from pyspark.sql import SparkSession\n"),
     (spark_session_problems, "sinks/files/sink.py", "import pyspark.sql as s\ns.SparkSession\n"),

@@ -14,7 +14,7 @@ from beadline.errors import UsageError
 from beadline.files.local import LocalFiles
 from beadline.ids import PartId
 from beadline.sink import Guarantee
-from beadline.verify.report import Report
+from beadline.verify.report import Verification
 from beadline.verify.rounds import Round
 from beadline.verify.run import Options, Verifier
 from beadline.verify.source_range import Limits
@@ -91,10 +91,10 @@ class Half(Verifier):
 
     failure: Exception | None = None
 
-    def _run(self) -> Report:
+    def _run(self) -> Verification:
         if self.failure is not None:
             raise self.failure
-        return Report("j", "q", 1, 1, {}, [], (), ("a note",), 1.0)
+        return Verification("j", "q", 1, 1, {}, [], (), ("a note",), 1.0)
 
 
 def test_what_is_left_is_in_the_report_or_said(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from beadline.points import EVERY_POINT
 from beadline.verify.compare import Kind, Violation
 from beadline.verify.faults import Fault
 from beadline.verify.html import page
-from beadline.verify.report import INCONCLUSIVE, FaultResult, Report, views
+from beadline.verify.report import INCONCLUSIVE, FaultResult, Verification, views
 from beadline.verify.run import Options
 from beadline.verify.source_range import Limits
 
 LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
 
 
-def report(*found: Violation) -> Report:
+def report(*found: Violation) -> Verification:
     results = [
         FaultResult(Fault.parse("decide.before"), 1, seconds=3.0, after=2),
         FaultResult(
@@ -33,10 +33,10 @@ def report(*found: Violation) -> Report:
     ]
     points = ("decide.before", "ledger.after", "claim.after")
     rows = {"orders": 100}
-    return Report("my job.py", "shop", 7, 12, rows, results, points, ("a note",), 12.5)
+    return Verification("my job.py", "shop", 7, 12, rows, results, points, ("a note",), 12.5)
 
 
-def text_of(made: Report) -> str:
+def text_of(made: Verification) -> str:
     console = Console(width=200, record=True, force_terminal=False)
     with console.capture() as captured:
         for view in views(made):
@@ -109,7 +109,7 @@ def test_the_object_for_programs() -> None:
 
 
 def test_nothing_tried_is_not_fine() -> None:
-    made = Report("j", "q", 1, 1, {}, [], (), (), 1.0)
+    made = Verification("j", "q", 1, 1, {}, [], (), (), 1.0)
     assert not made.fine
     assert made.exit_code == INCONCLUSIVE
     assert "nothing is proven" in text_of(made)
@@ -136,7 +136,7 @@ UNENDED = FaultResult(
 )
 
 
-def with_unended(*found: Violation) -> Report:
+def with_unended(*found: Violation) -> Verification:
     made = report(*found)
     return replace(made, results=[*made.results, UNENDED])
 

@@ -33,7 +33,7 @@ class Story:
         """A driver is about to start."""
 
     def hear(self, event: dict[str, Any]) -> None:
-        """The running driver told an event."""
+        """The running driver emitted an event."""
 
     def killed(self, place: str) -> None:
         """The driver is dead."""
@@ -47,7 +47,7 @@ class LiveStory(Story):
         self._live = live
         self._began_s = time.monotonic()
         self._starts = 0
-        self._rows: dict[int, dict[str, int]] = {}  # by epoch: what was told as done
+        self._rows: dict[int, dict[str, int]] = {}  # by epoch: what is done
         self._undecided: int | None = None  # the epoch that is prepared and no more
         self._epoch = 0
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from beadline.cli._demo_story import story_for
+from beadline.cli._demo_story import Story, story_for
 from beadline.cli.output import JsonOption, Output, output
 from beadline.demo.check import Tally, check
 from beadline.demo.naive import AFTER_FILES, AFTER_TOTALS
@@ -62,7 +62,7 @@ def run(workload: Workload, naive: bool, out: Output) -> tuple[dict[str, Any], T
     began = time.monotonic()
     workload.make().add(EPOCHS)
     out.say(_opening(naive))
-    with story_for(out) as story, Supervisor(workload, story.hear) as supervisor:
+    with story_for(out) as story, _supervisor(workload, naive, story) as supervisor:
         for place in NAIVE_KILLS if naive else KILLS:
             story.starting()
             run = supervisor.run_naive(place) if naive else supervisor.run(Kill.parse(place))
@@ -82,6 +82,11 @@ def run(workload: Workload, naive: bool, out: Output) -> tuple[dict[str, Any], T
     return result, _table(report, kills), report.exactly_once
 
 
+def _supervisor(workload: Workload, naive: bool, story: Story) -> Supervisor:
+    """Drivers that are started ahead; a naive one learns where to die as it starts."""
+    return Supervisor(workload, story.hear, expected=1 if naive else len(KILLS) + 1)
+
+
 def _opening(naive: bool) -> str:
     how = "Spark's plain foreachBatch" if naive else "Beadline"
     return (
@@ -94,8 +99,8 @@ def verdict(naive: bool, exactly_once: bool) -> str:
     """The last sentence."""
     if naive:
         return (
-            "[yellow]This was plain foreachBatch, as promised: after each kill Spark gives the "
-            "epoch again, and what was already written is written a second time.[/] "
+            "[yellow]This was plain foreachBatch, as promised: after each kill Spark "
+            "redelivers the epoch, and what was already written is written a second time.[/] "
             "The same without --naive: every row once."
         )
     if exactly_once:

@@ -25,7 +25,7 @@ from beadline.environment.java import require_java
 from beadline.errors import UsageError
 from beadline.jobs.loading import open_job
 from beadline.verify import class_archive, faults
-from beadline.verify.report import Report, views
+from beadline.verify.report import Verification, views
 from beadline.verify.run import Options, Verifier
 from beadline.verify.source_range import Limits
 
@@ -95,7 +95,7 @@ def verify(
         raise typer.Exit(made.exit_code)
 
 
-def _verified(asked: Options, out: Output) -> Report:
+def _verified(asked: Options, out: Output) -> Verification:
     open_job(asked.job)
     require_java()
     class_archive.use(make=asked.kills is None or asked.kills >= _KILLS_MANY)
@@ -131,7 +131,7 @@ def _check(
             raise UsageError(f"there is no folder for the report {path}. Nothing was written.")
 
 
-def _write(made: Report, report: Path | None, html: Path | None) -> None:
+def _write(made: Verification, report: Path | None, html: Path | None) -> None:
     if report is not None:
         text = json_module.dumps(made.as_dict(), indent=2, default=str)
         report.write_text(text + "\n", "utf-8")
@@ -149,7 +149,7 @@ class _Lines:
         self._began_s = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Be told how far it is."""
+        """Say how far it is."""
         spent_s = time.monotonic() - self._began_s
         self._out.say(f"{spent_s:5.0f} s  {done}/{total} done; now: {escape(what)}")
 

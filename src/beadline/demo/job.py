@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beadline.demo.workload import CLEAN, NAME, SCHEMA, TOTALS, Workload
-from beadline.verify.driver import emit, light_settings, run_as_program, tell
+from beadline.verify.driver import emit, light_settings, run_as_program, stand_by, tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +54,7 @@ def run(workload: Workload, naive: str | None = None, build: Build = stream) -> 
     from beadline.environment.session import session
 
     spark = session("beadline-chaos", (), **light_settings(workload.scratch))
+    stand_by()
     if naive is None:
         query = build(spark, workload).start(
             str(workload.checkpoint), available_now=True, listener=tell

@@ -1,7 +1,7 @@
 """The same job as most people write it first: Spark's plain ``foreachBatch``, no protocol.
 
 Files are appended, totals are added, and Spark is told. Killed between any two of these, Spark
-gives the epoch again, and what was written before the kill is written a second time. It is here so
+redelivers the epoch, and what was written before the kill is written a second time. It is here so
 that ``beadline demo --naive`` can show it, and so that the checker is known to see it.
 """
 

@@ -52,13 +52,16 @@ class Supervisor:
     workload: Workload
     on_event: Callable[[Line], None] = lambda line: None
     module: str = JOB
+    expected: int = 1  # starts in all; where there are more, each is made ready ahead
     outcomes: list[Outcome] = field(default_factory=list)
 
     def __enter__(self) -> Supervisor:
         self.workload.make()
         self._temporary = Path(tempfile.mkdtemp(prefix="beadline-"))
         scratch = self.workload.scratch
-        self._children = Children(self.module, scratch, self._temporary, self.on_event)
+        self._children = Children(
+            self.module, scratch, self._temporary, self.on_event, expected=self.expected
+        )
         return self
 
     def __exit__(
@@ -78,8 +81,8 @@ class Supervisor:
         """
         mark = self._children.mark()
         by_itself = kill is not None and kill.point != MOMENT
-        order = kill.order(mark).environment() if kill is not None and by_itself else {}
-        child = self._children.start(str(self.workload.folder), environment=order)
+        order = kill.order(mark) if kill is not None and by_itself else None
+        child = self._children.start(str(self.workload.folder), order=order)
         kills = 0
         if kill is not None and not by_itself:
             rng = random.Random(f"{self.workload.seed} {len(self._children.started)}")

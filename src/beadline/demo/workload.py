@@ -62,22 +62,10 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One folder with everything that a run reads and writes."""
+class RunFolder:
+    """One folder with everything of a run that is not input."""
 
     folder: Path
-    seed: int = 0
-    rows_per_file: int = 200
-
-    @property
-    def input(self) -> Path:
-        """Where input files appear, each whole."""
-        return self.folder / "input"
-
-    @property
-    def clean(self) -> Path:
-        """The target of the good rows."""
-        return self.folder / CLEAN
 
     @property
     def database(self) -> Path:
@@ -93,6 +81,24 @@ class Workload:
     def scratch(self) -> Path:
         """What the children said, and marks of where they died."""
         return self.folder / "scratch"
+
+
+@dataclass(frozen=True)
+class Workload(RunFolder):
+    """The input too, and the files that come of it."""
+
+    seed: int = 0
+    rows_per_file: int = 200
+
+    @property
+    def input(self) -> Path:
+        """Where input files appear, each whole."""
+        return self.folder / "input"
+
+    @property
+    def clean(self) -> Path:
+        """The target of the good rows."""
+        return self.folder / CLEAN
 
     def make(self) -> Workload:
         """Make the folders that must be there before the first start."""

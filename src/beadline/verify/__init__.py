@@ -2,5 +2,5 @@
 
 In the order of a run: ``source_range`` fixes what is read, ``scratch`` gives every sink a target of
 its own, ``faults`` plans from the seed, ``job`` is the process that gets killed, ``rounds`` and
-``inject`` start it and hurt it, ``watch`` reads along, ``compare`` judges, ``report`` tells.
+``inject`` start it and inject faults, ``watch`` reads along, ``compare`` judges.
 """

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from beadline.points import Order
 from beadline.verify import processes
+from beadline.verify.driver import STANDBY
 from beadline.verify.plan import GROUP, WORKER
 from beadline.verify.terminal import without_control_codes
 
@@ -76,6 +78,11 @@ class Child:
         self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
         self._reader.start()
 
+    def begin(self, due: Path) -> None:
+        """Let a process that was started ahead begin its work."""
+        self._started_s = time.monotonic()
+        due.touch()
+
     @property
     def pid(self) -> int:
         """Of the driver process, of its group and of its session."""
@@ -118,7 +125,7 @@ class Child:
         return returncode
 
     def wait_for_events(self, count: int, timeout_s: float) -> bool:
-        """Wait until it has told so many events; False if it ended before."""
+        """Wait until it has emitted so many events; False if it ended before."""
         deadline = time.monotonic() + timeout_s
         with self._news:
             while len(self.events) < count and self.alive and time.monotonic() < deadline:
@@ -147,10 +154,10 @@ class Child:
 
     def complaint(self) -> str:
         """What it said at its end, for whoever has to find out why."""
-        told = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
+        failures = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
         # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
         lines = without_control_codes(self._log.read_text("utf-8", "replace")).splitlines()
-        return self._redact(without_control_codes("\n".join(told or lines[-_COMPLAINT_LINES:])))
+        return self._redact(without_control_codes("\n".join(failures or lines[-_COMPLAINT_LINES:])))
 
     def _read(self, stdout: IO[bytes]) -> None:
         for text in stdout:
@@ -167,7 +174,12 @@ class Child:
 
 @dataclass
 class Children:
-    """The starts of one job on one checkpoint; what is left of all of them ends with this."""
+    """The starts of one job on one checkpoint; what is left of all of them ends with this.
+
+    Most of a start is spent on Python's imports and on the JVM. Where several are ``expected``, the
+    next process is started while the one before it works, and waits with its Spark up until it is
+    due (``driver.stand_by``); so it takes its orders from a file.
+    """
 
     module: str
     folder: Path  # of their logs, and of the marks of where they died
@@ -175,32 +187,57 @@ class Children:
     on_event: Callable[[Line], None] = lambda line: None
     redact: Callable[[str], str] = str
     zombies: int = 1  # so many of the newest keep what they have left, beside the next one
+    expected: int = 1  # starts in all
     started: list[Child] = field(default_factory=list)
-
-    @property
-    def newest(self) -> Child | None:
-        """The child that was started last."""
-        return self.started[-1] if self.started else None
+    _waiting: Child | None = None
 
     def mark(self) -> Path:
         """The file that the next child makes where it dies, or falls asleep."""
         return self.folder / f"mark-{len(self.started):03d}"
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
-        """Start the next one."""
+    def start(
+        self,
+        *arguments: str,
+        order: Order | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start the next one, with the order to die somewhere; it is due now."""
         number = len(self.started)
         if number > self.zombies:
             self.started[number - 1 - self.zombies].end()
-        log = self.folder / f"child-{number:03d}.log"
-        child = Child(
-            self.module, arguments, log, self.temporary, self.on_event, environment, self.redact
-        )
+        variables = dict(environment or {})
+        if self.expected <= 1:
+            variables |= order.environment() if order is not None else {}
+            child = self._made(number, arguments, variables)
+        else:
+            child = self._waiting or self._ahead(number, arguments, variables)
+            self._waiting = None
+            if order is not None:
+                self._file("order", number).write_text(order.to_text(), "utf-8")
+            child.begin(self._file("due", number))
+            if number + 1 < self.expected:
+                self._waiting = self._ahead(number + 1, arguments, variables)
         self.started.append(child)
         return child
 
+    def _ahead(self, number: int, arguments: Sequence[str], variables: dict[str, str]) -> Child:
+        """Start a process that waits until it is due."""
+        orders = {"BEADLINE_CRASH_FILE": str(self._file("order", number))}
+        due = {STANDBY: str(self._file("due", number))}
+        return self._made(number, arguments, {**orders, **due, **variables})
+
+    def _made(self, number: int, arguments: Sequence[str], variables: Mapping[str, str]) -> Child:
+        log = self.folder / f"child-{number:03d}.log"
+        return Child(
+            self.module, arguments, log, self.temporary, self.on_event, variables, self.redact
+        )
+
+    def _file(self, kind: str, number: int) -> Path:
+        return self.folder / f"{kind}-{number:03d}"
+
     def end(self) -> None:
         """End every process."""
-        for child in self.started:
+        for child in (*self.started, *([self._waiting] if self._waiting else [])):
             child.end()
 
 

@@ -7,8 +7,10 @@ it had come when it died. Where it dies is said in its environment (``beadline.p
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import BeadlineError
 from beadline.observe import Event
+from beadline.verify.processes import kill_group
 
 if TYPE_CHECKING:
     from beadline.spark.query import Query
@@ -25,6 +28,8 @@ MASTER = "local[2,4]"
 # A JVM that lives a few seconds is best off with the quick compiler and nothing left in /tmp.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
 _POLL_S = 0.1
+_STANDBY_POLL_S = 0.01
+STANDBY = "BEADLINE_STANDBY"  # names the file that is made when a start is due
 
 
 def light_settings(scratch: Path) -> dict[str, str | int]:
@@ -52,6 +57,16 @@ def emit(line: dict[str, Any]) -> None:
 def tell(event: Event) -> None:
     """Write an event of the query."""
     emit(asdict(event))
+
+
+def stand_by() -> None:
+    """Wait, with Spark up, until this start is due; at once, if it was not made ahead."""
+    due = os.environ.get(STANDBY)
+    parent = os.getppid()
+    while due is not None and not os.path.exists(due):
+        if os.getppid() != parent:
+            kill_group(os.getpid())  # nobody is left for whom it could ever be due
+        time.sleep(_STANDBY_POLL_S)
 
 
 def run_until(query: Query, stop: Path, poll: Callable[[], None] = lambda: None) -> None:

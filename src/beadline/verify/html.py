@@ -11,7 +11,7 @@ from beadline.verify.report import (
     FINE,
     MISSED,
     UNCLEAR,
-    Report,
+    Verification,
     by_kind,
     reasons,
     sentence,
@@ -39,7 +39,7 @@ _AFTER_COMMA = re.compile(r"(?<=,)(?=.)")
 _CLASSES = {FINE: "good", BAD: "bad", UNCLEAR: "miss", MISSED: "miss"}
 
 
-def page(report: Report) -> str:
+def page(report: Verification) -> str:
     """The whole page."""
     head = f"beadline verify: {escape(report.query)}"
     return "\n".join(
@@ -61,7 +61,7 @@ def page(report: Report) -> str:
     )
 
 
-def _facts(report: Report) -> str:
+def _facts(report: Verification) -> str:
     rows = ", ".join(f"{name} {count:,}" for name, count in report.rows.items())
     facts = [
         ("job", report.job),
@@ -74,7 +74,7 @@ def _facts(report: Report) -> str:
     return _table("What was run", ("", ""), ([escape(a), _words(b)] for a, b in facts))
 
 
-def _kinds(report: Report) -> str:
+def _kinds(report: Verification) -> str:
     found = (
         [escape(words), str(count), str(hit), _marked(verdict)]
         for words, count, hit, verdict in by_kind(report)
@@ -82,7 +82,7 @@ def _kinds(report: Report) -> str:
     return _table("Verdict", ("kind of fault", "#planned", "#came about", "verdict"), found)
 
 
-def _violations(report: Report) -> str:
+def _violations(report: Verification) -> str:
     if not report.violations:
         return ""
     found = (
@@ -92,7 +92,7 @@ def _violations(report: Report) -> str:
     return _table("Violations", ("fault", "what is wrong"), found, below="replay")
 
 
-def _unclear(report: Report) -> str:
+def _unclear(report: Verification) -> str:
     if not report.unclear:
         return ""
     found = (
@@ -102,7 +102,7 @@ def _unclear(report: Report) -> str:
     return _table("Inconclusive", ("fault", "why nothing is known"), found, below="replay")
 
 
-def _faults(report: Report) -> str:
+def _faults(report: Verification) -> str:
     found = (
         [
             _command(str(result.fault)),
@@ -117,7 +117,7 @@ def _faults(report: Report) -> str:
     return _table("Every fault", ("fault", "#hits", "#s", "verdict", "note"), found) + again
 
 
-def _points(report: Report) -> str:
+def _points(report: Verification) -> str:
     found = [[_words(why), _command(", ".join(names))] for why, names in reasons(report).items()]
     return _table("Crash points without a kill", ("why", "points"), found) if found else ""
 

@@ -1,4 +1,4 @@
-"""One fault, done to a running round: start a child, hurt it, and see what became of it."""
+"""One fault, injected into a round: start a driver, do it, and see what became of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Injected:
 
 
 def inject(run: Round, fault: Fault, seed: int) -> Injected:
-    """Do it; every child that was started has ended, or is a zombie on purpose."""
+    """Inject a fault; every driver that was started has ended, or is a zombie on purpose."""
     rng = random.Random(f"{seed} {fault}")
     if fault.what.startswith(CUT):
         return _cut(run, fault.what.partition(":")[2], rng)
@@ -112,7 +112,7 @@ def _pause(run: Round, kill: Kill, what: str) -> Injected:
 
 
 def _cut(run: Round, how: str, rng: random.Random) -> Injected:
-    """Hinder the network for a few seconds; a query may stop over it, if the next one goes on."""
+    """Cut the network for a few seconds; a query may stop over it, if the next one goes on."""
     child = run.start()
     child.wait_for_events(rng.randint(1, _EVENTS_MAX), run.timeout_s)
     time.sleep(rng.uniform(0, 0.5))

@@ -132,7 +132,7 @@ class Recorder:
     recorded: Recorded = field(default_factory=Recorded)
 
     def __call__(self, event: Event) -> None:
-        """Be told."""
+        """Record, and emit the event."""
         if event.kind == "committed" and event.epoch is not None:
             self.recorded.states[event.epoch] = {
                 name: scratch.shown(name, sink) for name, sink in self.readers.items()

@@ -110,7 +110,7 @@ class Kill:
         return cls(point, int(count or 1), scope or PROCESS)
 
     def order(self, mark: Path, scope: str = "") -> Order:
-        """What a child is told that is to die, or to sleep, by its own hand."""
+        """The order by which a child kills itself, or stops itself with ``pause``."""
         own = GROUP if self.scope == GROUP else PROCESS
         return Order(self.point, self.occurrence, scope or own, str(mark))
 

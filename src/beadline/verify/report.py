@@ -72,7 +72,7 @@ class FaultResult:
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """A whole verification."""
 
     job: str
@@ -184,7 +184,7 @@ _NOT_HERE = {
 }
 
 
-def by_kind(report: Report) -> Iterator[tuple[str, int, int, str]]:
+def by_kind(report: Verification) -> Iterator[tuple[str, int, int, str]]:
     """For each kind of fault: its words, how many were planned and came about, the verdict."""
     for kind, words in KINDS.items():
         found = [result for result in report.results if result.fault.kind == kind]
@@ -195,7 +195,7 @@ def by_kind(report: Report) -> Iterator[tuple[str, int, int, str]]:
             yield words, len(found), hit, worst
 
 
-def reasons(report: Report) -> dict[str, list[str]]:
+def reasons(report: Verification) -> dict[str, list[str]]:
     """The crash points at which nobody was killed, by the reason."""
     found: dict[str, list[str]] = {}
     for point, why in report.unreached().items():
@@ -203,7 +203,7 @@ def reasons(report: Report) -> dict[str, list[str]]:
     return found
 
 
-def views(report: Report) -> list[RenderableType]:
+def views(report: Verification) -> list[RenderableType]:
     """Tables for people."""
     from rich.markup import escape
     from rich.table import Table
@@ -242,12 +242,12 @@ def views(report: Report) -> list[RenderableType]:
     return lines
 
 
-def closing(report: Report) -> str:
+def closing(report: Verification) -> str:
     """The last sentence, coloured."""
     return f"[{_COLOURS[report.verdict]}]{sentence(report)}[/]"
 
 
-def sentence(report: Report) -> str:
+def sentence(report: Verification) -> str:
     """What it all comes to."""
     kills = f"{_times(report.faults, 'fault')}, {_times(report.kills, 'kill')} among them"
     if report.violations:

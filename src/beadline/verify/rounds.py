@@ -102,8 +102,7 @@ class Round:
         """Start a child on this round's checkpoint; ``changes`` are made to its task."""
         (self.folder / STOP).unlink(missing_ok=True)
         replace(self.task, **changes).save(self.folder)
-        told = {**(environment or {}), **(order.environment() if order else {})}
-        return self.children.start(str(self.folder), RUN, environment=told)
+        return self.children.start(str(self.folder), RUN, order=order, environment=environment)
 
     def ask_to_stop(self) -> None:
         """Let the child that runs end as a user would end it."""
@@ -130,7 +129,7 @@ class Round:
         return {name: scratch.shown(name, sink) for name, sink in self.readers.items()}
 
     def recorded(self) -> Recorded:
-        """What a child noted that was told to."""
+        """What the child recorded that ran with ``record``."""
         return _own((self.folder / RECORDED).read_bytes())  # type: ignore[no-any-return]
 
     def in_doubt(self) -> dict[str, set[PartId]]:
@@ -171,17 +170,17 @@ class Round:
             proxy.stop()
 
     def remove(self) -> list[str]:
-        """Take the scratch targets away; what cannot be removed is left, and told."""
-        told = []
+        """Take the scratch targets away; what cannot be removed is left, and named."""
+        left = []
         if self.scratch_targets:
             claimed = self._claimed()
             for name, sink in self.readers.items() if claimed is not None else ():
                 scratch.abort(name, sink, claimed)
             query = query_name(self.found.query, self.task.tag)
             for name, sink in self.readers.items():
-                told += scratch.remove(name, sink, query)
+                left += scratch.remove(name, sink, query)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return told
+        return left
 
     def _claimed(self) -> Any:
         """The query as the log knows it; None if it never came so far."""
@@ -226,18 +225,18 @@ def inspect(
         finally:
             child.end()
         if code == 0:
-            found: Found = _told(folder / FOUND)
+            found: Found = _taken(folder / FOUND)
             return found, replace(task, ranges=found.ranges)
-        told = [line for line in child.events if line["kind"] == "failed"]
-        if not told or told[-1]["error"] != errors.JarsUnavailable.__name__:
+        failures = [line for line in child.events if line["kind"] == "failed"]
+        if not failures or failures[-1]["error"] != errors.JarsUnavailable.__name__:
             break
-    if not told:
+    if not failures:
         raise VerifyFailed(f"a look at the job ended with {code}\n{child.complaint()}")
-    kind = getattr(errors, str(told[-1]["error"]), UsageError)
-    raise kind(redact(str(told[-1]["message"])))
+    kind = getattr(errors, str(failures[-1]["error"]), UsageError)
+    raise kind(redact(str(failures[-1]["message"])))
 
 
-def _told(path: Path) -> Any:
+def _taken(path: Path) -> Any:
     """What a child has to say, once: it may hold passwords, so it does not stay on the disk."""
     data = path.read_bytes()
     path.unlink()
@@ -256,13 +255,13 @@ def remove_ranges(folder: Path) -> list[str]:
         return []
     from beadline.verify.topic_range import remove
 
-    told = []
-    for fixed in _told(path):
+    left = []
+    for fixed in _taken(path):
         try:
             remove(fixed)
         except Exception as error:  # noqa: BLE001 (whatever a client library raises)
-            told.append(f"the copy of {fixed.name} {fixed.where} is left: {scratch.plain(error)}")
-    return told
+            left.append(f"the copy of {fixed.name} {fixed.where} is left: {scratch.plain(error)}")
+    return left
 
 
 def make_round(

@@ -26,7 +26,7 @@ from beadline.verify.child import Child
 from beadline.verify.compare import EpochEnd, Reference, differences, epochs_by_end, in_common
 from beadline.verify.faults import Fault
 from beadline.verify.plan import NEEDS_DECIDED
-from beadline.verify.report import FaultResult, Report, can_expire, notes_of
+from beadline.verify.report import FaultResult, Verification, can_expire, notes_of
 from beadline.verify.rounds import (
     TIMEOUT_MIN_S,
     Redact,
@@ -116,7 +116,7 @@ class Verifier:
         self.timeout_s = self.asked.timeout_s or max(TIMEOUT_MIN_S, self.asked.minutes * 60)
         self.undisturbed: dict[EpochEnd, int] = {}  # epochs of the first run, by where they end
 
-    def run(self) -> Report:
+    def run(self) -> Verification:
         """Do it; whatever happens, nothing is left running."""
         try:
             report = self._run()
@@ -141,7 +141,7 @@ class Verifier:
             _forget_secrets(self.folder, self.redact)
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    def _run(self) -> Report:
+    def _run(self) -> Verification:
         asked = self.asked
         job = os.path.abspath(asked.job)
         task = Task(job, dict(asked.conf), self.tag, asked.limits, output_mode=asked.output_mode)
@@ -288,11 +288,11 @@ class Verifier:
 
     def _report(
         self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
-    ) -> Report:
+    ) -> Verification:
         notes = notes_of(found, references, chosen=bool(self.asked.only))
         if self.asked.keep:
             notes.append(f"everything is kept in {self.folder}, and scratch targets where they are")
-        return Report(
+        return Verification(
             job=self.asked.job,
             query=found.query,
             seed=self.asked.seed,

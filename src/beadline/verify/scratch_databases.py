@@ -39,7 +39,7 @@ def _scratch_table(table: str, tag: str) -> str:
 
 @contextmanager
 def _postgres(sink: PostgresSink) -> Iterator[Any]:
-    """A connection of verify's own; what goes wrong is told without the address."""
+    """A connection of verify's own; what goes wrong is reported without the address."""
     import psycopg
 
     try:
@@ -119,7 +119,7 @@ POSTGRES = Store(
 
 @contextmanager
 def _mysql(sink: MySqlSink) -> Iterator[Any]:
-    """A cursor of verify's own; what goes wrong is told without the address."""
+    """A cursor of verify's own; what goes wrong is reported without the address."""
     import pymysql
 
     from beadline.sinks.mysql.connection import Address

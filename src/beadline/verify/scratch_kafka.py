@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(sink: KafkaSink) -> Settings:
-    """What any client of the sink's cluster is told."""
+    """The settings of any client of the sink's cluster."""
     return sink.settings.client()
 
 

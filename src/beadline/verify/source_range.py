@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class SourceRange:
-    """One source, fixed: what it was, where its copy is, and what Spark's reader is told."""
+    """One source, fixed: what it was, where its copy is, and the options of Spark's reader."""
 
     key: Key = field(repr=False)
     path: str | None
@@ -182,7 +182,7 @@ def read(frame: DataFrame, fixed: SourceRange) -> DataFrame:
     from pyspark.sql import functions as F
 
     made = reader.load()
-    # A job may ask which topic a record is of: it is told the real one.
+    # A job may ask which topic a record is of: it sees the real one.
     return made.withColumn("topic", F.regexp_replace("topic", f"-{fixed.tag}$", ""))
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a verification tell each other, in files of a round's folder."""
+"""What the processes of a verification exchange, in files of a round's folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SinkSeen:
 
 @dataclass(frozen=True)
 class Found:
-    """What a look at the job told."""
+    """What an inspection of the job found."""
 
     query: str
     mode: Guarantee
@@ -52,7 +52,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Task:
-    """What a process of this module is told, in a pickle in its folder."""
+    """What a process of this module is given, in a pickle in its folder."""
 
     job: str
     conf: dict[str, Any]

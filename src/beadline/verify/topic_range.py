@@ -57,15 +57,15 @@ def fix_topics(seen: SourceSeen, tag: str, limits: Limits) -> SourceRange:
             kafka.delete(settings, *scratch)
         raise
     per_epoch = math.ceil(copied / limits.epochs)
-    told = reader_options(options, scratch, per_epoch)
+    reader = reader_options(options, scratch, per_epoch)
     said = f"{copied:,} records of {', '.join(counts)}, some {per_epoch:,} an epoch"
-    return SourceRange(key_of(seen), None, told, said, scratch, tag, settings)
+    return SourceRange(key_of(seen), None, reader, said, scratch, tag, settings)
 
 
 def reader_options(
     options: dict[str, str], topics: tuple[str, ...], per_epoch: int
 ) -> dict[str, str]:
-    """What Spark's reader of the copies is told: all that the job said, but for where and when."""
+    """The options of Spark's reader of the copies: the job's own, but for where and when."""
     kept = {key: value for key, value in options.items() if key not in _DROPPED}
     return {
         **kept,

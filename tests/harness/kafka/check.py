@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.demo.check import Tally, compare_rows
+from beadline.demo.workload import TOTALS
 from tests.harness.kafka import watch
-from tests.harness.kafka.workload import OUT, TOTALS, KafkaWorkload
+from tests.harness.kafka.workload import OUT, KafkaWorkload
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beadline.verify.driver import light_settings, run_as_program, run_until, tell
-from tests.harness.kafka.workload import OUT, TOTALS, KafkaWorkload
+from beadline.demo.workload import TOTALS
+from beadline.verify.driver import light_settings, run_as_program, run_until, stand_by, tell
+from tests.harness.kafka.workload import OUT, KafkaWorkload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +63,7 @@ def run(workload: KafkaWorkload) -> None:
     from beadline.environment.session import session
 
     spark = session("beadline-chaos", ("kafka",), **light_settings(workload.scratch))
+    stand_by()
     query = stream(spark, workload).start(str(workload.checkpoint), listener=tell)
     run_until(query, workload.stop)
     # No spark.stop(): the JVM ends with this process, and nobody waits for it.

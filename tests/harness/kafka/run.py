@@ -45,8 +45,13 @@ class KafkaRun:
     """A job on a cluster, and what is done to it."""
 
     def __init__(
-        self, cluster: KafkaCluster, workload: KafkaWorkload, say: Say = lambda line: None
+        self,
+        cluster: KafkaCluster,
+        workload: KafkaWorkload,
+        say: Say = lambda line: None,
+        expected: int = 1,
     ) -> None:
+        """``expected`` are the starts of the job, of which each is made ready ahead."""
         self.cluster = cluster
         self.workload = workload
         self.kills = 0
@@ -58,7 +63,8 @@ class KafkaRun:
         self._rng = random.Random(f"{workload.seed} run")
         self._began_s = time.monotonic()
         self._temporary = Path(tempfile.mkdtemp(prefix="beadline-"))
-        self._starts = Children("tests.harness.kafka.driver", workload.scratch, self._temporary)
+        module = "tests.harness.kafka.driver"
+        self._starts = Children(module, workload.scratch, self._temporary, expected=expected)
         self.children = self._starts.started
         self.feeder = Feeder(workload.servers, workload.source, workload.seed)
         self.watcher = Watcher(workload.servers, workload.target, range(TARGET_PARTITIONS))
@@ -81,8 +87,8 @@ class KafkaRun:
 
     def start(self) -> Child:
         """Start a child, whether or not there is one."""
-        told = {"BEADLINE_CRASH_FILE": str(self.workload.order)}
-        return self._starts.start(str(self.workload.folder), environment=told)
+        variables = {"BEADLINE_CRASH_FILE": str(self.workload.order)}
+        return self._starts.start(str(self.workload.folder), environment=variables)
 
     def running(self) -> Child:
         """Return the child that lives, started now if there is none."""

@@ -20,19 +20,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from beadline.demo.workload import RunFolder
+
 SOURCE_PARTITIONS = 3  # more than there are cores: some worker prepares two parts of an epoch
 TARGET_PARTITIONS = 2
 OUT = "out"
-TOTALS = "totals"
 _DESCRIPTION = "job.json"
 
 
 @dataclass(frozen=True)
-class KafkaWorkload:
+class KafkaWorkload(RunFolder):
     """One job, with a folder and topics of its own on a cluster that others may use too."""
 
-    folder: Path
-    servers: str
+    servers: str = ""
     seed: int = 0
     totals: bool = False
     transaction_timeout_s: float = 120.0
@@ -48,21 +48,6 @@ class KafkaWorkload:
     def target(self) -> str:
         """The topic that is written."""
         return f"{self.name}-out"
-
-    @property
-    def database(self) -> Path:
-        """The target of the totals per key."""
-        return self.folder / f"{TOTALS}.db"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Spark's progress and the decision log."""
-        return self.folder / "checkpoint"
-
-    @property
-    def scratch(self) -> Path:
-        """What the children said, and marks of where they died."""
-        return self.folder / "scratch"
 
     @property
     def order(self) -> Path:

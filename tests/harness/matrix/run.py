@@ -36,10 +36,10 @@ def run_cell(cell: Cell, servers: dict[str, Any], seed: int) -> Result:
     temporary = Path(tempfile.mkdtemp(prefix="beadline-"))
     tag = secrets.token_hex(4)
     feed = FEEDS[cell.source](folder, servers, tag)
-    run = _Run(cell, servers, folder, temporary, tag, feed)
     points = _points(cell, seed)
+    run = _Run(cell, servers, folder, temporary, tag, feed, points)
     try:
-        result = run.through(points, seed)
+        result = run.through(seed)
     except Exception as error:  # noqa: BLE001 (a cell that fails is a result, not the end)
         problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         result = Result(cell, run.promised, seed, tuple(points), feed.sent, 0, 0, 0.0, 0, problem)
@@ -66,26 +66,30 @@ class _Run:
         temporary: Path,
         tag: str,
         feed: Feed,
+        points: list[str],
     ) -> None:
         self.cell = cell
         self.folder = folder
         self.feed = feed
+        self.points = points
         self.promised = Guarantee.EXACTLY_ONCE
         self._servers = servers
         self._tag = tag
-        self._children = Children("tests.harness.matrix.driver", folder, temporary)
+        self._children = Children(
+            "tests.harness.matrix.driver", folder, temporary, expected=len(points) + 1
+        )
         self._target: dict[str, Any] = {}
 
-    def through(self, points: list[str], seed: int) -> Result:
+    def through(self, seed: int) -> Result:
         """Feed, kill at each point, let it come through, and compare."""
         cell = self.cell
         self._target = jobs.settings_of(cell.sink, self._servers, self.folder, self._tag)
         found = {"from": self.feed.start(), "to": self._target, "name": f"cell-{self._tag}"}
-        told = {"source": cell.source, "sink": cell.sink, "function": cell.function, **found}
-        (self.folder / "cell.json").write_text(json.dumps(told), "utf-8")
-        for point in points:
+        description = {"source": cell.source, "sink": cell.sink, "function": cell.function, **found}
+        (self.folder / "cell.json").write_text(json.dumps(description), "utf-8")
+        for point in self.points:
             self._kill_at(point)
-        last = self._start({})
+        last = self._children.start(str(self.folder))
         if not last.wait_until(lambda: last.committed >= _EPOCHS_BEFORE):
             raise RuntimeError(f"the last start failed, or did nothing: {last.complaint()}")
         self.feed.stop()
@@ -99,17 +103,14 @@ class _Run:
         lost, twice = count(shown, delivered)
         window = max(0, self.feed.sent - len(delivered))
         return Result(
-            cell, self.promised, seed, tuple(points), len(delivered), lost, twice, 0.0, window
+            cell, self.promised, seed, tuple(self.points), len(delivered), lost, twice, 0.0, window
         )
-
-    def _start(self, environment: dict[str, str]) -> Child:
-        number = len(self._children.started)
-        return self._children.start(str(self.folder), str(number), environment=environment)
 
     def _kill_at(self, point: str) -> None:
         """Let a start commit some epochs, and die at a point of the next, with its whole group."""
         mark = self._children.mark()
-        child = self._start(Kill(point, _EPOCHS_BEFORE, GROUP).order(mark).environment())
+        order = Kill(point, _EPOCHS_BEFORE, GROUP).order(mark)
+        child = self._children.start(str(self.folder), order=order)
         child.wait()
         if not mark.exists():
             raise RuntimeError(f"it did not die at {point}: {child.complaint()}")
