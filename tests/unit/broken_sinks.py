@@ -227,6 +227,24 @@ class AtLeastOnce(NeverKeepsCount):
         return replace(super().check(schema, query), guarantee=Guarantee.AT_LEAST_ONCE)
 
 
+class ShowsPartByPart(MemorySink):
+    """Says that its epochs are atomic, and shows one part after the other."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Held]) -> CommitResult:
+        seen = self.last_seen(epoch.query, parts[0].id.sink)
+        if seen is None or seen.epoch < epoch.number:
+            for part in parts:
+                put(self, [part])
+                reach("ledger.before")
+            note(self, epoch, parts)
+        return CommitResult.all(parts, Outcome.COMMITTED)
+
+
+class ForgetsSharedDisk(SqliteSink):
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        return replace(super().check(schema, query), shared_disk=False)
+
+
 class LateTakesEffect(MemorySink):
     """Asks whether the ledger *is* at this epoch, not whether it is past it."""
 

@@ -86,6 +86,86 @@ def test_add_adds_and_null_adds_nothing(path: Path) -> None:
     assert select(path) == [("a", 13, 0.75), ("b", 5, 1.0), ("c", None, None)]
 
 
+def test_a_sum_beyond_64_bits_stops_the_epoch_and_changes_nothing(path: Path) -> None:
+    """SQLite would make a float of it, which has lost its last digits."""
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+    sink = SqliteSink(path, "t", mode="add", key="k")
+    write(sink, 0, rows_of(("a", 2**63 - 2, 1.0), ("b", -(2**63), 1e308), schema=schema))
+    write(sink, 1, rows_of(("a", 1, 1.0), ("b", 0, 1e308), schema=schema))
+    before = select(path)
+    assert before == [("a", 2**63 - 1, 2.0), ("b", -(2**63), float("inf"))]
+    for generation, row in enumerate((("a", 1, 1.0), ("b", -1, 0.0)), 2):
+        batch = rows_of(("c", 1, 1.0), row, schema=schema)
+        part = stage(sink, part_id(2, generation=generation), batch)
+        with pytest.raises(CommitFailed, match=r"column 'n'.*64 bits.*drop=\[\"under-test\"\]"):
+            sink.commit(epoch_id(2), [part])
+        assert select(path) == before
+    run(path, "UPDATE t SET n = 7 WHERE k = 'b'")
+    assert sink.commit(epoch_id(2), [part]).outcomes == {part.id: Outcome.COMMITTED}
+    assert select(path) == [before[0], ("b", 6, float("inf")), ("c", 1, 1.0)]
+
+
+def test_whole_numbers_are_added_to_a_float_that_is_there(path: Path) -> None:
+    run(path, "CREATE TABLE t (k TEXT PRIMARY KEY, n NUMERIC); INSERT INTO t VALUES ('a', 0.5)")
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    write(
+        SqliteSink(path, "t", mode="add", key="k"),
+        0,
+        rows_of(
+            (
+                "a",
+                2,
+            ),
+            schema=schema,
+        ),
+    )
+    assert select(path) == [("a", 2.5)]
+
+
+@pytest.mark.parametrize(
+    ("table", "refuses"),
+    [
+        ("id INTEGER PRIMARY KEY, word TEXT, n INT", True),
+        ("id integer, word TEXT, n INT, PRIMARY KEY (id)", True),
+        ("id INTEGER PRIMARY KEY, word TEXT, n INT) STRICT --", True),
+        ("id INT PRIMARY KEY, word TEXT, n INT) WITHOUT ROWID --", True),
+        ("id INT PRIMARY KEY, word TEXT, n INT", False),
+        ("id INTEGER PRIMARY KEY DESC, word TEXT, n INT", False),
+        ("id INTEGER, word TEXT, n INT, PRIMARY KEY (id, word)", False),
+    ],
+)
+def test_no_id_is_invented_for_a_null(path: Path, table: str, refuses: bool) -> None:
+    """Into INTEGER PRIMARY KEY, which is another name of the rowid, SQLite puts the next number."""
+    run(path, f"CREATE TABLE t ({table})")
+    sink = SqliteSink(path, "t")
+    batch = rows_of((None, "x", 1), (5, "y", 2))
+    if refuses:
+        with pytest.raises(RowsRefused, match=r"1 row.* null in column 'id'"):
+            write(sink, 0, batch)
+        assert select(path) == []
+    else:
+        write(sink, 0, batch)
+        assert select(path) == [(None, "x", 1), (5, "y", 2)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "add"])
+def test_rows_that_the_table_drops_are_noticed(path: Path, mode: Any) -> None:
+    """Found at check where the table says so; here by what was written, before COMMIT."""
+    run(path, "CREATE TABLE t (id INTEGER UNIQUE, n INTEGER); CREATE TABLE log (id INTEGER);")
+    run(path, "CREATE TRIGGER log AFTER INSERT ON t BEGIN INSERT INTO log VALUES (new.id); END")
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    sink = SqliteSink(path, "t", mode=mode, key=() if mode == "append" else "id")
+    write(sink, 0, rows_of((1, 1), (2, 2), schema=schema))
+    run(
+        path,
+        "CREATE TRIGGER less BEFORE INSERT ON t WHEN new.n = 9 BEGIN SELECT RAISE(IGNORE); END",
+    )
+    with pytest.raises(CommitFailed, match=r"1 of 3 rows.*trigger.*drop=\[\"under-test\"\]"):
+        write(sink, 1, rows_of((3, 3), (4, 9), (5, 5), schema=schema))
+    assert select(path) == [(1, 1), (2, 2)]
+    assert select(path, "SELECT count(*) FROM log") == [(2,)]
+
+
 def test_an_existing_table_keeps_its_other_columns(path: Path) -> None:
     run(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, extra TEXT DEFAULT 'x', N INT, Word TEXT)")
     sink = SqliteSink(path, "T", mode="upsert", key="id")

@@ -146,3 +146,56 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", Path("/proc")):
         with pytest.raises(BadSink, match="cannot be written"):
             SqliteSink(folder / "shop.db", "t").check(pa.schema([ID]), QUERY)
+
+
+@pytest.mark.parametrize(
+    ("table", "settings"),
+    [
+        ("id INTEGER UNIQUE ON CONFLICT IGNORE, w TEXT", {}),
+        ("id INTEGER PRIMARY KEY on\nconflict /* newest wins */ replace, w TEXT", {}),
+        ("id INTEGER PRIMARY KEY, w TEXT UNIQUE ON CONFLICT REPLACE", {"mode": "upsert"}),
+    ],
+)
+def test_a_table_that_drops_rows_by_its_declaration(
+    path: Path, table: str, settings: dict[str, Any]
+) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE TABLE t ({table})")
+    key = {"key": "id"} if settings else {}
+    refused(path, "ON CONFLICT (IGNORE|REPLACE)", ID, ("w", pa.string()), **settings, **key)
+
+
+def test_clauses_that_drop_no_row(path: Path) -> None:
+    """Text and comments, NOT NULL (nulls are refused at prepare), and a key that upsert updates."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY ON CONFLICT REPLACE, "
+            "w TEXT NOT NULL ON CONFLICT IGNORE DEFAULT 'UNIQUE ON CONFLICT IGNORE')"
+        )
+    schema = pa.schema([ID, ("w", pa.string())])
+    SqliteSink(path, "t", mode="upsert", key="id").check(schema, QUERY)
+    refused(path, "ON CONFLICT REPLACE", *schema)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE t")
+        database.execute(
+            "CREATE TABLE t (id INTEGER UNIQUE ON CONFLICT FAIL, -- not ON CONFLICT IGNORE\n"
+            'w TEXT, "ON CONFLICT REPLACE" TEXT)'
+        )
+    SqliteSink(path, "t").check(schema, QUERY)
+
+
+def test_a_trigger_that_drops_rows(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            "CREATE TABLE t (id INTEGER); CREATE TABLE other (id INTEGER);"
+            "CREATE TRIGGER kept BEFORE DELETE ON t BEGIN SELECT RAISE(IGNORE); END;"
+            "CREATE TRIGGER log AFTER INSERT ON t BEGIN INSERT OR IGNORE INTO other"
+            " VALUES (new.id); SELECT 'RAISE(IGNORE)'; END;"
+            "CREATE TRIGGER elsewhere INSERT ON other BEGIN SELECT RAISE(IGNORE); END;"
+        )
+        SqliteSink(path, "t").check(pa.schema([ID]), QUERY)
+        database.execute(
+            'CREATE TRIGGER "after delete" INSERT ON T WHEN new.id = 2 BEGIN'
+            " SELECT raise ( ignore ); END"
+        )
+    refused(path, "trigger 'after delete'.*RAISE", ID)

@@ -62,6 +62,8 @@ FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
         "test_a_commit_that_pauses_while_others_go_on_has_no_effect",
         "test_two_commits_at_once_show_each_row_once",
     ),
+    broken.ShowsPartByPart: ("test_an_atomic_epoch_shows_whole_or_not_at_all",),
+    broken.ForgetsSharedDisk: ("test_check_can_be_repeated_and_leaves_nothing",),
     broken.OnlyItself: ("test_the_sink_travels",),
     broken.ShowsSecret: ("test_secrets_show_nowhere",),
     broken.NotJson: ("test_committables_are_json_and_small_print",),

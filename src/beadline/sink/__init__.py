@@ -9,8 +9,18 @@ suite, ``beadline.testing.suite``.
 
 from __future__ import annotations
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, CommitFailed, PrepareFailed, TargetRestored, WrongCheckpoint
+from beadline.committable import Committable, Json
+from beadline.errors import (
+    BadSetting,
+    BadSink,
+    BeadlineError,
+    CommitFailed,
+    CorruptRecord,
+    PrepareFailed,
+    RowsRefused,
+    TargetRestored,
+    WrongCheckpoint,
+)
 from beadline.extras import require
 from beadline.files.local import sync_path
 from beadline.ids import EpochId, PartId, QueryId
@@ -52,16 +62,20 @@ __all__ = [
     "LEDGER",
     "PER_DAY",
     "AnySink",
+    "BadSetting",
     "BadSink",
+    "BeadlineError",
     "BoundSink",
     "C",
     "Capabilities",
     "CommitFailed",
     "CommitResult",
     "Committable",
+    "CorruptRecord",
     "EpochId",
     "FrameSink",
     "Guarantee",
+    "Json",
     "Outcome",
     "OutcomeUnknown",
     "Part",
@@ -71,6 +85,7 @@ __all__ = [
     "Prepared",
     "QueryId",
     "Refuse",
+    "RowsRefused",
     "Seen",
     "Sink",
     "StagedEpoch",

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from beadline.errors import BadSink
 from beadline.files import FileSystem, has_atomic_create, join, split_uri
+from beadline.sink import BadSink
 from beadline.sinks.files.moves import parent
 from beadline.sinks.files.text import lossy_options
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from beadline.files import FileSystem, join
-from beadline.ids import EpochId
-from beadline.sink import Seen
+from beadline.sink import EpochId, Seen
 
 _SEPARATOR = "~"
 

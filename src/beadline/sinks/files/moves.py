@@ -13,13 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from beadline.committable import Committable, Json
-from beadline.errors import CommitFailed
 from beadline.files import FileSystem, join, split_uri
 from beadline.files.base import FoundFile
-from beadline.ids import EpochId, PartId
-from beadline.points import reach
-from beadline.sink import Outcome, Prepared
+from beadline.sink import CommitFailed, Committable, EpochId, Json, Outcome, PartId, Prepared, reach
 from beadline.sinks.files.marks import Marks
 
 MOVING = ".moving"

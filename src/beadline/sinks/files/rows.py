@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from io import BytesIO, RawIOBase
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BadSetting, RowsRefused
 from beadline.files import join, open_files, split_uri
 from beadline.files.base import FoundFile
 from beadline.files.local import local_path
+from beadline.sink import BadSetting, RowsRefused
 from beadline.sinks.files.text import TEXT_FORMATS, folded
 from beadline.sinks.files.values import lossy_values, newlines
 

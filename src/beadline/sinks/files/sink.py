@@ -27,22 +27,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.committable import Committable
-from beadline.errors import BadSink, RowsRefused, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files, qualify, split_uri
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.names import name_from
-from beadline.points import reach
 from beadline.sink import (
+    BadSink,
     Capabilities,
     CommitResult,
+    Committable,
+    EpochId,
     FrameSink,
     Guarantee,
     Outcome,
     Part,
+    PartId,
     Prepared,
+    QueryId,
+    RowsRefused,
     Seen,
+    WrongCheckpoint,
     check_previous,
+    name_from,
+    reach,
 )
 from beadline.sinks.files.marks import Marks
 from beadline.sinks.files.moves import (

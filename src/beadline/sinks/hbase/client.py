@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from beadline.extras import require
+from beadline.sink import require
 from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, retry, verdict
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 from beadline.sinks.hbase.client import Client, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text

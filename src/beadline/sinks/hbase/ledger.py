@@ -12,9 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from beadline.errors import BadSink
-from beadline.ids import EpochId, QueryId
-from beadline.sink import LEDGER, Seen
+from beadline.sink import LEDGER, BadSink, EpochId, QueryId, Seen
 from beadline.sinks.hbase.client import Client, no_table, put, row_of
 from beadline.sinks.shared.retry import Rejected, Retries, Verdict, running
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from beadline.ids import EpochId
-from beadline.sink import holds
+from beadline.sink import EpochId, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import Client, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells

@@ -7,8 +7,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.errors import BadSink
-from beadline.extras import require
+from beadline.sink import BadSink, require
 from beadline.sinks.kafka.settings import KafkaSettings, said
 from beadline.sinks.kafka.topics import id_of
 

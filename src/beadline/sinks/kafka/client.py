@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from beadline.extras import require
-from beadline.points import reach
+from beadline.sink import reach, require
 from beadline.sinks.kafka import topics as kafka_topics
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import TopicIds

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from beadline.committable import Committable, Json
-from beadline.ids import PartId, QueryId
+from beadline.sink import Committable, Json, PartId, QueryId
 from beadline.sinks.kafka.client import Transaction
 
 _PREFIX = "beadline-txn"

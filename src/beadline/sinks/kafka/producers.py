@@ -18,9 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from beadline.ids import PartId
-from beadline.points import reach
-from beadline.sink import Part
+from beadline.sink import Part, PartId, reach
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.client import Transaction, connect
 from beadline.sinks.kafka.markers import PARTITION, Marker

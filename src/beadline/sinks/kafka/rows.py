@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 from beadline.sinks.shared import secrets
 
 Options = Mapping[str, Any]

@@ -12,10 +12,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.names import name_from
-from beadline.points import reach
-from beadline.sink import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    Capabilities,
+    CommitResult,
+    EpochId,
+    Guarantee,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    QueryId,
+    Seen,
+    Sink,
+    name_from,
+    reach,
+)
 from beadline.sinks.kafka import rows as kafka_rows
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.client import (

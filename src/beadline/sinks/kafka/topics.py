@@ -20,9 +20,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beadline.errors import CommitFailed
-from beadline.ids import EpochId
-from beadline.sink import Prepared
+from beadline.sink import CommitFailed, EpochId, Prepared
 from beadline.sinks.shared.retry import Retries, Verdict
 
 if TYPE_CHECKING:

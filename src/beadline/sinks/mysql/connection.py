@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from beadline.errors import BadSink
-from beadline.extras import require
+from beadline.sink import BadSink, require
 
 PORT = 3306
 _FORM = "mysql://user:password@host:3306/database"

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from beadline.ids import EpochId, QueryId
-from beadline.sink import LEDGER, Seen, holds
+from beadline.sink import LEDGER, EpochId, QueryId, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
 from beadline.sinks.shared.sql.ledger import LedgerRows

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from beadline.errors import PrepareFailed
-from beadline.sink import Part
+from beadline.sink import Part, PrepareFailed
 from beadline.sinks.mysql.columns import ROW, Column, quoted
 from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.plan import MySqlSettings

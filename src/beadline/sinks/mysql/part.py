@@ -6,9 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from beadline.committable import Committable
-from beadline.errors import PrepareFailed
-from beadline.ids import PartId, QueryId
+from beadline.sink import Committable, PartId, PrepareFailed, QueryId
 
 STAGE = "_beadline_stage_"
 _XID = re.compile(r"beadline~([0-9a-f]{20})~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)\Z")

@@ -13,19 +13,23 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.errors import BadSink, CommitFailed, PrepareFailed
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.names import name_from
 from beadline.sink import (
     LEDGER,
+    BadSink,
     Capabilities,
+    CommitFailed,
     CommitResult,
+    EpochId,
     Guarantee,
     Outcome,
     Part,
+    PartId,
     Prepared,
+    PrepareFailed,
+    QueryId,
     Seen,
     Sink,
+    name_from,
 )
 from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import MYSQL, Column

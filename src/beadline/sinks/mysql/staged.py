@@ -19,10 +19,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BeadlineError, CommitFailed, PrepareFailed
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.points import reach
-from beadline.sink import CommitResult, Outcome, Part, Prepared
+from beadline.sink import (
+    BeadlineError,
+    CommitFailed,
+    CommitResult,
+    EpochId,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    PrepareFailed,
+    QueryId,
+    reach,
+)
 from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, Column, keeps, quoted
 from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.ledger import Ledger

@@ -21,10 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from beadline.errors import PrepareFailed
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.points import reach
-from beadline.sink import Outcome, Part, Prepared
+from beadline.sink import EpochId, Outcome, Part, PartId, Prepared, PrepareFailed, QueryId, reach
 from beadline.sinks.mysql.columns import Column
 from beadline.sinks.mysql.connection import Connection, Server
 from beadline.sinks.mysql.ledger import APART, Ledger

@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.errors import BadSink
-from beadline.extras import require
+from beadline.sink import BadSink, require
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.shared.retry import retry, running
 

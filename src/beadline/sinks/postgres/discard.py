@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from beadline.ids import PartId, QueryId
-from beadline.sink import Prepared
+from beadline.sink import PartId, Prepared, QueryId
 from beadline.sinks.postgres.connect import Run, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (

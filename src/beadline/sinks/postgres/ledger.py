@@ -18,8 +18,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import LEDGER, Seen
+from beadline.sink import LEDGER, EpochId, PartId, QueryId, Seen
 from beadline.sinks.postgres.connect import Run, literal
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.ledger import LedgerRows

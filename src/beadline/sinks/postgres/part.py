@@ -16,8 +16,7 @@ import hashlib
 import uuid
 from dataclasses import dataclass
 
-from beadline.committable import Committable
-from beadline.ids import PartId, QueryId
+from beadline.sink import Committable, PartId, QueryId
 
 PREPARED = "prepared"
 STAGED = "staged"

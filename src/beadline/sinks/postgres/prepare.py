@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import PrepareFailed
-from beadline.points import reach
-from beadline.sink import Part
+from beadline.sink import Part, PrepareFailed, reach
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import Ledger

@@ -12,10 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.errors import BadSink, CommitFailed
-from beadline.ids import EpochId, PartId, QueryId
-from beadline.names import name_from
-from beadline.sink import LEDGER, Capabilities, CommitResult, Outcome, Part, Prepared, Seen, Sink
+from beadline.sink import (
+    LEDGER,
+    BadSink,
+    Capabilities,
+    CommitFailed,
+    CommitResult,
+    EpochId,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    QueryId,
+    Seen,
+    Sink,
+    name_from,
+)
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES

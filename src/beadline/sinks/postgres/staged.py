@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.errors import CommitFailed
-from beadline.ids import EpochId
-from beadline.points import reach
-from beadline.sink import Outcome, Prepared
+from beadline.sink import CommitFailed, EpochId, Outcome, Prepared, reach
 from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within

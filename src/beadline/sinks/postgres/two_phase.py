@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from beadline.ids import EpochId, PartId
-from beadline.points import reach
-from beadline.sink import Outcome, Prepared
+from beadline.sink import EpochId, Outcome, PartId, Prepared, reach
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.ledger import Ledger
 from beadline.sinks.postgres.part import PostgresPart

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 
 from beadline.files import join, open_files
-from beadline.ids import QueryId
+from beadline.sink import QueryId
 from beadline.sinks.redis.ledger import Entry
 
 OPENED = -1  # before the first epoch

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from beadline.errors import BadSink
-from beadline.extras import require
+from beadline.sink import BadSink, require
 from beadline.sinks.redis.script import Script
 from beadline.sinks.shared.retry import Rejected, Unavailable
 from beadline.sinks.shared.secrets import redacted

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 from beadline.sinks.redis.ledger import MARK
 from beadline.sinks.shared.column_text import has_text, is_bytes, text
 

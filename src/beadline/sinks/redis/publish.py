@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from beadline.errors import PrepareFailed
-from beadline.ids import PartId
+from beadline.sink import PartId, PrepareFailed
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RowRejected, apply
 from beadline.sinks.redis.client import Client

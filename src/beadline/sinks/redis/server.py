@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.errors import BadSink
-from beadline.sink import Guarantee
+from beadline.sink import BadSink, Guarantee
 from beadline.sinks.redis.client import Client
 from beadline.sinks.shared.retry import Rejected
 

@@ -6,8 +6,10 @@ more, is looked for here. Nothing is made: a start that is refused leaves no tra
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +24,29 @@ from beadline.sinks.sqlite.columns import Column, folded
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Where a statement's words are only text: strings, quoted names, comments.
+_TEXT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+# Nulls in a NOT NULL column are refused at prepare, whatever its clause says.
+_NOT_NULL = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+\w+", re.IGNORECASE)
+_DROPS = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
+# Nothing is ever deleted, and after the row is written it stays: only what runs before counts.
+_BEFORE = re.compile(r"\bTRIGGER\b.*?\b(AFTER|DELETE|INSERT|UPDATE)\b", re.IGNORECASE | re.DOTALL)
+_IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Table:
-    """What the database says of a table: columns by folded name, and what is unique in it."""
+    """What the database says of a table: columns by folded name, and what is unique in it.
+
+    ``clause`` is a word of its declaration with which it drops rows silently, ``triggers`` are
+    the names of those that do.
+    """
 
     columns: dict[str, Column]
     unique: frozenset[frozenset[str]]
     view: bool
+    clause: str = ""
+    triggers: tuple[str, ...] = ()
 
 
 def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
@@ -78,7 +95,8 @@ def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
 def read_table(database: sqlite3.Connection, name: str) -> Table | None:
     """Return what is there under this name; None if nothing is."""
     kind = database.execute(
-        "SELECT type FROM sqlite_master WHERE lower(name) = lower(?) AND type IN ('table', 'view')",
+        "SELECT type, sql FROM sqlite_master"
+        " WHERE lower(name) = lower(?) AND type IN ('table', 'view')",
         (name,),
     ).fetchone()
     if kind is None:
@@ -105,13 +123,37 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
     for (index,) in indexes:
         members = database.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
         unique.add(frozenset(folded(member or "") for (member,) in members))
-    return Table(columns, frozenset(unique), kind == ("view",))
+    clause = _DROPS.search(_NOT_NULL.sub("", _words(kind[1])))
+    return Table(
+        columns,
+        frozenset(unique),
+        kind[0] == "view",
+        clause[1].upper() if clause else "",
+        tuple(_dropping_triggers(database, name)),
+    )
+
+
+def _words(sql: str | None) -> str:
+    return _TEXT.sub(" ", sql or "")
+
+
+def _dropping_triggers(database: sqlite3.Connection, table: str) -> Iterator[str]:
+    found = database.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?)",
+        (table,),
+    )
+    for name, sql in found:
+        words = _words(sql)
+        event = _BEFORE.search(words)
+        if event and event[1].upper() in ("INSERT", "UPDATE") and _IGNORES.search(words):
+            yield name
 
 
 def check_table(table: Table, settings: TableSettings, schema: pa.Schema) -> None:
     """Raise with the first thing for which the table does not fit the rows."""
     if table.view:
         raise settings.bad("it is a view, not a table.")
+    _check_keeps_rows(table, settings)
     for field in schema:
         match(settings, field, table.columns)
     check_required(settings, schema.names, table.columns)
@@ -119,12 +161,34 @@ def check_table(table: Table, settings: TableSettings, schema: pa.Schema) -> Non
     check_unique(settings, quoted(name), table.unique, quoted(f"{name}_key"))
 
 
+def _check_keeps_rows(table: Table, settings: TableSettings) -> None:
+    """Raise where the table itself says that it drops rows, which would be lost without a word."""
+    for name in table.triggers:
+        raise settings.bad(
+            f"its trigger {name!r} drops rows with RAISE(IGNORE), and every row of an epoch has to "
+            "be there after the commit. Filter them in rows=, or let the trigger RAISE(ABORT, ...)."
+        )
+    # Of its own key, the clause does not count in upsert and add: the row there is updated.
+    key = frozenset(map(folded, settings.key))
+    if table.clause and any(unique != key for unique in table.unique if unique):
+        raise settings.bad(
+            f"it is declared with ON CONFLICT {table.clause}, which drops rows. Leave the clause "
+            "out; for one row of each key, the last, give the sink mode='upsert' and key=."
+        )
+
+
 def never_null_columns(path: Path, busy_timeout_s: float, table: str) -> set[str]:
-    """The columns that an existing table declares NOT NULL: after the decision it is too late."""
+    """The columns of an existing table that take no null: after the decision it is too late.
+
+    Those that are NOT NULL, and INTEGER PRIMARY KEY, which is the rowid by another name: SQLite
+    would invent a number for a null. It is the only kind of primary key without an index.
+    """
     if not path.exists():
         return set()
     with closing(connect(str(path), busy_timeout_s)) as database:
         found = database.execute(
-            'SELECT name FROM pragma_table_info(?) WHERE "notnull"', (table,)
+            'SELECT name FROM pragma_table_info(?) WHERE "notnull" OR pk AND NOT EXISTS'
+            " (SELECT 1 FROM pragma_index_list(?) WHERE origin = 'pk')",
+            (table, table),
         ).fetchall()
     return {folded(name) for (name,) in found}

@@ -34,6 +34,7 @@ from beadline.sink import (
     folders_in,
     name_from,
     reach,
+    way_out,
 )
 from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.ledger import LedgerRows
@@ -47,7 +48,7 @@ from beadline.sinks.sqlite.check import (
     is_busy,
     never_null_columns,
 )
-from beadline.sinks.sqlite.columns import SQLITE, folded, values_of
+from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
 from beadline.sinks.sqlite.refused import without_refused
 
 if TYPE_CHECKING:
@@ -62,6 +63,12 @@ _MAKE_LEDGER = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
 _READ_LEDGER = f"""SELECT sink, incarnation, epoch, nonce FROM {LEDGER}
     WHERE query = ? AND target = ? ORDER BY epoch DESC"""
 _WRITE_LEDGER = f"INSERT OR REPLACE INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_NOTHING = "DO NOTHING"  # of a row that is nothing but its key
+_TOO_LARGE = "beadline_too_large"
+
+
+class _NotTaken(Exception):
+    """The database raised no error, but does not hold what the rows say."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,9 @@ class SqliteSink(StagedSink):
 
     Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
     text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
-    breaks UNIQUE, CHECK or a trigger is only found at commit, and stops the query with its epoch
-    decided.
+    breaks UNIQUE, CHECK or a trigger, and a sum beyond 64 bits, is only found at commit, and stops
+    the query with its epoch decided. A table that drops rows silently, by ON CONFLICT IGNORE or
+    REPLACE or a trigger with RAISE(IGNORE), is refused at the start.
 
     The parts are staged in a hidden folder beside the database, so driver and executors must share
     that disk.
@@ -180,11 +188,13 @@ class SqliteSink(StagedSink):
         for part in epoch.parts:
             try:
                 self._insert(database, epoch.read(part))
-            except sqlite3.IntegrityError as error:
+            except (_NotTaken, sqlite3.IntegrityError) as error:
+                reason = error if isinstance(error, _NotTaken) else f"it refuses a row: {error}"
                 raise CommitFailed(
-                    f"{epoch}, part {part.id.partition}: {self.target_name} refuses a row: "
-                    f"{error}. The epoch is decided and none of it is visible. Remove the "
-                    "constraint or the row in its way; the next start finishes the epoch."
+                    f"{epoch}, part {part.id.partition}: {self.target_name}: {reason}. The epoch "
+                    "is decided and none of it is visible. Remove what is in its way there (a "
+                    "constraint, a trigger, a row), and the next start finishes the epoch. "
+                    f"{way_out(epoch.sink)}"
                 ) from error
         query, id_ = epoch.id.query, epoch.id
         owner = (query.name, self.table, epoch.sink, query.incarnation)
@@ -196,26 +206,52 @@ class SqliteSink(StagedSink):
         return Outcome.COMMITTED
 
     def _insert(self, database: sqlite3.Connection, batches: Iterator[pa.RecordBatch]) -> None:
-        statement = ""
+        too_large: list[str] = []
+
+        def note(column: str) -> int:
+            too_large.append(column)
+            return 0  # taken back with all the rest
+
+        database.create_function(_TOO_LARGE, 1, note)
+        statement, rows, written = "", 0, 0
         for batch in batches:
             if not statement:
                 place = f"IF NOT EXISTS {quoted(self.table)}"
                 database.execute(create_statement(self._settings, batch.schema, place))
-                statement = self._statement(batch.schema.names)
-            database.executemany(statement, values_of(batch))
+                statement = self._statement(batch.schema)
+            rows += batch.num_rows
+            written += database.executemany(statement, values_of(batch)).rowcount
+            if too_large:
+                raise _NotTaken(f"a sum in column {too_large[0]!r} leaves SQLite's 64 bits")
+        if written != rows and not statement.endswith(_NOTHING):
+            raise _NotTaken(
+                f"it dropped {rows - written} of {rows} rows without an error, as a trigger with "
+                "RAISE(IGNORE) or an ON CONFLICT clause does"
+            )
 
-    def _statement(self, names: list[str]) -> str:
+    def _statement(self, schema: pa.Schema) -> str:
+        names = schema.names
         marks = ", ".join("?" * len(names))
         statement = f"INSERT INTO {quoted(self.table)} ({listed(names)}) VALUES ({marks})"
         if self.mode == "append":
             return statement
-        changes = [self._change(quoted(name)) for name in names if name not in self.key]
-        act = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
-        return f"{statement} ON CONFLICT ({listed(self.key)}) DO {act}"
+        changes = [self._change(field) for field in schema if field.name not in self.key]
+        act = f"DO UPDATE SET {', '.join(changes)}" if changes else _NOTHING
+        return f"{statement} ON CONFLICT ({listed(self.key)}) {act}"
 
-    def _change(self, column: str) -> str:
+    def _change(self, field: pa.Field) -> str:
+        column = quoted(field.name)
         new = f"excluded.{column}"
-        return f"{column} = {new if self.mode == 'upsert' else added(column, new)}"
+        if self.mode == "upsert":
+            return f"{column} = {new}"
+        total = added(column, new)
+        if kind_of(field.type) is INTEGER:
+            # Where a sum of two integers has no place in 64 bits, SQLite makes a float of it.
+            grown = f"typeof({column}) || typeof({new}) || typeof({column} + {new})"
+            name = field.name.replace("'", "''")
+            said = f"{_TOO_LARGE}('{name}')"
+            total = f"CASE {grown} WHEN 'integerintegerreal' THEN {said} ELSE {total} END"
+        return f"{column} = {total}"
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from beadline.errors import BadSink
-from beadline.names import name_from
+from beadline.sink import BadSink, name_from
 from beadline.sinks.shared.row_json import plain_rows, to_json
 from beadline.sinks.shared.secrets import redacted
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain

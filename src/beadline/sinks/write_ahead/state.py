@@ -36,12 +36,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.errors import CorruptRecord
 from beadline.files import join, open_files
 from beadline.files.local import local_path
-from beadline.ids import EpochId, QueryId
-from beadline.points import reach
-from beadline.sink import Prepared, Seen, StagedPart
+from beadline.sink import CorruptRecord, EpochId, Prepared, QueryId, Seen, StagedPart, reach
 
 Record = dict[str, Any]
 Content = dict[int, tuple[int, str]]

@@ -13,6 +13,7 @@ from beadline.testing.suite.target import (
     POINTS_MAX,
     Crash,
     Target,
+    bag,
     crash_at,
     does_not_apply,
     exactly_once,
@@ -26,6 +27,7 @@ __all__ = [
     "test_a_crash_while_rows_come_is_swept",
     "test_a_part_that_is_swept_while_it_is_written_leaves_nothing",
     "test_a_task_that_fails_leaves_nothing_after_the_sweep",
+    "test_an_atomic_epoch_shows_whole_or_not_at_all",
 ]
 
 ONE_FRAME = "the rows of a FrameSink come from Spark, not from an iterator"
@@ -50,6 +52,28 @@ def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) 
         target.assert_clean()
         if not was_there(nth, point, "commit"):
             return
+
+
+@exactly_once
+def test_an_atomic_epoch_shows_whole_or_not_at_all(harness: SinkHarness) -> None:
+    """``Capabilities.atomic``: also to a reader who looks just after a crash in the commit."""
+    for nth in range(POINTS_MAX):
+        target = Target(harness)
+        if not target.capabilities.atomic:
+            return does_not_apply("the sink does not say that its epochs are atomic")
+        before, shares = target.rows(1, 2), [target.rows(3, 4), target.rows(5)]
+        target.commit(0, target.prepare_epoch(0, before))
+        parts = target.prepare_epoch(1, *shares)
+        point = crash_at(nth, partial(target.copy().commit, 1, parts))
+        whole = [*before, *shares[0], *shares[1]]
+        seen = bag(harness.visible(target.sink))
+        assert seen in (bag(harness.expected(before)), bag(harness.expected(whole))), (
+            f"after a crash at {point} an epoch shows in part: {list(seen)}"
+        )
+        target.commit(1, parts)
+        if not was_there(nth, point, "commit"):
+            return None
+    return None
 
 
 def test_a_crash_in_prepare_is_swept_and_tried_again(harness: SinkHarness) -> None:

@@ -6,7 +6,7 @@ import json
 
 from beadline.errors import BadSink
 from beadline.ids import check_name
-from beadline.sink import Outcome, Seen
+from beadline.sink import Outcome, Seen, StagedSink
 from beadline.testing.suite.harness import SinkHarness
 from beadline.testing.suite.target import (
     OTHER,
@@ -37,6 +37,8 @@ def test_check_can_be_repeated_and_leaves_nothing(harness: SinkHarness) -> None:
     target = Target(harness)
     assert target.sink.check(target.schema, QUERY) == target.capabilities
     assert target.capabilities.target, "where do the rows go?"
+    if isinstance(target.sink, StagedSink):
+        assert target.capabilities.shared_disk, "driver and executors must see the staging folder"
     assert target.capabilities.sentence.endswith("."), "the guarantee is a sentence for people"
     check_name("sink", target.sink.default_name)
     assert target.sink.last_seen(QUERY, SINK_NAME) is None

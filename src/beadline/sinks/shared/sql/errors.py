@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from beadline.errors import CommitFailed, PrepareFailed
-from beadline.ids import EpochId, PartId
-from beadline.sink import Prepared, way_out
+from beadline.sink import CommitFailed, EpochId, PartId, Prepared, PrepareFailed, way_out
 from beadline.sinks.shared.sql.modes import key_twice, key_twice_advice
 from beadline.sinks.shared.sql.settings import TableSettings
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from beadline.ids import EpochId, QueryId
-from beadline.sink import Seen, holds
+from beadline.sink import EpochId, QueryId, Seen, holds
 
 
 @dataclass(frozen=True)

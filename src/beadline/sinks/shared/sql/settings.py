@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from beadline.errors import BadSink
+from beadline.sink import BadSink
 from beadline.sinks.shared.sql.dialect import Dialect
 
 if TYPE_CHECKING:
