@@ -27,6 +27,72 @@ from tests.model.world import NAME
 from tests.unit.test_identity import die, die_at, refused, run
 
 
+def rename(world: ModelWorld, old: str, new: str) -> None:
+    """Give a sink another name; its target stays."""
+    world.servers[new] = world.servers.pop(old)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_restored_target_is_noticed_under_another_name_or_address(moved: bool) -> None:
+    """A sink that is new to the log may have an old acquaintance behind it."""
+    world = ModelWorld()
+    run(world, 3)
+    lose(world, "ledger1", holds=0)
+    name = "ledger1" if moved else "ledger9"
+    if moved:
+        world.servers["ledger1"].target = "the backup, started elsewhere"
+    else:
+        rename(world, "ledger1", "ledger9")
+    lacks = "of sink 'ledger1' it has acknowledged epoch 2 and now holds epoch 0"
+    with refused(world, rf"{lacks}.*rows of epochs 1 to 2 are missing", CheckpointProblem):
+        run(world, 4)
+    events = listening(world, drop=[name], epochs=4)
+    assert told(events, "dropped") == [{"sink": name, "epochs": "epochs 1 to 2"}]
+    assert told(events, "claimed")[0]["lacks"] == {name: "epochs 1 to 2"}
+    run(world, 5)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_whole_target_under_another_name_or_address_is_a_new_sink(moved: bool) -> None:
+    """Also where the newest decision was committed, and nobody has noted it yet."""
+    world = ModelWorld()
+    die(world, "commit.after", 3)
+    name = "ledger1" if moved else "ledger9"
+    if moved:
+        world.servers["ledger1"].target = "moved with all its rows"
+        drive(world, drop=["ledger1"], epochs=4)
+    else:
+        rename(world, "ledger1", "ledger9")
+        events = listening(world, epochs=4)
+        assert not told(events, "dropped")
+    assert len(world.servers[name].rows()) == 16
+
+
+def test_a_drop_that_stays_in_the_code_is_spent() -> None:
+    """It gave up what one start had found, not what becomes of the target ever after."""
+    world = ModelWorld()
+    drive(world, drop=["ledger1"], epochs=3)
+    lose(world, "ledger1", holds=0)
+    for _ in range(2):
+        with refused(world, "drop='ledger1' was given to the start before", CheckpointProblem):
+            drive(world, drop=["ledger1"], epochs=4)
+    with refused(world, "rows of epochs 1 to 2 are missing", CheckpointProblem):
+        run(world, 4)
+
+
+def test_a_drop_that_stays_in_the_code_gives_up_no_decided_epoch() -> None:
+    """The server may only be down for a while; a name with the epoch says what is meant."""
+    world = ModelWorld()
+    drive(world, drop=["ledger1"], epochs=1)
+    with pytest.raises(Crash), hooked(lambda point: die_at("decide.after", point)):
+        drive(world, drop=["ledger1"], epochs=3)
+    world.servers["ledger1"].stuck = [1]
+    with pytest.raises(CommitFailed, match="never"):
+        drive(world, drop=["ledger1"], epochs=3)
+    events = listening(world, drop=["ledger1", "ledger1@1"], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
+
+
 @pytest.mark.parametrize("held", [None, 0])
 def test_a_restored_target_stops_the_start(held: int | None) -> None:
     """A backup was restored, or a replica took over that lagged behind."""
@@ -318,6 +384,20 @@ def test_a_source_that_was_deleted_and_made_again() -> None:
         run(world, 3)
     assert world.store.decisions[-1].epoch == 1
     assert not any(server.prepared for server in world.servers.values())
+
+
+def test_what_is_decided_is_finished_before_a_changed_source_is_refused() -> None:
+    """Its rows need the source no more, and readers wait for them (rule 15)."""
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.source = "second"
+    made = "deleted and made again.*The rows of epoch 1, which was decided before, are complete"
+    for _ in range(2):
+        with pytest.raises(WrongCheckpoint, match=made):
+            run(world, 3)
+        assert all(len(server.rows()) == 8 for server in world.servers.values())
+    world.source = "first"
+    run(world, 3)
 
 
 @pytest.mark.parametrize("decided", [False, True])

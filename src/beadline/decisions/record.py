@@ -16,8 +16,9 @@ from typing import Any
 from beadline.errors import CorruptRecord
 from beadline.ids import PartId, QueryId
 
-VERSION = 2
-_READABLE = ("1", "2")  # 1 had no histories, sources and previous
+VERSION = 4
+# 1 had no histories, sources and previous; 2 no words. 3 was left out: one flipped bit makes it 2.
+READABLE = (1, 2, 4)
 _HEADER = "beadline-record"
 
 
@@ -68,7 +69,8 @@ class Claim:
     points to the newest decision before it. ``sinks`` maps names to targets. ``published`` is the
     newest epoch that an at-least-once start may have shown without a decision, -1 for none.
     ``dropped`` names the sinks whose rows of the newest decision are given up. ``sources`` maps
-    what is read to its instance (a topic to its id).
+    what is read to its instance (a topic to its id). ``words`` are the sinks that ``drop=`` named:
+    a word that stays in the code gives up nothing more.
     """
 
     nonce: str
@@ -85,6 +87,7 @@ class Claim:
     published: int = -1
     histories: tuple[SinkHistory, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def decode(data: bytes, path: str, slot: int) -> Record:
     if len(words) != 4 or words[0] != _HEADER:
         raise _corrupt(path, f"it is not a record of Beadline ({len(data)} bytes)")
     version = words[1].removeprefix("version=")
-    if version not in _READABLE:
+    if version not in map(str, READABLE):
         raise _corrupt(path, f"its version {version} is newer than this Beadline reads ({VERSION})")
     if words[2] != f"slot={slot}":
         raise _corrupt(path, f"it was written as {words[2]}, not for this place")
@@ -182,12 +185,13 @@ def _build(fields: dict[str, Any]) -> Record:
     pointer = Pointer(**decided) if decided else None
     if kind == "claim":
         query = QueryId(**fields.pop("query"))
-        dropped = tuple(fields.pop("dropped", ()))
+        dropped, words = (tuple(fields.pop(name, ())) for name in ("dropped", "words"))
         histories = tuple(
             SinkHistory(**{**one, "missing": tuple(map(tuple, one["missing"]))})
             for one in fields.pop("histories", ())
         )
-        return Claim(query=query, decided=pointer, dropped=dropped, histories=histories, **fields)
+        fields |= {"dropped": dropped, "histories": histories, "words": words}
+        return Claim(query=query, decided=pointer, **fields)
     if kind == "decision":
         claim = Pointer(**fields.pop("claim"))
         sinks = {

@@ -45,16 +45,18 @@ def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
     """
     for _ in range(CLAIM_TRIES_MAX):
         state = run.log.open()
+        run.drop = Drop.parse(drop).after(state.claim)
         before = run.progress.last_committed()
         try:
             run.query = identity.identify(state, run.progress, run.name, run.checkpoint)
             identity.check_progress(state, run.progress)
             run.version_ms = identity.check_seen(run.query, state, run.progress, run.sinks)
             sources = run.progress.sources()
-            identity.check_sources(run.name, state, sources)
             pending = identity.unfinished(state, run.progress)
+            if pending is None:  # or what is decided is finished first: `check_sources`
+                identity.check_sources(run.name, state, sources)
             certain = max(identity.newest_certain(state), before)
-            found = check_targets(run.query, state, pending, certain, run.sinks, drop)
+            found = check_targets(run.query, state, pending, certain, run.sinks, run.drop)
         except CheckpointProblem:
             if run.log.moved() or run.progress.last_committed() != before:
                 continue
@@ -91,7 +93,8 @@ def _append_claim(run: Run, found: TargetChanges, sources: Mapping[str, str]) ->
             dropped=tuple(sorted(found.dropped)),
             published=identity.published(state, base),
             histories=tuple(found.histories),
-            sources={**identity.known_sources(state), **sources},
+            sources={**sources, **identity.known_sources(state)},
+            words=run.drop.words,
         )
     )
     reach("claim.after")
@@ -152,7 +155,7 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
     A sink that ``drop=`` names is tried before the others, so that nothing is given up which can be
     shown. What it cannot take is given up by a claim of its own: later starts must know it too.
     """
-    names = Drop.parse(drop).names
+    names = run.drop.names
     named = [sink for sink in run.kept(pending) if sink.name in names]
     stuck: list[str] = []
     lost: Lost = {}
@@ -163,7 +166,7 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
         else:
             lost |= found
     if stuck:
-        claim(run, [f"{name}@{pending.epoch}" for name in stuck])
+        claim(run, [*drop, *(f"{name}@{pending.epoch}" for name in stuck)])
         sweeper.sweep_older()
     others = [sink for sink in run.kept(pending) if sink.name not in names]
     lost |= commit(run, pending, others)
@@ -181,3 +184,16 @@ def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
         logger.warning("query %s: sink %s is stuck: %s", run.name, sink.name, error)
         return None
     return lost if all(part.checksum is not None for part in lost.get(sink.name, ())) else None
+
+
+def check_sources(run: Run, recovered: Recovered) -> None:
+    """Compare the sources where a start had something to finish, which comes first (rule 15)."""
+    epoch = recovered.decision.epoch
+    lost = ", ".join(sorted(recovered.lost))
+    meaning = f"The rows of epoch {epoch}, which was decided before, are complete in every sink" + (
+        f" but for {lost}: parts that the outside system has lost cannot be computed again from "
+        "another topic."
+        if lost
+        else "; nothing else was written."
+    )
+    identity.check_sources(run.name, run.log.state, run.progress.sources(), meaning)

@@ -15,7 +15,7 @@ from beadline.ids import PartId, QueryId
 from beadline.observe import Event, Listener, ignore
 from beadline.protocol import identity
 from beadline.protocol.batch import Progress
-from beadline.protocol.targets import is_since
+from beadline.protocol.targets import Drop, is_since
 from beadline.protocol.threads import Helpers, InOrder
 from beadline.sink import BoundSink, Guarantee, Prepared
 
@@ -26,9 +26,9 @@ logger = logging.getLogger("beadline")
 class Run:
     """From one start of a query to its end: one generation, if its claim succeeds.
 
-    The claim sets ``query`` and ``generation``. ``version_ms`` is the newest version that a sink
-    has seen. ``finished`` are the last two decisions that this run has finished. ``in_epoch`` is
-    held while an epoch is carried through.
+    The claim sets ``query``, ``generation`` and ``drop``, what may be given up. ``version_ms`` is
+    the newest version that a sink has seen. ``finished`` are the last two decisions that this run
+    has finished. ``in_epoch`` is held while an epoch is carried through.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Run:
     helpers: Helpers = field(default_factory=InOrder)
     listener: Listener = ignore
     query: QueryId = field(init=False)
+    drop: Drop = field(default_factory=lambda: Drop.parse(()), init=False)
     generation: int = field(default=0, init=False)
     version_ms: int = field(default=0, init=False)
     finished: list[Decision] = field(default_factory=list, init=False)

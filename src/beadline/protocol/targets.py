@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from beadline.decisions import Decision, LogState, SinkHistory
+from beadline.decisions import Claim, Decision, LogState, SinkHistory
 from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
 from beadline.protocol.identity import given_up
@@ -24,12 +24,14 @@ Span = tuple[int, int]
 class Drop:
     """What an operator gives up.
 
-    A name gives up what the sink lacks, and of a decided epoch only what cannot be committed, so
-    that a word which was left in the code harms nobody. ``name@epoch`` gives up that epoch.
+    A name gives up what the sink lacks, and of a decided epoch only what cannot be committed.
+    ``name@epoch`` gives up that epoch. A name works once: left in the code, it is ``spent`` by the
+    start before, or it would give up in silence what a later accident takes.
     """
 
     names: frozenset[str]
     epochs: frozenset[tuple[str, int]]
+    spent: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, words: Collection[str]) -> Drop:
@@ -50,9 +52,19 @@ class Drop:
                 names.add(name)
         return cls(frozenset(names), frozenset(epochs))
 
+    def after(self, claim: Claim | None) -> Drop:
+        """Return what is left of it: the start before may have named the same sinks."""
+        spent = self.names & set(claim.words if claim else ())
+        return replace(self, names=self.names - spent, spent=spent)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The sinks that are named, spent or not, as a claim keeps them."""
+        return tuple(sorted(self.names | self.spent))
+
     def check_known(self, known: Collection[str], certain: int) -> None:
         """A name that nobody knows is a mistake, and so is an epoch that is still to come."""
-        for name in sorted(self.names | {name for name, _ in self.epochs}):
+        for name in sorted({*self.words, *(name for name, _ in self.epochs)}):
             if name not in known:
                 raise BadSetting(
                     f"drop={name!r}: neither this query nor its decision log knows a sink of that "
@@ -149,10 +161,9 @@ def check_targets(
     pending: Decision | None,
     certain: int,
     sinks: Sequence[BoundSink],
-    words: Collection[str],
+    drop: Drop,
 ) -> TargetChanges:
     """Compare every sink with what the log knows of it; ``certain`` is the newest certain epoch."""
-    drop = Drop.parse(words)
     known = known_histories(state)
     names = {one.name for one in known} | {sink.name for sink in sinks}
     names |= {*(pending.sinks if pending else ())}
@@ -161,16 +172,19 @@ def check_targets(
     if pending is not None and state.claim is not None:
         found.dropped |= given_up(state, pending)
     here = {(sink.name, sink.capabilities.target) for sink in sinks}
-    _check_gone(state, pending, sinks, drop, found)
+    _check_gone(query, state, pending, sinks, drop, found)
     for one in known:
         if (one.name, one.target) not in here:
             found.histories.append(_taken_out(state, pending, certain, one, found))
+    gone = tuple(found.histories)
     for sink in sinks:
-        found.histories.append(_check_sink(query, state, pending, certain, sink, drop, found))
+        one = _check_sink(query, state, pending, certain, sink, drop, found, gone)
+        found.histories.append(one)
     return found
 
 
 def _check_gone(
+    query: QueryId,
     state: LogState,
     pending: Decision | None,
     sinks: Sequence[BoundSink],
@@ -185,15 +199,53 @@ def _check_gone(
         target = state.claim.sinks.get(name, "")
         if name in found.dropped or not parts or (target and here.get(name) == target):
             continue
+        if any(_seen(query, s, name) >= pending.epoch for s in sinks if _is_at(s, target)):
+            continue  # it was committed before its sink got another name
         if name not in drop.names and (name, pending.epoch) not in drop.epochs:
             what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
             raise CheckpointProblem(
                 f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
                 "rows would never show there. Start once more with that sink, or give its rows up "
-                f'with start(..., drop=["{name}"]). {NOTHING_WRITTEN}'
+                f'with start(..., drop=["{name}"]).{_spent(drop, name)} {NOTHING_WRITTEN}'
             )
         found.dropped.add(name)
         found.give_up(name, (pending.epoch, pending.epoch))
+
+
+def _seen(query: QueryId, sink: BoundSink, name: str) -> int:
+    """Return the newest epoch of ours that a sink's target holds under a name; -1 for none."""
+    seen = sink.sink.last_seen(query, name)
+    return seen.epoch if seen is not None and seen.incarnation == query.incarnation else -1
+
+
+def _is_at(sink: BoundSink, target: str) -> bool:
+    """Whether a sink writes to a target and knows exactly what that holds."""
+    return sink.capabilities.remembers and sink.capabilities.target == target
+
+
+def _older_copy(
+    query: QueryId, pending: Decision | None, sink: BoundSink, gone: Sequence[SinkHistory]
+) -> tuple[SinkHistory, int] | None:
+    """Return whose rows a new sink's target lacks, and the newest epoch of them that it holds.
+
+    What is new by its name or its address may be an old acquaintance: a table whose sink was
+    renamed, a backup that was restored elsewhere. What it should hold is known by its other name.
+    """
+    if not sink.capabilities.remembers:
+        return None
+    for one in gone:
+        if _is_at(sink, one.target) and (has := _seen(query, sink, one.name)) < one.holds:
+            return one, has
+    if any(_is_at(sink, one.target) for one in gone):
+        return None
+    for name in dict.fromkeys(one.name for one in gone):
+        has = _seen(query, sink, name)
+        held_by = [one for one in gone if one.name == name]
+        whole = {*(one.holds for one in held_by), pending.epoch if pending else -1}
+        newest = max(held_by, key=lambda one: one.holds)
+        if 0 <= has < newest.holds and has not in whole:
+            return newest, has
+    return None
 
 
 def _taken_out(
@@ -222,6 +274,7 @@ def _check_sink(
     sink: BoundSink,
     drop: Drop,
     found: TargetChanges,
+    gone: Sequence[SinkHistory],
 ) -> SinkHistory:
     """Compare one sink with its history, and return the history that the claim will hold."""
     name, target = sink.name, sink.capabilities.target
@@ -230,7 +283,13 @@ def _check_sink(
     if known is None:
         if state.claim is not None and certain >= 0:
             found.added[name] = certain + 1
-        return now
+        older = _older_copy(query, pending, sink, gone)
+        if older is None:
+            return now
+        one, has = older
+        lacks = (has + 1, one.holds)
+        _accept(drop, sink, lacks, found, f"of sink {one.name!r} {_restored(one.holds, has)}")
+        return replace(now, missing=(lacks,))
     if known.instance and now.instance and known.instance != now.instance:
         _accept(drop, sink, (known.since, certain), found, _remade(known, now))
         if pending is not None and pending.sinks.get(name):
@@ -286,7 +345,18 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: TargetChanges, why: 
         f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
         f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
-        f'on without those rows with start(..., drop=["{sink.name}"]), once. {NOTHING_WRITTEN}'
+        f'on without those rows with start(..., drop=["{sink.name}"]), once.'
+        f"{_spent(drop, sink.name)} {NOTHING_WRITTEN}"
+    )
+
+
+def _spent(drop: Drop, name: str) -> str:
+    """Say why a ``drop=`` that is there was not taken."""
+    if name not in drop.spent:
+        return ""
+    return (
+        f" drop={name!r} was given to the start before too, and a name gives up what one start "
+        "finds: leave it out of one start, and name it again then."
     )
 
 
