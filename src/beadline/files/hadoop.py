@@ -30,7 +30,7 @@ CLIENT = {
     "ipc.client.connect.max.retries.on.timeouts": "1",
 }
 # Who only looks, and has no work to go on with, waits some seconds.
-_IMPATIENT = {"dfs.client.retry.policy.spec": "200,10"}
+_IMPATIENT = {"dfs.client.retry.policy.spec": "200,2"}
 _ABSENT = "java.io.FileNotFoundException"
 _TAKEN = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
@@ -92,7 +92,7 @@ class HadoopFiles(FileSystem):
                 f"{uri}: Spark has no file system for it: {why}. Give Spark the jars of that file "
                 "system (spark.jars.packages, for the beadline command in spark-defaults.conf; for "
                 "s3a: org.apache.hadoop:hadoop-aws in the version of Spark's own Hadoop), or use a "
-                "local disk or hdfs:. Nothing was written"
+                "local disk or hdfs:. Nothing was written."
             ) from None
         self._util = self._context.util()
         gateway = SparkContext._gateway
