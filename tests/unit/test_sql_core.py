@@ -22,7 +22,7 @@ from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
 from beadline.sinks.shared.sql.ledger import LedgerRows
-from beadline.sinks.shared.sql.modes import added, duplicates, largest, summed
+from beadline.sinks.shared.sql.modes import PLACE, added, duplicates, largest, summed
 from beadline.sinks.shared.sql.plan import PlannedColumn, TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows, misfits
 from beadline.sinks.shared.sql.settings import TableSettings
@@ -254,6 +254,13 @@ def test_settings_and_rows_that_cannot_be_right(
     asked = TableSettings(dialect, "table 't'", "t", **given)
     with pytest.raises(BadSink, match=f"^table 't': .*{words}.* Nothing was written.$"):
         check_all(asked, pa.schema(list(schema.items())))
+
+
+@pytest.mark.parametrize("dialect", [POSTGRES, MYSQL], ids=lambda dialect: dialect.name)
+def test_a_column_of_a_name_that_the_merge_uses_is_refused(dialect: Dialect[Any]) -> None:
+    """It would make the merge ambiguous, at a commit that can never succeed (rule 23)."""
+    with pytest.raises(BadSink, match=f"'{PLACE}' is a name that Beadline uses"):
+        check_all(TableSettings(dialect, "t", "t"), pa.schema([(PLACE, pa.int64())]))
 
 
 def check_all(settings: TableSettings, schema: pa.Schema) -> None:

@@ -127,6 +127,26 @@ def test_an_unknown_outcome_keeps_the_parts(tmp_path: Path) -> None:
     assert outcomes(replace(sink, busy=False), parts) == {Outcome.COMMITTED}
 
 
+class Mumbling(FileOfRows):
+    """Answers with what is no answer."""
+
+    answer: Any = None
+
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
+        answer: Outcome = self.answer
+        return answer
+
+
+@pytest.mark.parametrize("answer", [Outcome.UNKNOWN, Outcome.LOST, None, True])
+def test_an_answer_that_is_none_discards_nothing(answer: Any, tmp_path: Path) -> None:
+    """The parts are all that there is of the epoch; it is neither committed nor lost."""
+    sink = type("One", (Mumbling,), {"answer": answer})(tmp_path)
+    parts = prepared(sink)
+    with pytest.raises(CommitFailed, match="write_epoch answered"):
+        sink.commit(epoch_id(0), parts)
+    assert staged(sink) == 2
+
+
 def test_an_epoch_is_not_written_under_other_settings_than_it_was_staged_under(
     tmp_path: Path,
 ) -> None:

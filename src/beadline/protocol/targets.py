@@ -172,7 +172,7 @@ def check_targets(
     if pending is not None and state.claim is not None:
         found.dropped |= given_up(state, pending)
     here = {(sink.name, sink.capabilities.target) for sink in sinks}
-    _check_gone(query, state, pending, sinks, drop, found)
+    _check_gone(state, pending, sinks, drop, found)
     for one in known:
         if (one.name, one.target) not in here:
             found.histories.append(_taken_out(state, pending, certain, one, found))
@@ -184,7 +184,6 @@ def check_targets(
 
 
 def _check_gone(
-    query: QueryId,
     state: LogState,
     pending: Decision | None,
     sinks: Sequence[BoundSink],
@@ -199,8 +198,6 @@ def _check_gone(
         target = state.claim.sinks.get(name, "")
         if name in found.dropped or not parts or (target and here.get(name) == target):
             continue
-        if any(_seen(query, s, name) >= pending.epoch for s in sinks if _is_at(s, target)):
-            continue  # it was committed before its sink got another name
         if name not in drop.names and (name, pending.epoch) not in drop.epochs:
             what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
             raise CheckpointProblem(

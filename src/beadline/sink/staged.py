@@ -317,6 +317,12 @@ class StagedSink(Sink[StagedPart]):
         except PartsDamaged as damaged:
             # Nothing of the epoch is there: all parts are lost, not some. The others stay staged.
             return CommitResult.all(parts, Outcome.LOST, str(damaged))
+        if outcome not in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED):
+            raise CommitFailed(
+                f"{staged}: {self.target_name}: write_epoch answered {outcome!r}, by which the "
+                "epoch neither is there now nor was before. The staged parts are kept. A sink that "
+                "does not know raises OutcomeUnknown"
+            )
         if outcome is Outcome.COMMITTED:
             reach("ledger.after")
         self.after_commit(staged)

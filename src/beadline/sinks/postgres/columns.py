@@ -14,6 +14,7 @@ from beadline.sinks.postgres.table import Column
 from beadline.sinks.shared.sql import checks
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
+from beadline.sinks.shared.sql.modes import PLACE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ class Postgres(Dialect[Column]):
 
     name = "PostgreSQL"
     descending = "DESC NULLS LAST"
+    reserved = (PLACE,)
 
     def name_fits(self, name: str) -> bool:
         """Longer ones are cut off by the server, in silence."""
