@@ -256,6 +256,15 @@ class KafkaSink(Sink[KafkaPart]):
         writers = [one.transaction for one in self._described(query, sink=name)]
         return partial(self._fence, writers)
 
+    def instance_now(self) -> str:
+        """The id of the sink's own topic; a reused producer knows the one of before."""
+        if self.topic is None:
+            return ""
+        try:
+            return connect(self.settings).topic_ids([self.topic]).get(self.topic, "")
+        except Exception:  # noqa: BLE001 (kafka-python's; commit asks again, and waits for brokers)
+            return ""
+
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the newest visible marker of any query of this name says."""
         topic = self.control_topic_of(query.name)
