@@ -89,6 +89,16 @@ def test_every_type_arrives(mariadb_server: MariaDbServer, way: bool) -> None:
     assert table.rows(", ".join(values)) == sorted(plain, key=repr)
 
 
+def test_the_ends_of_a_float(mariadb_server: MariaDbServer, way: bool) -> None:
+    """In its shortest text, 3.4028235e38, the largest is beyond what FLOAT takes."""
+    largest, smallest = (2 - 2**-23) * 2.0**127, 2.0**-149
+    values = [largest, -largest, smallest, 0.10000000149011612, 16777215.0]
+    table = Table(mariadb_server, "id INT, f FLOAT")
+    ids = pa.array(range(len(values)), pa.int32())
+    table.write(pa.table({"id": ids, "f": pa.array(values, pa.float32())}))
+    assert table.rows("id, CAST(f AS DOUBLE)") == list(enumerate(values))
+
+
 def test_no_digit_of_a_decimal_is_lost(mariadb_server: MariaDbServer, way: bool) -> None:
     """Arrow writes a small one as 1.2E-10, which is a float where it is not text."""
     digits = "0.000000001234567890123456789012"

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,25 @@ def test_on_hdfs(
     assert objects(epochs, uri)["checkpoint"] == uri
     code, _, err = epochs(f"{uri}-not-there")
     assert (code, "there is no checkpoint" in err) == (2, True)
+
+
+def test_a_file_system_that_spark_has_not(spark: SparkSession, epochs: Epochs) -> None:
+    code, _, err = epochs("s3a://bucket/checkpoint")
+    words = " ".join(err.split())
+    assert code == 1
+    assert "checkpoint s3a://bucket/checkpoint: Spark has no file system for it" in words
+    assert "org.apache.hadoop:hadoop-aws" in words
+    assert "Py4J" not in words
+
+
+def test_a_namenode_that_is_not_there(spark: SparkSession, epochs: Epochs) -> None:
+    begun = time.monotonic()
+    code, _, err = epochs("hdfs://127.0.0.1:1/checkpoint")
+    assert time.monotonic() - begun < 20
+    assert code == 1
+    assert "cannot be read" in err
+    assert "Connection refused" in " ".join(err.split())
+    assert "Py4J" not in err
 
 
 def test_no_such_checkpoint(tmp_path: Path, epochs: Epochs) -> None:

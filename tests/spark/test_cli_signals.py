@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from beadline.cli.run import Stop
 from beadline.jobs.loading import build_stream, load_job, open_job
+from tests.conftest import QUICK_JVM
 from tests.spark.jobs import write_input
 from tests.spark.test_cli_run import ids, job_file, objects
 
@@ -39,7 +40,7 @@ SLOW = """
 
 
 def start_process(*arguments: str | Path) -> subprocess.Popen[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "SPARK_SUBMIT_OPTS"}
+    environment = {**os.environ, "SPARK_SUBMIT_OPTS": QUICK_JVM}  # nothing of an earlier test's
     return subprocess.Popen(
         [sys.executable, "-m", "beadline", "run", *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from beadline.errors import BadSetting, RowsRefused
+from beadline.errors import BadSetting, BadSink, RowsRefused
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Part, Prepared
 from beadline.sinks import FileSink
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY = QueryId("orders", "a" * 32, "file:/nowhere/checkpoint")
+DAY = 86_400_000_000  # in microseconds
 FORMATS = ("parquet", "orc", "json", "csv")
 
 
@@ -164,6 +165,50 @@ def test_the_last_second_before_1970(spark: SparkSession, tmp_path: Path) -> Non
         written(sink, rows, 1)
 
 
+def test_the_days_that_orc_has_not(spark: SparkSession, tmp_path: Path) -> None:
+    """5 to 14 October 1582. Times are moved by the zone of a JVM: refused with a day around."""
+    gap = range(-141_437, -141_427)
+    days = [-700_000, gap[0] - 1, gap[-1] + 1, 0]
+    moments = [(gap[0] - 1) * DAY - 1, (gap[-1] + 2) * DAY]
+    frames = {
+        ("date_from_unix_date(cast(n AS int))"): (days, [*gap]),
+        ("timestamp_micros(n)"): (moments, [moments[0] + 1, gap[0] * DAY, moments[1] - 1]),
+    }
+    for number, (value, (kept, bad)) in enumerate(frames.items()):
+        for format_ in FORMATS:
+            sink = FileSink(str(tmp_path / f"{format_}{number}"), format_)
+            ns = kept if format_ == "orc" else [*kept, *bad]
+            frame = spark.createDataFrame([(n,) for n in ns], "n long").coalesce(1)
+            frame = frame.selectExpr("n", f"{value} AS v")
+            written(sink, frame)
+            assert rows_of(back(spark, sink, frame)) == rows_of(frame)
+        rows = spark.createDataFrame([(n,) for n in bad], "n long")
+        for shape in (value, f"array({value})", f"named_struct('m', map('k', {value}))"):
+            sink = FileSink(str(tmp_path / f"orc{number}"), "orc")
+            with pytest.raises(RowsRefused, match=rf"{len(bad)} row\(s\).*'v'.*October 1582"):
+                written(sink, rows.selectExpr("1 AS id", f"{shape} AS v"), 1)
+
+
+def test_a_column_called_as_the_readers_own(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(1, "x"), (2, None)], "id int, _corrupt_record string")
+    for format_ in FORMATS:
+        sink = FileSink(str(tmp_path / format_), format_)
+        assert written(sink, frame) == 2
+        assert rows_of(back(spark, sink, frame)) == rows_of(frame)
+
+
+def test_collated_text(spark: SparkSession, tmp_path: Path) -> None:
+    """Orc's files of it cannot be read; Arrow's schema does not know, so it is told at prepare."""
+    text = "'a' COLLATE UTF8_LCASE"
+    for number, shape in enumerate((text, f"array(named_struct('t', {text}))")):
+        frame = spark.sql(f"SELECT 1 AS id, {shape} AS v")
+        with pytest.raises(BadSink, match="'v' is, or holds, a collated string"):
+            written(FileSink(str(tmp_path / f"orc{number}"), "orc"), frame)
+        sink = FileSink(str(tmp_path / f"parquet{number}"))
+        written(sink, frame)
+        assert rows_of(back(spark, sink, frame)) == rows_of(frame)
+
+
 def test_every_short_text_comes_back_from_csv(spark: SparkSession, tmp_path: Path) -> None:
     """All texts of up to four of the characters that csv has something to do with."""
     letters = ['"', "\0", "a", "\n", "\r", " ", ",", "\\"]
@@ -214,6 +259,27 @@ def test_partition_columns(spark: SparkSession, tmp_path: Path) -> None:
         rows = spark.createDataFrame([(1, bad)], "id int, k string")
         with pytest.raises(RowsRefused, match="column 'k' holds"):
             written(sink, rows, 1)
+
+
+def test_text_that_no_folder_can_be_named_after(spark: SparkSession, tmp_path: Path) -> None:
+    """255 bytes are a name's end on disks, after Spark's escapes; and there is no NUL in one."""
+    name = "a.`b`"
+    room = 255 - len(f"{name}=")
+    texts = ["x" * room, "é" * (room // 2), "/" * (room // 3)]
+    kind = f"id int, `{name.replace('`', '``')}` string"
+    frame = spark.createDataFrame(list(enumerate([*texts, None])), kind).coalesce(1)
+    sink = FileSink(str(tmp_path / "out"), "json", partition_by=name)
+    assert written(sink, frame) == len(texts) + 1
+    found = back(spark, sink, frame).select("id", f"`{name.replace('`', '``')}`")
+    assert sorted(found.collect()) == sorted(frame.collect())
+    for number, text in enumerate(texts, 1):
+        rows = spark.createDataFrame([(1, "a"), (2, text + text[0])], kind)
+        with pytest.raises(RowsRefused, match=r"1 row\(s\).*holds text too long to name a folder"):
+            written(sink, rows, number)
+    rows = spark.createDataFrame([(1, "a\0b"), (2, "a"), (3, "\0")], kind)
+    with pytest.raises(RowsRefused, match=r"2 row\(s\).*holds a NUL"):
+        written(sink, rows, 9)
+    assert list(sink.in_doubt(QUERY, "out")) == []
 
 
 @pytest.mark.parametrize(

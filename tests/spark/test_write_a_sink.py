@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pytest
 from pyspark.sql import SparkSession
 
 from beadline import exactly_once
@@ -25,18 +27,15 @@ def shown(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_the_job_on_the_page_runs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_job_on_the_page_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "write-a-sink.md").read_text("utf-8")
-    code = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[-1]
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    job = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[-1]
+    (tmp_path / "job.py").write_text(job)
+    shutil.copy(ROOT / "examples" / "duckdb_sink.py", tmp_path)
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "1.json").write_text('{"id": 1, "word": "one", "amount": 0.5}\n')
-    names: dict[str, Any] = {"__file__": str(tmp_path / "job.py")}
-    exec(code, names)
-    query = names["job"](spark).start(checkpoint=names["CHECKPOINT"], available_now=True)
-    query.awaitTermination()
+    command = [sys.executable, "-m", "beadline", "run", "job.py", "--available-now"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
     assert shown(tmp_path / "shop.db") == [{"id": 1, "word": "one", "amount": 0.5}]
 
 

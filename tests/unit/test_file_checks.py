@@ -249,3 +249,24 @@ def test_version_1_of_the_committable_stays_readable() -> None:
     newer = PendingFiles.from_json({**stored, "version": 2, "rows": 9})
     assert newer.rows_held == 9
     assert newer.is_same(read)
+
+
+@pytest.mark.parametrize("name", ["", "`", "c`d"])
+def test_names_that_orc_cannot_read_back(tmp_path: Path, name: str) -> None:
+    odd = pa.struct([(name, pa.string())])
+    for column in ((name, pa.string()), ("s", odd), ("m", pa.map_(pa.string(), pa.list_(odd)))):
+        schema = pa.schema([("id", pa.int64()), column])
+        FileSink(str(tmp_path / "out")).check(schema, QUERY)
+        with pytest.raises(BadSink, match="orc cannot read back a name"):
+            FileSink(str(tmp_path / "out"), "orc").check(schema, QUERY)
+    schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
+    FileSink(str(tmp_path / "out"), "orc", partition_by=name).check(schema, QUERY)  # in no file
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 229, "é" * 115, "/" * 77])
+def test_columns_that_no_folder_can_be_named_after(tmp_path: Path, name: str) -> None:
+    schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
+    with pytest.raises(BadSink, match="no folder can be named after"):
+        FileSink(str(tmp_path / "out"), partition_by=name).check(schema, QUERY)
+    schema = pa.schema([("id", pa.int64()), ("x" * 228, pa.int64())])
+    FileSink(str(tmp_path / "out"), partition_by="x" * 228).check(schema, QUERY)

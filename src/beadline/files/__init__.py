@@ -49,14 +49,18 @@ def qualify(path: str | os.PathLike[str]) -> str:
     return path.rstrip("/")
 
 
-def open_files(uri: str) -> FileSystem:
-    """Return the file system of a qualified URI."""
+def open_files(uri: str, *, patient: bool = True) -> FileSystem:
+    """Return the file system of a qualified URI.
+
+    One that does not answer is asked for minutes, as it may be starting; only for seconds if not
+    ``patient``.
+    """
     scheme, _ = split_uri(uri)
     if scheme == "file":
         return LocalFiles()
     from beadline.files.hadoop import HadoopFiles
 
-    return HadoopFiles(uri)
+    return HadoopFiles(uri, patient=patient)
 
 
 def same_folder(one: str, other: str) -> bool:

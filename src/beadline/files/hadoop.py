@@ -12,6 +12,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from beadline.errors import BadSetting
 from beadline.files.base import CREATE_TRIES_MAX, TEMPORARY, FileSystem, FoundFile, split_uri
 from beadline.points import reach
 
@@ -28,6 +29,8 @@ CLIENT = {
     "ipc.client.connect.max.retries": "0",
     "ipc.client.connect.max.retries.on.timeouts": "1",
 }
+# Who only looks, and has no work to go on with, waits some seconds.
+_IMPATIENT = {"dfs.client.retry.policy.spec": "200,2"}
 _ABSENT = "java.io.FileNotFoundException"
 _TAKEN = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
@@ -71,17 +74,26 @@ def _java_class(error: Py4JJavaError) -> str:
 class HadoopFiles(FileSystem):
     """One Hadoop file system. It is cheap to make, and does not travel between processes."""
 
-    def __init__(self, uri: str) -> None:
-        """Connect to the file system of ``uri``."""
+    def __init__(self, uri: str, *, patient: bool = True) -> None:
+        """Connect to the file system of ``uri``; raise if Spark has no classes for it."""
         from pyspark import SparkContext
 
         jvm, configuration = _gateway()
         self._jvm = jvm
         self._fs = jvm.org.apache.hadoop.fs
         copy = jvm.org.apache.hadoop.conf.Configuration(configuration)
-        for key, value in CLIENT.items():
+        for key, value in (CLIENT if patient else CLIENT | _IMPATIENT).items():
             copy.set(key, value)
-        self._context = self._fs.FileContext.getFileContext(jvm.java.net.URI(uri), copy)
+        try:
+            self._context = self._fs.FileContext.getFileContext(jvm.java.net.URI(uri), copy)
+        except Py4JJavaError as error:
+            why = str(error.java_exception).splitlines()[0]
+            raise BadSetting(
+                f"{uri}: Spark has no file system for it: {why}. Give Spark the jars of that file "
+                "system (spark.jars.packages, for the beadline command in spark-defaults.conf; for "
+                "s3a: org.apache.hadoop:hadoop-aws in the version of Spark's own Hadoop), or use a "
+                "local disk or hdfs:. Nothing was written."
+            ) from None
         self._util = self._context.util()
         gateway = SparkContext._gateway
         assert gateway is not None

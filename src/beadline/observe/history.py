@@ -22,7 +22,7 @@ from typing import Literal
 from beadline.decisions import Claim, Decision, DecisionLog, FileStore
 from beadline.decisions.record import decode
 from beadline.decisions.store import LOG_FOLDER
-from beadline.errors import BeadlineError, CheckpointProblem, UsageError
+from beadline.errors import BadSetting, BeadlineError, CheckpointProblem, UsageError
 from beadline.files import FileSystem, join, open_files, qualify
 
 EpochState = Literal["in doubt", "decided", "committed"]
@@ -78,7 +78,7 @@ def read_history(checkpoint: str) -> History:
     """Read the history of a checkpoint, on a local disk or on any Hadoop file system."""
     uri = qualify(checkpoint)
     with _named(uri):
-        files = open_files(uri)
+        files = open_files(uri, patient=False)  # somebody sits and waits
         _check_there(uri, files)
         store = FileStore(files, join(uri, LOG_FOLDER))
         try:
@@ -145,12 +145,14 @@ def _named(uri: str) -> Iterator[None]:
     """Say which checkpoint could not be read, and why, without a Java stack."""
     try:
         yield
+    except BadSetting as error:  # Spark has no classes for its file system
+        raise CheckpointProblem(f"checkpoint {error}") from error
     except BeadlineError:
         raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = next((line for line in lines if line.startswith(": ")), lines[0] if lines else "")
+        java = next((line[2:] for line in lines if line.startswith(": ")), None)
+        why = java or f"{type(error).__name__}: {lines[0] if lines else ''}"
         raise CheckpointProblem(
-            f"checkpoint {uri} cannot be read: {type(error).__name__}: {said.removeprefix(': ')}. "
-            "Nothing was changed."
+            f"checkpoint {uri} cannot be read: {why}. Nothing was changed."
         ) from error

@@ -68,7 +68,7 @@ class ConsoleSink(Sink[ConsolePart]):
             guarantee=Guarantee.AT_LEAST_ONCE,
             sentence="Each epoch is printed; one that is finished after a crash may show again.",
             target=f"console:{self.to}",
-            raised_by="a terminal cannot be asked what it has shown; write to files or a table",
+            raised_by="What raises it is a target that can be asked: files or a table.",
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ConsolePart | None:

@@ -6,7 +6,6 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -98,15 +97,7 @@ def switched_off(session: SparkSession) -> list[str]:
 def check_files(checkpoint: str, mode: Guarantee) -> None:
     """The checkpoint's file system must be able to keep the log's rule; a link is tried out."""
     check_rule(checkpoint, mode)
-    try:
-        open_files(checkpoint)
-    except Py4JJavaError as error:
-        why = str(error.java_exception).splitlines()[0]
-        raise BadSetting(
-            f"checkpoint {checkpoint}: Spark has no file system for it: {why}. Give Spark the jars "
-            "of that file system (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws in "
-            f"the version of Spark's own Hadoop), or use a local disk or hdfs:. {_NOTHING}"
-        ) from None
+    open_files(checkpoint)  # or Spark has no classes for it
     if checkpoint.startswith("file:") and not can_link(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: this file system has no hard links, without which no local "

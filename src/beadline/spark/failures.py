@@ -27,6 +27,7 @@ _MEANS = (
     "Every epoch that is decided is complete or finished by the next start, and nothing of the "
     "others shows."
 )
+_STOPPED = "Spark was stopped under the running query (spark.stop()): call query.stop() before it"
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,13 @@ KNOWN_CAUSES = (
     ),
     KnownCause(
         r"SparkContext (?:was|has been) (?:shut ?down|stopped)|stopped SparkContext",
-        "Spark was stopped under the running query (spark.stop()): call query.stop() before it",
+        _STOPPED,
     ),
     KnownCause(
         r"(?s)(Some data may have been lost[^;.\n]*)(?:.*?Reason: ([^\n]+))?",
         "the source no longer has all records of the epoch",
     ),
 )
-_STOPPED = KNOWN_CAUSES[2].says
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
 # What Spark says where somebody else has written to its checkpoint, and whether that proves it.
 OTHER_DRIVER = {

@@ -206,25 +206,24 @@ class Children:
         if number > self.zombies:
             self.started[number - 1 - self.zombies].end()
         variables = dict(environment or {})
-        if self.expected <= 1:
-            variables |= order.environment() if order is not None else {}
-            child = self._made(number, arguments, variables)
+        child, self._waiting = self._waiting, None
+        if child is None:
+            own = order.environment() if order is not None else {}
+            child = self._made(number, arguments, {**variables, **own})
         else:
-            child = self._waiting or self._ahead(number, arguments, variables)
-            self._waiting = None
             if order is not None:
                 self._file("order", number).write_text(order.to_text(), "utf-8")
-            child.begin(self._file("due", number))
-            if number + 1 < self.expected:
-                self._waiting = self._ahead(number + 1, arguments, variables)
+            child.begin(self.due(number))
+        if number + 1 < self.expected:
+            orders = {"BEADLINE_CRASH_FILE": str(self._file("order", number + 1))}
+            due = {STANDBY: str(self.due(number + 1))}
+            self._waiting = self._made(number + 1, arguments, {**orders, **due, **variables})
         self.started.append(child)
         return child
 
-    def _ahead(self, number: int, arguments: Sequence[str], variables: dict[str, str]) -> Child:
-        """Start a process that waits until it is due."""
-        orders = {"BEADLINE_CRASH_FILE": str(self._file("order", number))}
-        due = {STANDBY: str(self._file("due", number))}
-        return self._made(number, arguments, {**orders, **due, **variables})
+    def due(self, number: int) -> Path:
+        """The file that tells a child which was started ahead that it is due."""
+        return self._file("due", number)
 
     def _made(self, number: int, arguments: Sequence[str], variables: Mapping[str, str]) -> Child:
         log = self.folder / f"child-{number:03d}.log"

@@ -61,7 +61,7 @@ def inject(run: Round, fault: Fault, seed: int) -> Injected:
 
 def drain(run: Round) -> Injected:
     """Start once more, undisturbed, until the range is worked off."""
-    child = run.start()
+    child = run.start(last=True)
     return _ended(run, child, "the undisturbed start after the faults", killed=False)
 
 

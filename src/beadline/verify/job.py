@@ -21,7 +21,15 @@ from beadline.errors import BeadlineError, UsageError
 from beadline.observe import Event
 from beadline.sink import Guarantee
 from beadline.verify import scratch
-from beadline.verify.driver import MASTER, emit, light_settings, run_until, tell
+from beadline.verify.driver import (
+    MASTER,
+    STANDBY,
+    emit,
+    light_settings,
+    run_until,
+    stand_by,
+    tell,
+)
 from beadline.verify.processes import kill_group
 from beadline.verify.source_range import (
     Key,
@@ -40,12 +48,14 @@ from beadline.verify.task import (
     RECORDED,
     RUN,
     STOP,
+    TASK,
     Found,
     Recorded,
     SinkSeen,
     Task,
     epoch_end,
     query_name,
+    task_of,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +66,17 @@ if TYPE_CHECKING:
     from beadline.stream import Stream
 
 
-def _session(task: Task, job_conf: dict[str, Any], folder: Path) -> SparkSession:
-    from beadline.environment.session import session
+def _session(task: Task, folder: Path) -> SparkSession:
+    """The session for the job, made once."""
+    from pyspark.sql import SparkSession
 
-    conf = {**job_conf, **task.conf}
+    from beadline.environment.session import session
+    from beadline.jobs.loading import open_job
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    conf = {**open_job(task.job).conf, **task.conf}
     # What it writes may end up in a report, where a progress bar is noise.
     light = {**light_settings(folder), "spark.ui.showConsoleProgress": "false"}
     if str(conf.get("spark.master", "local")).startswith("local"):
@@ -72,7 +89,7 @@ def _built(task: Task, folder: Path, swap: Any) -> tuple[Stream, list[SourceRang
     from beadline.jobs.loading import build_stream, load_job, open_job
 
     file = open_job(task.job)
-    spark = _session(task, file.conf, folder)
+    spark = _session(task, folder)
     job = load_job(file)
     with redirected(swap) as used:
         stream = build_stream(job, spark)
@@ -181,8 +198,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("act", choices=(INSPECT, RUN))
     given = parser.parse_args(arguments)
-    task = Task.take(given.folder)
+    due = os.environ.get(STANDBY)
+    task = Task.take(given.folder, task_of(Path(due)) if due else TASK)
     try:
+        if due:
+            _session(task, given.folder)
+            stand_by()
+            task = Task.take(given.folder)
         (inspect if given.act == INSPECT else run)(task, given.folder)
     except Exception as error:  # noqa: BLE001 (told, and the process ends with it)
         sys.exit(_fail(task, error))

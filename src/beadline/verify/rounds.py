@@ -49,6 +49,7 @@ from beadline.verify.task import (
     Task,
     epoch_end,
     query_name,
+    task_of,
 )
 from beadline.verify.watch import Watch
 
@@ -78,6 +79,7 @@ class Round:
     scratch_targets: bool = True
     timeout_s: float = TIMEOUT_MIN_S  # of each start; what has not ended by then proves nothing
     redact: Redact = str  # takes what is secret in the job out of what its processes say
+    ahead: bool = False  # whether drivers are started ahead
 
     def __post_init__(self) -> None:
         """Two zombies: what a driver has left lives beside the next two."""
@@ -97,11 +99,18 @@ class Round:
         self,
         order: Order | None = None,
         environment: Mapping[str, str] | None = None,
+        *,
+        last: bool = False,
         **changes: Any,
     ) -> Child:
         """Start a child on this round's checkpoint; ``changes`` are made to its task."""
         (self.folder / STOP).unlink(missing_ok=True)
         replace(self.task, **changes).save(self.folder)
+        if self.ahead:
+            following = len(self.children.started) + 1
+            self.children.expected = following if last else following + 1
+            if not last:
+                self.task.save(self.folder, task_of(self.children.due(following)))
         return self.children.start(str(self.folder), RUN, order=order, environment=environment)
 
     def ask_to_stop(self) -> None:
@@ -274,11 +283,13 @@ def make_round(
     proxied: bool = False,
     timeout_s: float = TIMEOUT_MIN_S,
     redact: Redact = str,
+    ahead: bool = False,
 ) -> Round:
     """New targets; between the job and their servers, proxies if asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     readers: dict[str, Any] = {}
     made = Round(folder, temporary, task, found, readers, timeout_s=timeout_s, redact=redact)
+    made.ahead = ahead
     made.scratch_targets = not in_place
     sinks: dict[str, Any] = {}
     by_address: dict[tuple[str, int], scratch.Proxy] = {}

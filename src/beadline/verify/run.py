@@ -109,6 +109,7 @@ class Verifier:
         self.tag = f"v{secrets.token_hex(3)}"
         self.rounds = 0
         self.redact: Redact = str
+        self._ahead = False
         self.kept: list[Round] = []
         self.left: list[str] = []  # what could not be removed, in words
         self.results: list[FaultResult] = []
@@ -146,7 +147,11 @@ class Verifier:
         job = os.path.abspath(asked.job)
         task = Task(job, dict(asked.conf), self.tag, asked.limits, output_mode=asked.output_mode)
         self.say("looking at the job, and copying what its sources hold …")
-        self.redact = open_job(asked.job).redact
+        file = open_job(asked.job)
+        self.redact = file.redact
+        # Not on a cluster, of which a driver that waits would hold a share.
+        master = {**file.conf, **asked.conf}.get("spark.master", "local")
+        self._ahead = str(master).startswith("local")
         folder = self.folder / "job"
         found, task = inspect(task, folder, self.temporary, self.timeout_s, self.redact)
         if asked.in_place:
@@ -215,7 +220,7 @@ class Verifier:
             ) from None
 
     def _round(
-        self, task: Task, found: Found, *, proxied: bool = False, real: bool = False
+        self, task: Task, found: Found, *, for_faults: bool = False, proxied: bool = False
     ) -> Round:
         """New targets under a tag of their own."""
         self.rounds += 1
@@ -226,10 +231,11 @@ class Verifier:
             found,
             folder,
             self.temporary,
-            in_place=real,
+            in_place=for_faults and self.asked.in_place,
             proxied=proxied,
             timeout_s=self.timeout_s,
             redact=self.redact,
+            ahead=for_faults and self._ahead,
         )
         self.kept.append(made)
         return made
@@ -252,7 +258,7 @@ class Verifier:
                 why = why or f"out of time: --minutes {self.asked.minutes:g}"
                 self.results += [FaultResult(fault, note=why) for fault in left]
                 return
-            made = self._round(task, found, proxied=network, real=self.asked.in_place)
+            made = self._round(task, found, for_faults=True, proxied=network)
             chain = Chain(
                 made,
                 references,

@@ -16,7 +16,7 @@ INSPECT, RUN = "inspect", "run"
 # Sinks, sources and settings travel in these, with the passwords that are in them: whoever reads
 # one deletes it.
 TASK, FOUND, RANGES, RECORDED = "task.pickle", "found.pickle", "ranges.pickle", "recorded.pickle"
-SECRET = (TASK, FOUND, RANGES)
+SECRET = (TASK, FOUND, RANGES, "due-*.pickle")
 STOP = "stop"  # when it is there, a child stops its query and ends
 CHECKPOINT = "checkpoint"
 
@@ -65,20 +65,25 @@ class Task:
     readers: dict[str, Any] = field(default_factory=dict)
     record: bool = False  # what shows after each epoch
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, name: str = TASK) -> None:
         """Write it down for a child."""
         from pyspark import cloudpickle
 
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TASK).write_bytes(cloudpickle.dumps(self))  # type: ignore[no-untyped-call]
+        (folder / name).write_bytes(cloudpickle.dumps(self))  # type: ignore[no-untyped-call]
 
     @classmethod
-    def take(cls, folder: Path) -> Task:
+    def take(cls, folder: Path, name: str = TASK) -> Task:
         """Read it, in the child, and delete it."""
-        path = folder / TASK
+        path = folder / name
         task: Task = pickle.loads(path.read_bytes())  # noqa: S301 (our own)
         path.unlink()
         return task
+
+
+def task_of(due: Path) -> str:
+    """The task by which a driver that is started ahead makes its session."""
+    return f"{due.name}.pickle"
 
 
 def query_name(real: str, tag: str) -> str:

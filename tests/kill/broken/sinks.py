@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from beadline.files.local import local_path
-from beadline.ids import EpochId
-from beadline.sink import CommitResult, Outcome, Part, Prepared, StagedPart
+from beadline.ids import EpochId, QueryId
+from beadline.sink import Capabilities, CommitResult, Outcome, Part, Prepared, StagedPart
 from beadline.sinks import SqliteSink
 
 Staged = Prepared[StagedPart]
@@ -78,7 +78,14 @@ class OwnSink(SqliteSink):
             database.execute("COMMIT")
 
 
-class CommitsBeforeDecision(OwnSink):
+class WithoutLedger(OwnSink):
+    """Those that write no ledger do not claim to remember: a start would refuse them."""
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        return replace(super().check(schema, query), remembers=False)
+
+
+class CommitsBeforeDecision(WithoutLedger):
     """Shows a part as soon as it is prepared, which is quicker."""
 
     atomic = False
@@ -94,7 +101,7 @@ class CommitsBeforeDecision(OwnSink):
         return CommitResult.all(parts, Outcome.COMMITTED)
 
 
-class RepeatsCommit(OwnSink):
+class RepeatsCommit(WithoutLedger):
     """Trusts that a commit comes once."""
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
@@ -146,7 +153,7 @@ def _flush_when_asked(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-class LateTakesEffect(OwnSink):
+class LateTakesEffect(WithoutLedger):
     """Asks whether the newest epoch *is* this one, not whether it is past it."""
 
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:

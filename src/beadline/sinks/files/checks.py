@@ -16,6 +16,7 @@ from beadline.files import FileSystem, has_atomic_create, join, split_uri
 from beadline.sink import BadSink
 from beadline.sinks.files.moves import parent
 from beadline.sinks.files.text import lossy_options
+from beadline.sinks.files.values import NAME_BYTES_MAX, folder_bytes
 
 _TEXT = frozenset(("none", "uncompressed", "bzip2", "gzip", "lz4", "snappy", "deflate", "zstd"))
 COMPRESSION: dict[str, frozenset[str]] = {
@@ -80,6 +81,11 @@ def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequ
             raise BadSink(f"{where}: folders of partition column {name!r} are hidden. {_NOTHING}")
         if pa.types.is_nested(schema.field(columns[name.lower()]).type):
             raise BadSink(f"{where}: nested column {name!r} cannot name folders. {_NOTHING}")
+        if "\0" in name or folder_bytes(name) > NAME_BYTES_MAX:
+            raise BadSink(
+                f"{where}: no folder can be named after partition column {name!r}: names of files "
+                f"have no NUL and at most {NAME_BYTES_MAX} bytes, with the value. {_NOTHING}"
+            )
     folders = {name.lower() for name in partition_by}
     if len(folders) < len(partition_by):
         raise BadSink(f"{where}: partition_by names a column twice: {partition_by}. {_NOTHING}")
@@ -91,6 +97,21 @@ def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequ
     for field in schema:
         for reason in _misfits(field, format_):
             raise BadSink(f"{where}: column {field.name!r} {reason}. {_NOTHING}")
+        if format_ == "orc" and field.name.lower() not in folders:
+            _check_orc_names(where, field, field.name)
+
+
+def _check_orc_names(where: str, field: pa.Field, column: str) -> None:
+    """Refuse names that orc's own library writes but cannot read, however deep they are."""
+    if "`" in field.name or not field.name:
+        inside = "" if field.name == column else f" holds a field {field.name!r}"
+        raise BadSink(
+            f"{where}: column {column!r}{inside}: orc cannot read back a name that is empty or has "
+            f"a backtick. Rename it, or use parquet. {_NOTHING}"
+        )
+    if pa.types.is_nested(field.type):
+        for child in _children(field.type):
+            _check_orc_names(where, child, column)
 
 
 def check_values(

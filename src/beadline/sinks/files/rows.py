@@ -21,7 +21,7 @@ from beadline.files.base import FoundFile
 from beadline.files.local import local_path
 from beadline.sink import BadSetting, RowsRefused
 from beadline.sinks.files.text import TEXT_FORMATS, folded
-from beadline.sinks.files.values import lossy_values, newlines
+from beadline.sinks.files.values import check_collations, lossy_values, newlines, with_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -96,6 +96,8 @@ def observe(
     if format_ == "parquet" and not partition_by:
         return frame, Written(frame, format_, None, 0)  # it keeps all; a schema takes milliseconds
     schema = frame.schema
+    if format_ == "orc":
+        check_collations(schema, format_)
     csv = format_ == "csv"
     header_lines = 0
     if csv and folded(options).get("header", "false") == "true":
@@ -110,7 +112,7 @@ def observe(
         metrics.append(F.sum(newlines(schema, partition_by)).alias("newlines"))
     observed = Observation() if metrics else None
     if observed is not None:
-        frame = frame.observe(observed, *metrics)
+        frame = with_folders(frame.observe(observed, *metrics), schema, partition_by)
     return frame, Written(frame, format_, observed, header_lines)
 
 

@@ -27,6 +27,8 @@ _BLANKS = {"ignoreleadingwhitespace": "false", "ignoretrailingwhitespace": "fals
 # What a reader of Spark's takes for null has to be some text: one that no value is likely to be. In
 # the file null is an empty field, and empty text is "".
 NULL_IN_READER = "\0null\0"
+# A column of the name that this option has by itself would be filled by the reader.
+CORRUPT_IN_READER = "\0corrupt\0"
 _TIMES_READ = ("dateformat", "timestampformat", "timestampntzformat", "timezone", "locale")
 _READ = {"json": _TIMES_READ, "csv": ("header", "sep", "delimiter", "quote", *_TIMES_READ)}
 _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9]|[-+]?(nan|inf)|true$|false$", re.IGNORECASE)
@@ -53,6 +55,8 @@ def read_options(format_: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the options with which Spark reads the same values back."""
     wanted = _READ.get(format_, ())
     given = {key: value for key, value in folded(options).items() if key in wanted}
+    if format_ in TEXT_FORMATS:
+        given["columnNameOfCorruptRecord"] = CORRUPT_IN_READER
     if format_ == "csv":
         null = folded(options).get("nullvalue") or NULL_IN_READER
         quote = given.get("quote", '"')

@@ -105,8 +105,9 @@ def _text(array: Any, column: Column, form: Form) -> Any:
     else:
         if family == "boolean":
             array = array.cast(pa.int8())
-        elif family == "float" and column.type == "double":
-            array = array.cast(pa.float64())  # the shortest text of a narrow float is another one
+        elif family == "float":
+            # The shortest text of a narrow float is another number, the largest's is out of range.
+            array = array.cast(pa.float64())
         text = array.cast(pa.string()).cast(pa.large_string())
     return pc.fill_null(text, form.null)
 
