@@ -242,7 +242,12 @@ def test_a_source_that_is_another_topic_by_now(
     produce(servers, topic, range(1000, 1300))
     with pytest.raises(WrongCheckpoint, match=f"{topic}.*deleted and"):
         run(stream, tmp_path)
-    assert MemorySink.rows(tmp_path.name) == before
+    shown = MemorySink.rows(tmp_path.name)
+    if point == "decide.after":  # what is decided is finished first, and needs no topic
+        assert before == []
+        assert sorted(row["value"] for row in shown) == list(range(100))
+    else:
+        assert shown == before
 
 
 def recreated_while_it_is_read(
