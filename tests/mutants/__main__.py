@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 from tests.mutants import ROOT, Mutant, catalogue
 
-COPIED = ("src", "tests", "docs", "examples", "pyproject.toml")
+COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "constraints.txt")
 AT_ONCE = 2
 TIMEOUT_S = 300
 PASSED, FAILED = 0, 1  # pytest's exit codes; any other says that nothing was proven

@@ -75,7 +75,7 @@ def _suspects(
         if (moment := _deep(column, field.dataType, _last_second)) is not None:
             yield moment, "holds a time in the last second before 1970, which orc writes wrongly"
         if (gap := _deep(column, field.dataType, _in_gap)) is not None:
-            yield gap, f"holds {_GAP}; use parquet"
+            yield gap, f"holds {_GAP}"
     if null and text and not folder:
         yield column == null, f"holds {null!r}, which option nullValue says is null"
 
