@@ -36,6 +36,14 @@ class Committable:
         """
         return None
 
+    @property
+    def instance(self) -> str:
+        """Which instance of the target it was written to; empty where that is not known.
+
+        It is compared with ``Capabilities.instance`` before the epoch is decided.
+        """
+        return ""
+
     def is_same(self, other: Committable) -> bool:
         """Whether both stand for one and the same thing in the outside system.
 

@@ -246,6 +246,10 @@ class ModelSink(Sink[ModelCommittable]):
         found = list(self.in_doubt(query, name))
         return partial(self.abort, found)
 
+    def instance_now(self) -> str:
+        """Which server it is by now."""
+        return self.server.instance
+
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the server remembers of the name."""
         seen = self.server.seen.get(query.name)

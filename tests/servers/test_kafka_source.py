@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, exactly_once, sources
 from beadline.environment.jars import require_connector
-from beadline.errors import JarsUnavailable, PrepareFailed
+from beadline.errors import JarsUnavailable, PrepareFailed, WrongCheckpoint
 from beadline.observe import Event
 from beadline.sinks import MemorySink
 from beadline.spark.query import Query
@@ -263,3 +263,23 @@ def test_positions_with_a_name_and_a_password(
     run(frame, tmp_path)
     assert rows(tmp_path) == list(range(10))
     assert positions(guarded_kafka.bootstrap_servers, "lag", topic) == {0: 5, 1: 5}
+
+
+def test_a_start_with_a_wrong_topic_changes_nothing(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """It is refused, and the right topic goes on as if it had never been."""
+    servers = kafka_cluster.bootstrap_servers
+    wrong = f"{topic}-wrong"
+    kafka_cluster.create_topic(wrong, partitions=2)
+    produce(servers, topic, range(10))
+    produce(servers, wrong, range(100, 108))
+    right = sources.kafka(spark, bootstrap_servers=servers, topic=topic)
+    run(right, tmp_path)
+    produce(servers, topic, range(10, 14))
+    other = sources.kafka(spark, bootstrap_servers=servers, topic=wrong)
+    refused = f"has read Kafka topic '{topic}', and is now to read '{wrong}' only.*Nothing was"
+    with pytest.raises(WrongCheckpoint, match=refused):
+        run(other, tmp_path)
+    run(right, tmp_path)
+    assert rows(tmp_path) == list(range(14))

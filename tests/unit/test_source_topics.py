@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beadline.errors import PrepareFailed
+from beadline.errors import PrepareFailed, WrongCheckpoint
 from beadline.sources.kafka import topics as source_topics
 from beadline.sources.kafka.topics import SERVERS, SourceTopics, subscribed
 
@@ -58,14 +58,56 @@ def test_what_the_options_name(options: dict[str, str], wanted: list[str]) -> No
 
 def test_what_an_epoch_reads_is_what_its_offsets_name(tmp_path: Path) -> None:
     asked = Asked()
-    topics = made(tmp_path, asked)
-    assert topics.now() == {"Kafka topic 'orders'": "1"}  # nothing was planned yet
+    topics = made(tmp_path, asked, subscribe="returns, orders, added")
+    assert len(topics.now()) == 3  # nothing was planned yet
     plan(tmp_path, 3)
     assert set(topics.now()) == {"Kafka topic 'orders'", "Kafka topic 'returns'"}
     topics.begin(3)
     assert topics.now() == {"Kafka topic 'orders'": "3", "Kafka topic 'returns'": "3"}
-    assert asked.topics == [["orders"], ["orders", "returns"], ["orders", "returns"]]
+    assert asked.topics == [
+        ["added", "orders", "returns"],
+        ["orders", "returns"],
+        ["orders", "returns"],
+    ]
     topics.close()
+
+
+def test_a_topic_that_was_read_must_be_named_still(tmp_path: Path) -> None:
+    """Before anything is asked: Spark would plan an epoch without it, and fail ever after."""
+    plan(tmp_path, 3)
+    asked = Asked()
+    lacks = r"has read Kafka topic 'returns', and is now to read 'orders', 'other' only.*written\.$"
+    with pytest.raises(WrongCheckpoint, match=lacks):
+        made(tmp_path, asked, subscribe="orders,other").now()
+    assert asked.topics == []
+    with pytest.raises(WrongCheckpoint, match="'orders', 'returns', and is now to read 'wrong'"):
+        made(tmp_path, asked, subscribe="wrong").now()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subscribe": "other, returns, orders"},
+        {"subscribe": "", "assign": '{"orders": [0], "returns": [0]}'},
+        {"subscribe": "", "subscribePattern": "o.*"},
+    ],
+)
+def test_further_topics_and_patterns_are_no_mistake(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    plan(tmp_path, 3)
+    topics = made(tmp_path, Asked(), **options)
+    assert set(topics.now()) == {"Kafka topic 'orders'", "Kafka topic 'returns'"}
+
+
+def test_the_source_that_left_a_topic_out_is_named(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":0}\n{"orders":{"0":5}}\n')
+    topics = SourceTopics([{}, {SERVERS: NOBODY, "subscribe": "returns"}], f"file:{tmp_path}")
+    with pytest.raises(
+        WrongCheckpoint, match="source 1 of the query has read Kafka topic 'orders'"
+    ):
+        topics.now()
 
 
 def test_an_answer_counts_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,21 +6,23 @@ and what an operator gives up is named. A target that is rightly behind stops no
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from beadline.errors import (
     BadSetting,
     CheckpointProblem,
     CommitFailed,
+    PrepareFailed,
     TargetRestored,
     WrongCheckpoint,
 )
 from beadline.observe import Event
 from beadline.points import hooked
-from beadline.sink import BoundSink
+from beadline.sink import BoundSink, Part
 from tests.model.model import Crash, ModelWorld, Setting, drive
 from tests.model.server import ModelCommittable, ModelSink
 from tests.model.world import NAME
@@ -368,6 +370,105 @@ def test_a_target_that_was_deleted_and_made_again() -> None:
         run(world, 3)
     drive(world, drop=["parts0"], epochs=3)
     run(world, 4)
+
+
+class ToldCommittable(ModelCommittable):
+    """It says where it was written, which the server does not tell any more."""
+
+    @property
+    def instance(self) -> str:
+        return "two"
+
+
+class SilentSink(ModelSink):
+    committable = ToldCommittable
+
+    def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ModelCommittable | None:
+        prepared = super().prepare(rows, part)
+        return prepared and ToldCommittable(prepared.transaction)
+
+    def instance_now(self) -> str:
+        return ""
+
+
+class SilentWorld(ModelWorld):
+    """The first sink's parts know where they are, from the second driver on."""
+
+    changed = False
+
+    def bound(self, names: Collection[str] = ()) -> list[BoundSink]:
+        first, *rest = super().bound(names)
+        if self.changed:
+            first = replace(first, sink=SilentSink(self.servers["parts0"]))
+        return [first, *rest]
+
+
+def made_again(world: ModelWorld, epoch: int) -> Callable[[str], None]:
+    """Make the first sink's target again when an epoch is being prepared."""
+
+    def hook(point: str) -> None:
+        decided = world.store.decisions
+        if point == "prepare.before" and (decided[-1].epoch if decided else -1) == epoch - 1:
+            world.servers["parts0"].instance = "two"
+
+    return hook
+
+
+def test_a_target_that_is_made_again_while_the_query_runs() -> None:
+    """Nothing of the epoch that would be the first in the new one is decided or shown."""
+    world = ModelWorld()
+    world.servers["parts0"].instance = "one"
+    lacks = (
+        r"epoch 2, sink 'parts0' \(parts0\): while the query ran it was deleted and made again "
+        r"\(its id was one and is now two\).*epochs 0 to 1 are missing.*drop=.*"
+        "Nothing of the epoch is decided"
+    )
+    with pytest.raises(PrepareFailed, match=lacks), hooked(made_again(world, 2)):
+        run(world, 4)
+    assert world.store.decisions[-1].epoch == 1
+    assert not any(server.prepared for server in world.servers.values())
+    assert len(world.servers["parts0"].rows()) == 8
+    with refused(world, "Its rows of epochs 0 to 1 are missing", CheckpointProblem):
+        run(world, 4)
+
+
+def test_a_part_knows_that_its_target_was_made_again() -> None:
+    """Where the target does not tell at the moment."""
+    world = SilentWorld()
+    world.servers["parts0"].instance = "one"
+    run(world, 2)
+    world.changed = True
+    with pytest.raises(PrepareFailed, match="its id was one and is now two"):
+        run(world, 4)
+    assert world.store.decisions[-1].epoch == 1
+    assert not any(server.prepared for server in world.servers.values())
+
+
+def test_a_target_that_is_made_again_before_anything_was_in_it() -> None:
+    """Nothing is missing, so the next start goes on."""
+    world = ModelWorld()
+    world.servers["parts0"].instance = "one"
+    with pytest.raises(PrepareFailed, match="Start again"), hooked(made_again(world, 0)):
+        run(world, 2)
+    run(world, 2)
+    assert len(world.servers["parts0"].rows()) == 8
+
+
+def test_a_replay_into_a_target_that_was_made_again() -> None:
+    """The epoch stays decided, and its other parts are gone too."""
+    world = ModelWorld()
+    server = world.servers["parts0"]
+    server.instance = "one"
+
+    def hook(point: str) -> None:
+        if point == "decide.after" and not server.expired:
+            server.expire(next(iter(server.prepared)))
+        elif point == "prepare.before" and server.expired:
+            server.instance = "two"
+
+    lost = "rows of epoch 0 are missing.*Epoch 0 stays decided"
+    with pytest.raises(PrepareFailed, match=lost), hooked(hook):
+        run(world, 2)
 
 
 def test_a_source_that_was_deleted_and_made_again() -> None:

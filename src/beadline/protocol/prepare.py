@@ -16,6 +16,7 @@ from beadline.protocol.batch import Acks, Batch, Ticket
 from beadline.protocol.epoch import Epoch
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
+from beadline.protocol.targets import replaced
 from beadline.sink import BoundSink
 
 
@@ -32,6 +33,7 @@ def prepare(
     """
     try:
         acks = _collect(run, epoch.batch, sinks, decided)
+        _check_targets(run, epoch.number, sinks, acks)
         epoch.sources = _check_sources(run, epoch.number)
     except Exception:
         sweeper.after_failure()
@@ -66,11 +68,30 @@ def _collect(
     return acks
 
 
+def _check_targets(
+    run: Run, epoch: int, sinks: Sequence[BoundSink], acks: Mapping[str, Acks]
+) -> None:
+    """What was written must lie in the targets that the start has found; asked after writing."""
+    for sink in sinks:
+        if why := replaced(run.log.state, sink, acks[sink.name].prepared):
+            meaning = (
+                f"Epoch {epoch} stays decided."
+                if _is_decided(run, epoch)
+                else "Nothing of the epoch is decided; it is redelivered by the next start."
+            )
+            raise PrepareFailed(f"query {run.name!r}, epoch {epoch}, {why} {meaning}")
+
+
+def _is_decided(run: Run, epoch: int) -> bool:
+    """Whether it is being replayed."""
+    decision = run.log.state.decision
+    return decision is not None and decision.epoch == epoch
+
+
 def _check_sources(run: Run, epoch: int) -> dict[str, str]:
     """What was read must still be what the offsets were counted in; asked after reading."""
     now = run.progress.sources()
-    decision = run.log.state.decision
-    replayed = decision is not None and decision.epoch == epoch
+    replayed = _is_decided(run, epoch)
     meaning = identity.meaning_decided(epoch) if replayed else identity.meaning_undecided(epoch)
     identity.check_sources(run.name, run.log.state, now, meaning)
     return {**identity.known_sources(run.log.state), **now}

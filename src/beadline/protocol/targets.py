@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from beadline.decisions import Claim, Decision, LogState, SinkHistory
 from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
-from beadline.protocol.identity import given_up
-from beadline.sink import BoundSink
+from beadline.protocol.identity import given_up, newest_certain
+from beadline.sink import BoundSink, Prepared
 
 Span = tuple[int, int]
 
@@ -288,7 +289,9 @@ def _check_sink(
         _accept(drop, sink, lacks, found, f"of sink {one.name!r} {_restored(one.holds, has)}")
         return replace(now, missing=(lacks,))
     if known.instance and now.instance and known.instance != now.instance:
-        _accept(drop, sink, (known.since, certain), found, _remade(known, now))
+        if known.since <= certain:
+            lacks = (known.since, certain)
+            _accept(drop, sink, lacks, found, _remade(known.instance, now.instance))
         if pending is not None and pending.sinks.get(name):
             found.dropped.add(name)  # prepared for the old one, and given up with it
         return now
@@ -339,12 +342,41 @@ def _accept(drop: Drop, sink: BoundSink, span: Span, found: TargetChanges, why: 
         found.give_up(sink.name, span)
         return
     raise CheckpointProblem(
+        f"{_lacking(sink, span, why)}{_spent(drop, sink.name)} {NOTHING_WRITTEN}"
+    )
+
+
+def _lacking(sink: BoundSink, span: Span, why: str) -> str:
+    """Say that a sink lacks epochs, and what to do."""
+    return (
         f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
         f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
         f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
         f'on without those rows with start(..., drop=["{sink.name}"]), once.'
-        f"{_spent(drop, sink.name)} {NOTHING_WRITTEN}"
     )
+
+
+def replaced(state: LogState, sink: BoundSink, parts: Sequence[Prepared[Any]]) -> str:
+    """Say that what was prepared lies in another target than the start has found; empty if not.
+
+    Its parts say where they were written, as far as they know: a writer that lives on may know the
+    target of before. So the target is asked too, when everything is written: no instance comes
+    back, so if it is the same one still, nothing went to another.
+    """
+    claimed = sink.capabilities.instance
+    if not claimed or not parts:
+        return ""
+    written = sorted({part.committable.instance for part in parts})
+    now = next((one for one in written if one not in ("", claimed)), "")
+    now = now or sink.sink.instance_now()
+    if now in ("", claimed):
+        return ""
+    known = history_of(state, sink.name, sink.capabilities.target)
+    why = f"while the query ran {_remade(claimed, now)}"
+    certain = newest_certain(state)
+    if known is None or known.since > certain:
+        return f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Start again."
+    return _lacking(sink, (known.since, certain), why)
 
 
 def _spent(drop: Drop, name: str) -> str:
@@ -366,9 +398,9 @@ def _restored(holds: int, has: int) -> str:
     )
 
 
-def _remade(known: SinkHistory, now: SinkHistory) -> str:
+def _remade(known: str, now: str) -> str:
     return (
-        f"it was deleted and made again (its id was {known.instance} and is now {now.instance}), "
+        f"it was deleted and made again (its id was {known} and is now {now}), "
         "so everything that this query had written there is gone"
     )
 

@@ -92,7 +92,8 @@ class Capabilities:
     # that says less was restored from an older copy.
     remembers: bool = False
     # What tells the thing at the target from one of the same name that replaces it (a Kafka topic's
-    # id)? A start that finds another one is refused.
+    # id)? A start that finds another one is refused, and what was written to another one is not
+    # decided.
     instance: str = ""
 
     # May the outside system throw a prepared part away (a transaction timeout)? Such parts carry a
@@ -281,6 +282,14 @@ class _SinkBase(ABC, Generic[C]):
         has taken over meanwhile, and must not touch writers that came later.
         """
         return None
+
+    def instance_now(self) -> str:
+        """On the driver, before each decision: what ``Capabilities.instance`` would be now.
+
+        Empty where it cannot be told at the moment; asked only of a sink that has told it at the
+        start.
+        """
+        return ""
 
     # In which columns it takes the rows that another sink refused: any of ``DEAD_LETTER_COLUMNS``,
     # and ``value``, which is all of them as one JSON object.

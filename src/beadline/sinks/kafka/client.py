@@ -185,14 +185,14 @@ class Client:
                 break
         return answers
 
-    def topic_ids(self, topics: Collection[str]) -> TopicIds:
+    def topic_ids(self, topics: Collection[str], timeout_s: float = _START_TIMEOUT_S) -> TopicIds:
         """Ask for the ids of topics; one that does not exist is left out."""
 
         async def ask() -> TopicIds:
             response = await self._admin._manager.send(kafka_topics.ids_request(topics))
             return kafka_topics.ids_answered(response)
 
-        found: TopicIds = self._retry(lambda: self._admin._manager.run(ask))
+        found: TopicIds = self._retry(lambda: self._admin._manager.run(ask), timeout_s)
         return found
 
     def describe(self, ids: Iterable[str]) -> dict[str, Described]:
@@ -301,14 +301,14 @@ class Client:
         cached = self._admin._manager.cluster._coordinators
         cached.pop((CoordinatorType.TRANSACTION, id_), None)
 
-    def _retry(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T], timeout_s: float = _START_TIMEOUT_S) -> T:
         """Ask again for a while, whatever went wrong: looking changes nothing."""
 
         def judge(_: Exception) -> Verdict:
             self._admin._manager.cluster._coordinators.clear()
             return Verdict.UNCLEAR
 
-        return retry(ask, judge, {Verdict.UNCLEAR: _START_TIMEOUT_S})
+        return retry(ask, judge, {Verdict.UNCLEAR: timeout_s})
 
 
 def _described(state: Any) -> Described:

@@ -58,6 +58,11 @@ class KafkaPart(Committable):
         """Version 1 had no topics."""
         return fields if version == 1 else super().upgrade(version, fields)
 
+    @property
+    def instance(self) -> str:
+        """The id of its topic, if there is but one; the sink that names its topic has no other."""
+        return self.topics[0][1] if len(self.topics) == 1 else ""
+
     def is_same(self, other: Committable) -> bool:
         """Whether it is the same transaction; where its marker is, may be unknown or changed."""
         return isinstance(other, KafkaPart) and self.transaction == other.transaction

@@ -48,6 +48,8 @@ from beadline.sinks.kafka.topics import recreated, rows_gone, topics_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_INSTANCE_TIMEOUT_S = 5.0  # a connection may have gone stale; an outage is waited for by commit
+
 
 @dataclass(frozen=True)
 class KafkaSink(Sink[KafkaPart]):
@@ -255,6 +257,16 @@ class KafkaSink(Sink[KafkaPart]):
         """
         writers = [one.transaction for one in self._described(query, sink=name)]
         return partial(self._fence, writers)
+
+    def instance_now(self) -> str:
+        """The id of the sink's own topic; a reused producer knows the one of before."""
+        if self.topic is None:
+            return ""
+        try:
+            ids = connect(self.settings).topic_ids([self.topic], _INSTANCE_TIMEOUT_S)
+        except Exception:  # noqa: BLE001 (kafka-python's; commit asks again, and waits for brokers)
+            return ""
+        return ids.get(self.topic, "")
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """What the newest visible marker of any query of this name says."""

@@ -8,8 +8,9 @@ that cannot tell is asked again; it is not the row's fault.
 Kafka gives a topic an id when it is created, and never to another, so one that was deleted and
 created again has another id under the old name. Kafka ends a transaction without a word where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
-the committable, and are compared at commit. Ids are text here, as Kafka's own tools print it, and
-empty where an id is not told: brokers before 2.8 have none.
+the committable, and are compared at commit; that of the topic which the sink names is asked for
+before each decision too (``KafkaSink.instance_now``). Ids are text here, as Kafka's own tools print
+it, and empty where an id is not told: brokers before 2.8 have none.
 """
 
 from __future__ import annotations
@@ -218,8 +219,14 @@ def rows_gone(
     names = ", ".join(repr(name) for name in sorted(wrong))
     many = len(wrong) > 1
     what = f"topic{'s' if many else ''} {names} {'were' if many else 'was'} deleted"
+    gone = (
+        "what was written before the deletion is gone with the old topic, as are all earlier rows"
+    )
+    advice = "Write the missing rows again yourself"
     if any(wrong.values()):
         what += " and created again"
+        gone += "; what was written after it was created again shows now"
+        advice = "Look which rows of this epoch are there and write only the missing ones yourself"
     touched = [
         part for part in parts if any(topic in wrong for topic, _ in part.committable.topics)
     ]
@@ -227,10 +234,8 @@ def rows_gone(
     return CommitFailed(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: {what} after rows of "
         f"this epoch were on their way to it. {len(touched)} of its {len(parts)} parts wrote there "
-        f"({rows} rows, those for other topics included), and what was written before the deletion "
-        "is gone with the old topic, as are all earlier rows. The epoch is decided and does not "
-        "count as committed to this sink; its transactions are ended, so that no reader is held up "
-        "and rows for other topics show. Write the missing rows again yourself, or do without "
-        f'them, and go on with start(..., drop=["{drop}"]), once; or start over with a new '
-        "checkpoint."
+        f"({rows} rows, those for other topics included): {gone}. The epoch is decided and does "
+        "not count as committed to this sink; its transactions are ended, so that no reader is "
+        f"held up and rows for other topics show. {advice}, or do without them, and go on with "
+        f'start(..., drop=["{drop}"]), once; or start over with a new checkpoint.'
     )

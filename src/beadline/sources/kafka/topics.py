@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from beadline import extras
-from beadline.errors import BadSetting, PrepareFailed
+from beadline.errors import NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files
 from beadline.sources.kafka.positions import parse_offsets
 from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
@@ -116,6 +116,7 @@ class SourceTopics:
     def _at_start(self) -> dict[str, str]:
         names = self._files.names(join(self._checkpoint, "offsets"))
         newest = max((int(name) for name in names if name.isdigit()), default=None)
+        self._check_subscribed(newest)
         try:
             return self._ask(newest, _START_TIMEOUT_S).sources
         except Exception as error:  # noqa: BLE001 (asked again before anything is decided)
@@ -135,19 +136,42 @@ class SourceTopics:
                 found[f"Kafka topic {topic!r}{where}"] = id_
         return Answer(asked_at_s, found)
 
+    def _check_subscribed(self, epoch: int | None) -> None:
+        """A source that names its topics must name all that the checkpoint has read.
+
+        Spark would plan an epoch without the others, write that down, and fail: it then fails with
+        the right topics too, although nothing was lost.
+        """
+        for number, offsets in enumerate(self._offsets(epoch)):
+            named = subscribed(self._sources.get(number, {}))
+            if named and (left_out := sorted(offsets.keys() - named)):
+                where = f"source {number} of the query" if self._count > 1 else "the query"
+                raise WrongCheckpoint(
+                    f"checkpoint {self._checkpoint}: {where} has read Kafka topic "
+                    f"{_names(left_out)}, and is now to read {_names(named)} only. Positions in "
+                    f"one topic say nothing of another. Name {_names(left_out)} again (others may "
+                    f"be added); or, to read {_names(named)} only, start it under another name "
+                    "with a new checkpoint folder, and with starting= where it is to begin: rows "
+                    f"that it has read before would be written again. {NOTHING_WRITTEN}"
+                )
+
     def _topics(self, epoch: int | None) -> dict[int, list[str]]:
         """Return the topics of each Kafka source, by an epoch's offsets or by its options."""
-        data = None
-        if epoch is not None:
-            data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
-        offsets: Sequence[Mapping[str, Any]] = ()
-        if data is not None:
-            with suppress(ValueError):  # of a version that is not known here
-                offsets = parse_offsets(data.decode(), self._count)
+        offsets = self._offsets(epoch)
         return {
             number: sorted(offsets[number]) if offsets else subscribed(options)
             for number, options in self._sources.items()
         }
+
+    def _offsets(self, epoch: int | None) -> Sequence[Mapping[str, Any]]:
+        """Return each source's end offsets of an epoch; none where they cannot be read."""
+        data = None
+        if epoch is not None:
+            data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
+        if data is not None:
+            with suppress(ValueError):  # of a version that is not known here
+                return parse_offsets(data.decode(), self._count)
+        return ()
 
     def _asker(self, number: int) -> Asker:
         """One client per source: two sources may be two clusters."""
@@ -251,6 +275,10 @@ class Java:
 
         with suppress(Py4JError, OSError):
             self._admin.close(self._jvm.java.time.Duration.ZERO)
+
+
+def _names(topics: Collection[str]) -> str:
+    return ", ".join(repr(topic) for topic in topics)
 
 
 def _said(error: Exception) -> str:
