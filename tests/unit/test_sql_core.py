@@ -260,7 +260,10 @@ def test_settings_and_rows_that_cannot_be_right(
 def test_a_column_of_a_name_that_the_merge_uses_is_refused(dialect: Dialect[Any]) -> None:
     """It would make the merge ambiguous, at a commit that can never succeed (rule 23)."""
     with pytest.raises(BadSink, match=f"'{PLACE}' is a name that Beadline uses"):
-        check_all(TableSettings(dialect, "t", "t"), pa.schema([(PLACE, pa.int64())]))
+        check_all(
+            TableSettings(dialect, "t", "t", mode="append", key=()),
+            pa.schema([(PLACE, pa.int64())]),
+        )
 
 
 def check_all(settings: TableSettings, schema: pa.Schema) -> None:

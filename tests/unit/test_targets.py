@@ -84,6 +84,22 @@ def test_a_drop_that_stays_in_the_code_is_spent() -> None:
             drive(world, drop=["ledger1"], epochs=4)
     with refused(world, "rows of epochs 1 to 2 are missing", CheckpointProblem):
         run(world, 4)
+    with refused(world, r"Name the last.*drop=\[.ledger1@2.\]", CheckpointProblem):
+        drive(world, drop=["ledger1"], epochs=4)
+    events = listening(world, drop=["ledger1@2"], epochs=4)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 1 to 2"}]
+    run(world, 5)
+
+
+def test_a_sink_beside_another_one_on_its_table_is_no_older_copy() -> None:
+    """What a ledger answers there is the other one's, and says nothing of a sink that is gone."""
+    world = ModelWorld(Setting(dead_letter="ledger"))
+    run(world, 2)
+    quiet = world.servers["ledger-dead-letter"]
+    assert quiet.seen[NAME].epoch == 0, "rightly: it was given no rows since"
+    del world.servers["ledger1"]
+    world.servers["ledger7"] = quiet
+    assert told(listening(world, epochs=2), "added") == [{"sink": "ledger7"}]
 
 
 def test_a_drop_that_stays_in_the_code_gives_up_no_decided_epoch() -> None:

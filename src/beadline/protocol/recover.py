@@ -17,7 +17,7 @@ from beadline.protocol.commit import commit
 from beadline.protocol.epoch import Lost
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
-from beadline.protocol.targets import Drop, TargetChanges, check_targets, epochs_text
+from beadline.protocol.targets import Drop, TargetChanges, check_targets, epochs_text, spent
 from beadline.sink import BoundSink
 
 logger = logging.getLogger("beadline")
@@ -169,6 +169,8 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
         claim(run, [*drop, *(f"{name}@{pending.epoch}" for name in stuck)])
         sweeper.sweep_older()
     others = [sink for sink in run.kept(pending) if sink.name not in names]
+    for name in run.drop.spent & {sink.name for sink in others}:
+        logger.warning("query %s:%s", run.name, spent(run.drop, name, pending.epoch))
     lost |= commit(run, pending, others)
     run.tell("recovered", pending.epoch, lost=sorted(lost))
     return Recovered(pending, lost)

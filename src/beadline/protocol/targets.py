@@ -26,8 +26,9 @@ class Drop:
     """What an operator gives up.
 
     A name gives up what the sink lacks, and of a decided epoch only what cannot be committed.
-    ``name@epoch`` gives up that epoch. A name works once: left in the code, it is ``spent`` by the
-    start before, or it would give up in silence what a later accident takes.
+    ``name@epoch`` gives up that epoch, or what the sink lacks up to it. A name works once: left in
+    the code, it is ``spent`` by the start before, or it would give up in silence what a later
+    accident takes.
     """
 
     names: frozenset[str]
@@ -204,7 +205,8 @@ def _check_gone(
             raise CheckpointProblem(
                 f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
                 "rows would never show there. Start once more with that sink, or give its rows up "
-                f'with start(..., drop=["{name}"]).{_spent(drop, name)} {NOTHING_WRITTEN}'
+                f'with start(..., drop=["{name}"]).{spent(drop, name, pending.epoch)} '
+                f"{NOTHING_WRITTEN}"
             )
         found.dropped.add(name)
         found.give_up(name, (pending.epoch, pending.epoch))
@@ -222,7 +224,11 @@ def _is_at(sink: BoundSink, target: str) -> bool:
 
 
 def _older_copy(
-    query: QueryId, pending: Decision | None, sink: BoundSink, gone: Sequence[SinkHistory]
+    query: QueryId,
+    state: LogState,
+    pending: Decision | None,
+    sink: BoundSink,
+    gone: Sequence[SinkHistory],
 ) -> tuple[SinkHistory, int] | None:
     """Return whose rows a new sink's target lacks, and the newest epoch of them that it holds.
 
@@ -234,8 +240,8 @@ def _older_copy(
     for one in gone:
         if _is_at(sink, one.target) and (has := _seen(query, sink, one.name)) < one.holds:
             return one, has
-    if any(_is_at(sink, one.target) for one in gone):
-        return None
+    if any(_is_at(sink, one.target) for one in known_histories(state)):
+        return None  # no copy from elsewhere, and its ledger may answer for the sinks that use it
     for name in dict.fromkeys(one.name for one in gone):
         has = _seen(query, sink, name)
         held_by = [one for one in gone if one.name == name]
@@ -281,7 +287,7 @@ def _check_sink(
     if known is None:
         if state.claim is not None and certain >= 0:
             found.added[name] = certain + 1
-        older = _older_copy(query, pending, sink, gone)
+        older = _older_copy(query, state, pending, sink, gone)
         if older is None:
             return now
         one, has = older
@@ -338,11 +344,13 @@ def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Target
 
 def _accept(drop: Drop, sink: BoundSink, span: Span, found: TargetChanges, why: str) -> None:
     """Refuse a sink that lacks epochs, unless it was named: then say what it lacks."""
-    if sink.name in drop.names:
+    if span[0] > span[1]:
+        return
+    if sink.name in drop.names or (sink.name, span[1]) in drop.epochs:
         found.give_up(sink.name, span)
         return
     raise CheckpointProblem(
-        f"{_lacking(sink, span, why)}{_spent(drop, sink.name)} {NOTHING_WRITTEN}"
+        f"{_lacking(sink, span, why)}{spent(drop, sink.name, span[1])} {NOTHING_WRITTEN}"
     )
 
 
@@ -379,13 +387,13 @@ def replaced(state: LogState, sink: BoundSink, parts: Sequence[Prepared[Any]]) -
     return _lacking(sink, (known.since, certain), why)
 
 
-def _spent(drop: Drop, name: str) -> str:
-    """Say why a ``drop=`` that is there was not taken."""
+def spent(drop: Drop, name: str, epoch: int) -> str:
+    """Say why a ``drop=`` that is there was not taken, and what is."""
     if name not in drop.spent:
         return ""
     return (
         f" drop={name!r} was given to the start before too, and a name gives up what one start "
-        "finds: leave it out of one start, and name it again then."
+        f'finds. Name the last epoch that is given up: drop=["{name}@{epoch}"].'
     )
 
 
