@@ -12,9 +12,9 @@ import pytest
 
 from beadline.errors import CommitFailed, TargetRestored
 from beadline.ids import EpochId
+from beadline.shared.retry import Rejected
 from beadline.sink import Outcome
 from beadline.sinks.hbase.client import Client
-from beadline.sinks.shared.retry import Rejected
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY
 from tests.servers.hbase_orders import NOW_MS, Orders, decided

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import BadSink, CommitFailed
+from beadline.shared.retry import NO_ANSWER_S
 from beadline.sink import Guarantee
 from beadline.sinks import RedisSink
-from beadline.sinks.shared.retry import NO_ANSWER_S
 from beadline.testing.servers import RedisServer, redis, redis_cluster
 from beadline.testing.suite.target import QUERY, epoch_id
 from tests.servers.redis_store import Store

@@ -16,9 +16,9 @@ import pytest
 from beadline import exactly_once
 from beadline.dead_letter import Refused, checksum, schema, table
 from beadline.errors import BadQuery, BadSink, RowsRefused
+from beadline.shared.row_json import row_texts
 from beadline.sink import DEAD_LETTER_COLUMNS, Part
 from beadline.sinks import ConsoleSink, MemorySink, SqliteSink
-from beadline.sinks.shared.row_json import row_texts
 from beadline.sinks.sqlite import refused as _sqlite_refused
 from beadline.spark import refusals
 from beadline.spark.refusals import Refusals, RefusedAgain, keeping, parse

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from beadline.sinks.mysql import problems as mysql
-from beadline.sinks.postgres import problems as postgres
-from beadline.sinks.shared.retry import (
+from beadline.shared.retry import (
     NO_ANSWER_S,
     Retries,
     Verdict,
@@ -18,6 +16,8 @@ from beadline.sinks.shared.retry import (
     running,
     starting,
 )
+from beadline.sinks.mysql import problems as mysql
+from beadline.sinks.postgres import problems as postgres
 
 
 class Problem(Exception):

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.sinks.shared.row_json import row_texts
+from beadline.shared.row_json import row_texts
 
 BAD = b"a\xff\xe2(\x80"
 SHOWN = "a\ufffd\ufffd(\ufffd"

@@ -23,9 +23,9 @@ MAX_COLUMNS = 100
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".sql", ""}
 NOT_OURS = {"build", "dist", "site", "__pycache__", "node_modules"}
 
-# What a sink may know of Beadline, beside its own folder: the one import that anybody's sink needs,
-# and what ours share.
-SINK_MAY_IMPORT = ("beadline.sink", "beadline.sinks.shared", "beadline.files")
+# What a sink may import of Beadline, besides its own folder: the one package that anybody's sink
+# needs, and what ours share.
+SINK_MAY_IMPORT = ("beadline.sink", "beadline.sinks.shared", "beadline.shared", "beadline.files")
 SPARK_SESSION_IN = (
     "stream.py",
     "spark/",

@@ -30,8 +30,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, Required, TypedDict
 
-from beadline.errors import BeadlineError, UsageError
-from beadline.jobs.document import NOTHING, Place, Table, nearest, sentence, toml_type
+from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
+from beadline.jobs.document import Place, Table, nearest, sentence, toml_type
 from beadline.jobs.environment import FromEnvironment, plain
 from beadline.jobs.kinds import Kinds, nested, own
 
@@ -147,7 +147,7 @@ def call(place: Place, build: Callable[..., T], *given: Any, **arguments: Any) -
     except (BeadlineError, TypeError, ValueError, OverflowError) as error:
         kind = type(error) if isinstance(error, BeadlineError) else UsageError
         said = str(error)
-        end = "" if NOTHING in said else f" {NOTHING}"
+        end = "" if NOTHING_WRITTEN in said else f" {NOTHING_WRITTEN}"
         raise kind(f"{place}: {sentence(said)}{end}") from error
 
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from beadline.errors import UsageError
+from beadline.errors import NOTHING_WRITTEN, UsageError
 from beadline.files import split_uri
 from beadline.jobs.environment import Environment
 from beadline.jobs.lines import KeyPath, lines_of, parse
 
-NOTHING = "Nothing was written."
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
@@ -64,7 +63,7 @@ class Place:
 
     def problem(self, what: str) -> UsageError:
         """Return an error that names file, line and key."""
-        return UsageError(f"{self}: {sentence(what)} {NOTHING}")
+        return UsageError(f"{self}: {sentence(what)} {NOTHING_WRITTEN}")
 
     def __getitem__(self, key: str | int) -> Place:
         """Return a value below this one, its variables filled in."""
@@ -137,14 +136,14 @@ def read(path: Path, environment: Environment | None = None) -> Place:
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"job file {path} cannot be read: {error}. {NOTHING}") from error
+        raise UsageError(f"job file {path} cannot be read: {error}. {NOTHING_WRITTEN}") from error
     try:
         value = parse(text)
     except ValueError as error:  # the reader's own error is one
         at = _AT.search(str(error))
         line = at[1] if at and at[1] else len(text.splitlines()) or 1
         reason = _AT.sub("", str(error))
-        raise UsageError(f"{path}:{line}: this is not TOML: {reason}. {NOTHING}") from error
+        raise UsageError(f"{path}:{line}: this is not TOML: {reason}. {NOTHING_WRITTEN}") from error
     document = Document(path, text, environment or Environment(), lines_of(text))
     return Place(document, (), value)
 

@@ -6,13 +6,13 @@ pass through ``redact``, which puts the variable's name in its value's place.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, quote_plus
+
+from beadline.shared.secrets import redacted
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 # Shorter values are not secrets, and would be found inside other words.
@@ -59,19 +59,11 @@ class Environment:
     def redact(self, text: str) -> str:
         """Put variables' names in the place of their values, also where those are escaped."""
         hidden = {
-            form: name
+            value: f"${{{name}}}"
             for name, value in self.used.items()
             if len(value) >= _REDACTED_LENGTH_MIN
-            for form in _forms(value)
         }
-        # The longest first: one value may be a part of another.
-        for form in sorted(hidden, key=len, reverse=True):
-            text = text.replace(form, f"${{{hidden[form]}}}")
-        return text
-
-
-def _forms(value: str) -> set[str]:
-    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, ""), quote_plus(value)}
+        return redacted(text, hidden)
 
 
 def plain(value: Any) -> Any:

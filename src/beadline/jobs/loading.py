@@ -28,14 +28,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import BeadlineError, UsageError
+from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
 from beadline.jobs.restart import NoRestart, Strategy
 from beadline.stream import StartSettings, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NOTHING = "Nothing was written."
 _EXAMPLE = "def job(spark): return exactly_once(frame, name=...).to(sink)"
 _MODULE = "beadline_job"
 _REASON_LENGTH_MAX = 500
@@ -133,14 +132,14 @@ def open_job(path: str | os.PathLike[str]) -> JobFile:
         what = "is a folder" if file.is_dir() else "does not exist"
         raise UsageError(
             f"job file {file} {what}. Give a TOML file, or a Python file with: {_EXAMPLE}. "
-            f"{_NOTHING}"
+            f"{NOTHING_WRITTEN}"
         )
     if file.suffix == ".toml":
         from beadline.jobs.toml_job import open_toml
 
         return open_toml(file)
     if file.suffix != ".py":
-        raise UsageError(f"job file {file} is not a .py file, nor a .toml file. {_NOTHING}")
+        raise UsageError(f"job file {file} is not a .py file, nor a .toml file. {NOTHING_WRITTEN}")
     return _open_python(file)
 
 
@@ -149,9 +148,9 @@ def _open_python(file: Path) -> JobFile:
         tree = ast.parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UsageError(f"{file}{line}: this is not Python: {error}. {_NOTHING}") from error
+        raise UsageError(f"{file}{line}: this is not Python: {error}. {NOTHING_WRITTEN}") from error
     except OSError as error:
-        raise UsageError(f"job file {file} cannot be read: {error}. {_NOTHING}") from error
+        raise UsageError(f"job file {file} cannot be read: {error}. {NOTHING_WRITTEN}") from error
     _check_defines_job(file, tree)
     make_importable(str(file.resolve().parent))
     named = any(_may_define("CHECKPOINT", node) for node in _of_module(tree))
@@ -170,13 +169,13 @@ def _check_defines_job(file: Path, tree: ast.Module) -> None:
         elif _may_define("job", node):
             return
     if not functions:
-        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+        raise UsageError(f"job file {file} defines no job. Add: {_EXAMPLE}. {NOTHING_WRITTEN}")
     taken = functions[-1].args
     few = len(taken.posonlyargs) + len(taken.args)
     if not functions[-1].decorator_list and not few and taken.vararg is None:
         raise UsageError(
             f"{file}:{functions[-1].lineno}: job must take one argument, the Spark session: "
-            f"{_EXAMPLE}. {_NOTHING}"
+            f"{_EXAMPLE}. {NOTHING_WRITTEN}"
         )
 
 
@@ -208,13 +207,15 @@ def _load_python(file: JobFile) -> Job:
     path = file.path
     build = getattr(module, "job", None)
     if build is None:
-        raise UsageError(f"job file {path} defines no job. Add: {_EXAMPLE}. {_NOTHING}")
+        raise UsageError(f"job file {path} defines no job. Add: {_EXAMPLE}. {NOTHING_WRITTEN}")
     _check_signature(path, build)
     found = {
         name.lower(): _default(path, module, name) for name in _DEFAULTS if hasattr(module, name)
     }
     if "every" in found and found.get("available_now"):
-        raise UsageError(f"job file {path} sets EVERY and AVAILABLE_NOW: take one. {_NOTHING}")
+        raise UsageError(
+            f"job file {path} sets EVERY and AVAILABLE_NOW: take one. {NOTHING_WRITTEN}"
+        )
     return Job(path, build, **found)
 
 
@@ -232,7 +233,7 @@ def build_stream(job: Job, spark: SparkSession) -> Stream:
             hint = " It must not call start(): the command line does, with its checkpoint."
         raise UsageError(
             f"job(spark) of {job.path} returned {type(stream).__name__}, not a Stream. "
-            f"Write: {_EXAMPLE}.{hint} {_NOTHING if not hint else ''}".rstrip()
+            f"Write: {_EXAMPLE}.{hint} {NOTHING_WRITTEN if not hint else ''}".rstrip()
         )
     return stream
 
@@ -256,7 +257,7 @@ def _conf(file: Path, tree: ast.Module) -> dict[str, Any]:
             except (ValueError, TypeError) as error:
                 raise UsageError(
                     f"{file}:{node.lineno}: CONF must be a dict of plain values, because Spark is "
-                    f"started with it before the file is run. {_NOTHING}"
+                    f"started with it before the file is run. {NOTHING_WRITTEN}"
                 ) from error
     return {}
 
@@ -285,7 +286,7 @@ def _execute(file: Path) -> ModuleType:
     except Exception as error:
         raise _raised(file, "loading it", error) from error
     except SystemExit as error:
-        raise UsageError(f"job file {file} calls exit({error.code}). {_NOTHING}") from error
+        raise UsageError(f"job file {file} calls exit({error.code}). {NOTHING_WRITTEN}") from error
     return module
 
 
@@ -300,13 +301,15 @@ def _check_signature(file: Path, build: Any) -> None:
     """``job`` must be callable with the session, and nothing more."""
     if not callable(build):
         what = type(build).__name__
-        raise UsageError(f"job of {file} is a {what}, not a function: {_EXAMPLE}. {_NOTHING}")
+        raise UsageError(
+            f"job of {file} is a {what}, not a function: {_EXAMPLE}. {NOTHING_WRITTEN}"
+        )
     try:
         inspect.signature(build).bind(object())
     except TypeError as error:
         raise UsageError(
             f"job of {file} must take one argument, the Spark session, but {error}: {_EXAMPLE}. "
-            f"{_NOTHING}"
+            f"{NOTHING_WRITTEN}"
         ) from error
 
 
@@ -318,7 +321,7 @@ def _default(file: Path, module: ModuleType, name: str) -> Any:
     if not isinstance(value, wanted):
         raise UsageError(
             f"{name} of job file {file} must be a {wanted.__name__}, not "
-            f"{type(value).__name__}. {_NOTHING}"
+            f"{type(value).__name__}. {NOTHING_WRITTEN}"
         )
     return value
 
@@ -331,4 +334,4 @@ def _raised(file: Path, what: str, error: Exception) -> UsageError:
         if frame.filename == str(file.resolve())
     ]
     where = f"{file}:{here[-1]}" if here else str(file)
-    return UsageError(f"{where}: {what} raised {reason(error)}. {_NOTHING}")
+    return UsageError(f"{where}: {what} raised {reason(error)}. {NOTHING_WRITTEN}")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import UsageError
+from beadline.errors import NOTHING_WRITTEN, UsageError
 from beadline.jobs.arguments import arguments_of, call, read_arguments, read_keys
-from beadline.jobs.document import NOTHING, Place
+from beadline.jobs.document import Place
 from beadline.jobs.kinds import SOURCES
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class SourceTable:
                 frame = frame.withWatermark(mark.column, mark.delay)
                 frame.schema  # noqa: B018 (asks Spark whether it has that column)
         except PySparkException as error:
-            raise UsageError(f"{step}: Spark refuses it: {first_line(error)} {NOTHING}") from error
+            raise UsageError(
+                f"{step}: Spark refuses it: {first_line(error)} {NOTHING_WRITTEN}"
+            ) from error
         return frame
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from beadline.errors import UsageError
-from beadline.jobs.document import NOTHING, Place, nearest, sentence
+from beadline.errors import NOTHING_WRITTEN, UsageError
+from beadline.jobs.document import Place, nearest, sentence
 from beadline.jobs.sources import EPOCH_VIEW, first_line
 from beadline.spark.plan import nodes
 
@@ -89,7 +89,7 @@ def _with_line(sql: Place, error: PySparkException, views: Iterable[str]) -> Usa
         reason = f"there is no view {name!r}."
         hint = nearest(name, views)
     where = f"{sql.document.path}:{line}: {'.'.join(k for k in sql.path if isinstance(k, str))}"
-    return UsageError(f"{where}: {reason}{hint} {NOTHING}")
+    return UsageError(f"{where}: {reason}{hint} {NOTHING_WRITTEN}")
 
 
 def _first_line_below(sql: Place) -> int:

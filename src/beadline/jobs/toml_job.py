@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beadline.environment.jars import CONNECTORS
-from beadline.errors import BeadlineError, UsageError
+from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
 from beadline.jobs.arguments import construct
-from beadline.jobs.document import NOTHING, Place, read
+from beadline.jobs.document import Place, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
 from beadline.jobs.loading import Job, JobFile, Planned, make_importable
@@ -43,7 +43,9 @@ class TomlJob(JobFile):
         """Return the only query, for those who can take no more than one."""
         if self.several:
             names = ", ".join(table.settings.name for table in self.tables)
-            raise UsageError(f"{self.path} has several queries ({names}): give one. {NOTHING}")
+            raise UsageError(
+                f"{self.path} has several queries ({names}): give one. {NOTHING_WRITTEN}"
+            )
         settings = self.tables[0].settings
         return Job(
             self.path,

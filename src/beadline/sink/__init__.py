@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from beadline.committable import Committable, Json
 from beadline.errors import (
+    NOTHING_WRITTEN,
     BadSetting,
     BadSink,
     BeadlineError,
@@ -60,6 +61,7 @@ from beadline.sink.two_phase import TwoPhaseCommitSink
 __all__ = [
     "DEAD_LETTER_COLUMNS",
     "LEDGER",
+    "NOTHING_WRITTEN",
     "PER_DAY",
     "AnySink",
     "BadSetting",

@@ -10,7 +10,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from beadline import dead_letter
-from beadline.errors import BadQuery, BadSetting, BadSink, BeadlineError, GuaranteeRefused
+from beadline.errors import (
+    NOTHING_WRITTEN,
+    BadQuery,
+    BadSetting,
+    BadSink,
+    BeadlineError,
+    GuaranteeRefused,
+)
 from beadline.files import has_atomic_create, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("beadline")
 
-_NOTHING = "Nothing was written."
 LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
 
@@ -49,10 +55,12 @@ def check_stream(stream: Stream) -> None:
         what = "a batch DataFrame" if isinstance(stream.frame, DataFrame) else "not a DataFrame"
         raise BadQuery(
             f"query {stream.name!r} needs a streaming DataFrame (spark.readStream), and this is "
-            f"{what}. {_NOTHING}"
+            f"{what}. {NOTHING_WRITTEN}"
         )
     if not stream.outputs:
-        raise BadQuery(f"query {stream.name!r} has no sink: add one with .to(sink). {_NOTHING}")
+        raise BadQuery(
+            f"query {stream.name!r} has no sink: add one with .to(sink). {NOTHING_WRITTEN}"
+        )
 
 
 def check_settings(stream: Stream, options: dict[str, str]) -> None:
@@ -60,13 +68,13 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
     for key, value in options.items():
         why = REFUSED_OPTIONS.get(key.lower())
         if why and not (key.lower().startswith("async") and str(value).lower() == "false"):
-            raise BadSetting(f"option {key!r} cannot be used: {why}. {_NOTHING}")
+            raise BadSetting(f"option {key!r} cannot be used: {why}. {NOTHING_WRITTEN}")
     session = stream.frame.sparkSession
     for key in LOSSY_SETTINGS:
         if str(session.conf.get(key, "false")).lower() == "true":
             raise BadSetting(
                 f"{key} is true: a source file that cannot be read would be passed over, and its "
-                f"rows lost without a word. Set it to false. {_NOTHING}"
+                f"rows lost without a word. Set it to false. {NOTHING_WRITTEN}"
             )
     adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     # Only where somebody set it: Spark's own default is switched off for the query in silence.
@@ -75,7 +83,7 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
         raise BadSetting(
             f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
             "parts when it is redelivered, so that a lost part could not be told from the others. "
-            f"Set it to false or leave it out. {_NOTHING}"
+            f"Set it to false or leave it out. {NOTHING_WRITTEN}"
         )
 
 
@@ -101,7 +109,7 @@ def check_files(checkpoint: str, mode: Guarantee) -> None:
     if checkpoint.startswith("file:") and not can_link(checkpoint):
         raise BadSetting(
             f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
-            f"create-if-absent has one winner. Use another disk, or hdfs:. {_NOTHING}"
+            f"create-if-absent has one winner. Use another disk, or hdfs:. {NOTHING_WRITTEN}"
         )
 
 
@@ -112,7 +120,7 @@ def check_rule(checkpoint: str, mode: Guarantee) -> None:
             f"checkpoint {checkpoint}: create-if-absent of this file system is not proven to have "
             "one winner, so two drivers could both decide an epoch. Put the checkpoint on a local "
             "disk or on hdfs: (sources and sinks may be anywhere); or use at_least_once(), if rows "
-            f"may show again after a crash. {_NOTHING}"
+            f"may show again after a crash. {NOTHING_WRITTEN}"
         )
 
 
@@ -126,10 +134,12 @@ def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
     except Exception as error:
         raise BadSink(
             f"rows= of sink {output.name!r} failed on an empty frame of the query's schema "
-            f"{frame.schema.simpleString()}: {type(error).__name__}: {error}. {_NOTHING}"
+            f"{frame.schema.simpleString()}: {type(error).__name__}: {error}. {NOTHING_WRITTEN}"
         ) from error
     if not isinstance(rows, DataFrame) or rows.isStreaming:
-        raise BadSink(f"rows= of sink {output.name!r} must return a batch DataFrame. {_NOTHING}")
+        raise BadSink(
+            f"rows= of sink {output.name!r} must return a batch DataFrame. {NOTHING_WRITTEN}"
+        )
     return to_arrow(rows)
 
 
@@ -158,7 +168,8 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
             raise
         except Exception as error:
             raise BadSink(
-                f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. {_NOTHING}"
+                f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. "
+                f"{NOTHING_WRITTEN}"
             ) from error
         needed = output.allow if output.allow is not None else stream.mode
         if refuse and found.guarantee < min(needed, stream.mode):
@@ -166,7 +177,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
             raise GuaranteeRefused(
                 f"query {query.name!r} is to be {stream.mode}, but sink {output.name!r} is "
                 f"{found.guarantee}: {found.sentence}{hint} Allow it by name with "
-                f'.to(sink, allow="{found.guarantee}"), or take it out. {_NOTHING}'
+                f'.to(sink, allow="{found.guarantee}"), or take it out. {NOTHING_WRITTEN}'
             )
         _check_disk(stream, output, found)
         bound.append(BoundSink(output.name, output.sink, found, dead_letters.get(output.name, "")))
@@ -184,7 +195,7 @@ def refuse_weak(report: Report) -> None:
     )
     raise GuaranteeRefused(
         f"query {report.query!r} is to be {report.asked}, but {reasons} A source is accepted as it "
-        f'is with exactly_once(…, allow="{report.level}"), or at_least_once(…). {_NOTHING}'
+        f'is with exactly_once(…, allow="{report.level}"), or at_least_once(…). {NOTHING_WRITTEN}'
     )
 
 
@@ -206,7 +217,7 @@ def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStre
     except (PySparkException, ValueError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadSetting(
-            f"query {stream.name!r}: Spark refuses it: {reason}. {_NOTHING}"
+            f"query {stream.name!r}: Spark refuses it: {reason}. {NOTHING_WRITTEN}"
         ) from error
     return made
 
@@ -229,5 +240,5 @@ def _check_disk(stream: Stream, output: Output, found: Capabilities) -> None:
             f"sink {output.name!r} writes to the local path {found.target}, but Spark runs on "
             f"{master}, where each executor has a disk of its own: rows would be lost. Use a "
             "target on HDFS; or, if that path is one shared mount on every machine, say so with "
-            f".to(sink, shared_disk=True). {_NOTHING}"
+            f".to(sink, shared_disk=True). {NOTHING_WRITTEN}"
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from beadline.dead_letter import Refused
 from beadline.errors import RowsRefused
+from beadline.shared.row_json import row_texts
 from beadline.sink import Part
-from beadline.sinks.shared.row_json import row_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from beadline.errors import CommitFailed, Fenced, UsageError
 from beadline.ids import EpochId
+from beadline.shared.retry import Retries, Verdict
 from beadline.sink import Outcome, Prepared
 from beadline.sinks.kafka.client import GONE as PRODUCER_GONE
 from beadline.sinks.kafka.client import NO_ERROR, NOT_NOW, UNENDED_STATES, Described, Transaction
@@ -18,7 +19,6 @@ from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import said
 from beadline.sinks.kafka.sink import KafkaSink
 from beadline.sinks.kafka.topics import recreated, rows_gone
-from beadline.sinks.shared.retry import Retries, Verdict
 from beadline.transactions.kafka import Inspector, Observed
 from beadline.transactions.status import NOTHING_CHANGED, Action, LogStatus, judge, read_log_status
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from beadline.errors import UsageError
+from beadline.shared.secrets import redacted
 from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
-from beadline.sinks.shared.secrets import redacted
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.verify.scratch import Place, Store
 

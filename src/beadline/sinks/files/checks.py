@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from beadline.files import FileSystem, has_atomic_create, join, split_uri
-from beadline.sink import BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.files.moves import parent
 from beadline.sinks.files.text import lossy_options
 from beadline.sinks.files.values import NAME_BYTES_MAX, folder_bytes
@@ -29,7 +29,6 @@ COMPRESSION: dict[str, frozenset[str]] = {
 }
 # Set by the sink itself: another committer or folder would break what the sink promises.
 _RESERVED = ("path", "mapreduce.")
-_NOTHING = "Nothing was written."
 
 
 def below(uri: str, folder: str) -> bool:
@@ -41,24 +40,25 @@ def check_format(where: str, format_: str, options: Mapping[str, object]) -> Non
     """Refuse formats and options that Spark would refuse later, or that would break the rules."""
     if format_ not in COMPRESSION:
         known = ", ".join(COMPRESSION)
-        raise BadSink(f"{where}: format {format_!r} is not one of {known}. {_NOTHING}")
+        raise BadSink(f"{where}: format {format_!r} is not one of {known}. {NOTHING_WRITTEN}")
     for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise BadSink(
                 f"{where}: option {key!r} is a {type(value).__name__}; options are text, numbers "
-                f"or booleans, by name, as Spark's writer takes them. {_NOTHING}"
+                f"or booleans, by name, as Spark's writer takes them. {NOTHING_WRITTEN}"
             )
         if key.lower().startswith(_RESERVED):
             raise BadSink(
                 f"{where}: option {key!r} cannot be given: the sink sets where and how files are "
-                f"moved, and its guarantee hangs on that. {_NOTHING}"
+                f"moved, and its guarantee hangs on that. {NOTHING_WRITTEN}"
             )
         codec = str(value).lower()
         # A class name (of a text codec) has dots, and is Spark's to judge.
         if key.lower() == "compression" and "." not in codec and codec not in COMPRESSION[format_]:
             known = ", ".join(sorted(COMPRESSION[format_]))
             raise BadSink(
-                f"{where}: {format_} has no compression {value!r}; use one of {known}. {_NOTHING}"
+                f"{where}: {format_} has no compression {value!r}; use one of {known}. "
+                f"{NOTHING_WRITTEN}"
             )
 
 
@@ -69,34 +69,38 @@ def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequ
         twice = sorted({n for n in schema.names if columns[n.lower()] != n} or {*schema.names})
         raise BadSink(
             f"{where}: column names must differ by more than upper and lower case, and these do "
-            f"not: {', '.join(twice)}. Rename with select(... .alias()). {_NOTHING}"
+            f"not: {', '.join(twice)}. Rename with select(... .alias()). {NOTHING_WRITTEN}"
         )
     for name in partition_by:
         if not isinstance(name, str) or name.lower() not in columns:
             raise BadSink(
                 f"{where}: partition_by names {name!r}, which is not a column; there are "
-                f"{', '.join(schema.names)}. {_NOTHING}"
+                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
             )
         if name.startswith("."):
-            raise BadSink(f"{where}: folders of partition column {name!r} are hidden. {_NOTHING}")
+            raise BadSink(
+                f"{where}: folders of partition column {name!r} are hidden. {NOTHING_WRITTEN}"
+            )
         if pa.types.is_nested(schema.field(columns[name.lower()]).type):
-            raise BadSink(f"{where}: nested column {name!r} cannot name folders. {_NOTHING}")
+            raise BadSink(f"{where}: nested column {name!r} cannot name folders. {NOTHING_WRITTEN}")
         if "\0" in name or folder_bytes(name) > NAME_BYTES_MAX:
             raise BadSink(
                 f"{where}: no folder can be named after partition column {name!r}: names of files "
-                f"have no NUL and at most {NAME_BYTES_MAX} bytes, with the value. {_NOTHING}"
+                f"have no NUL and at most {NAME_BYTES_MAX} bytes, with the value. {NOTHING_WRITTEN}"
             )
     folders = {name.lower() for name in partition_by}
     if len(folders) < len(partition_by):
-        raise BadSink(f"{where}: partition_by names a column twice: {partition_by}. {_NOTHING}")
+        raise BadSink(
+            f"{where}: partition_by names a column twice: {partition_by}. {NOTHING_WRITTEN}"
+        )
     if len(folders) == len(columns):
         raise BadSink(
             f"{where}: no column remains for the files themselves, as partition columns are kept "
-            f"in folder names only. {_NOTHING}"
+            f"in folder names only. {NOTHING_WRITTEN}"
         )
     for field in schema:
         for reason in _misfits(field, format_):
-            raise BadSink(f"{where}: column {field.name!r} {reason}. {_NOTHING}")
+            raise BadSink(f"{where}: column {field.name!r} {reason}. {NOTHING_WRITTEN}")
         if format_ == "orc" and field.name.lower() not in folders:
             _check_orc_names(where, field, field.name)
 
@@ -107,7 +111,7 @@ def _check_orc_names(where: str, field: pa.Field, column: str) -> None:
         inside = "" if field.name == column else f" holds a field {field.name!r}"
         raise BadSink(
             f"{where}: column {column!r}{inside}: orc cannot read back a name that is empty or has "
-            f"a backtick. Rename it, or use parquet. {_NOTHING}"
+            f"a backtick. Rename it, or use parquet. {NOTHING_WRITTEN}"
         )
     if pa.types.is_nested(field.type):
         for child in _children(field.type):
@@ -123,7 +127,7 @@ def check_values(
 ) -> None:
     """Refuse options and folders under which values would be lost or changed."""
     for reason in lossy_options(format_, options, schema, partition_by):
-        raise BadSink(f"{where}: {reason}. {_NOTHING}")
+        raise BadSink(f"{where}: {reason}. {NOTHING_WRITTEN}")
     kinds = {field.name.lower(): field.type for field in schema}
     for name in partition_by:
         kind = kinds[name.lower()]
@@ -131,12 +135,12 @@ def check_values(
             raise BadSink(
                 f"{where}: partition column {name!r} is a timestamp, which folders name in local "
                 "time: an hour that a clock goes through twice would become one. Use "
-                f"date_format(..., 'yyyy-MM-dd HH:mm:ssXXX') or a date. {_NOTHING}"
+                f"date_format(..., 'yyyy-MM-dd HH:mm:ssXXX') or a date. {NOTHING_WRITTEN}"
             )
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             raise BadSink(
                 f"{where}: partition column {name!r} is binary, which no folder's name can hold: "
-                f"use hex(). {_NOTHING}"
+                f"use hex(). {NOTHING_WRITTEN}"
             )
 
 
@@ -186,15 +190,15 @@ def check_places(where: str, files: FileSystem, target: str, staging: str, check
     if not has_atomic_create(target):
         raise BadSink(
             f"{where}: finishing a file is a rename, and on {split_uri(target)[0]}: it is not "
-            f"proven to be one atomic act. Use a local disk or HDFS. {_NOTHING}"
+            f"proven to be one atomic act. Use a local disk or HDFS. {NOTHING_WRITTEN}"
         )
     if below(staging, target):
-        raise BadSink(f"{where}: staging {staging} is where readers look. {_NOTHING}")
+        raise BadSink(f"{where}: staging {staging} is where readers look. {NOTHING_WRITTEN}")
     for one, other in ((checkpoint, target), (target, checkpoint)):
         if below(one, other):
             raise BadSink(
                 f"{where}: {one} is inside {other}; checkpoint and target must be apart, so that "
-                f"neither's files are taken for the other's. {_NOTHING}"
+                f"neither's files are taken for the other's. {NOTHING_WRITTEN}"
             )
     nearest = [_nearest(where, files, uri) for uri in (target, staging)]
     for folder in nearest:
@@ -203,7 +207,7 @@ def check_places(where: str, files: FileSystem, target: str, staging: str, check
         raise BadSink(
             f"{where}: pending files in {staging} cannot be renamed into {target}, which is on "
             "another volume. Give staging= a folder on the target's volume (if the target is a "
-            f"mount point: use a folder below it as target). {_NOTHING}"
+            f"mount point: use a folder below it as target). {NOTHING_WRITTEN}"
         )
 
 
@@ -213,7 +217,7 @@ def _nearest(where: str, files: FileSystem, uri: str) -> str:
         while not files.exists(uri) and parent(uri) != uri:
             uri = parent(uri)
     except Exception as error:
-        raise BadSink(f"{where}: cannot look at {uri}: {error}. {_NOTHING}") from error
+        raise BadSink(f"{where}: cannot look at {uri}: {error}. {NOTHING_WRITTEN}") from error
     return uri
 
 
@@ -222,9 +226,9 @@ def _check_writable(where: str, files: FileSystem, folder: str) -> None:
     scheme, path = split_uri(folder)
     if scheme == "file":
         if not os.path.isdir(path):
-            raise BadSink(f"{where}: {folder} is a file, not a folder. {_NOTHING}")
+            raise BadSink(f"{where}: {folder} is a file, not a folder. {NOTHING_WRITTEN}")
         if not os.access(path, os.W_OK | os.X_OK):
-            raise BadSink(f"{where}: this user may not write in {folder}. {_NOTHING}")
+            raise BadSink(f"{where}: this user may not write in {folder}. {NOTHING_WRITTEN}")
         return
     probe = join(folder, f".beadline-probe-{uuid.uuid4().hex}")
     try:
@@ -233,5 +237,5 @@ def _check_writable(where: str, files: FileSystem, folder: str) -> None:
     except Exception as error:
         raise BadSink(
             f"{where}: cannot make a folder in {folder}: {error}. Is it a file, or are rights "
-            f"missing? {_NOTHING}"
+            f"missing? {NOTHING_WRITTEN}"
         ) from error

@@ -14,8 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
+from beadline.shared.retry import Rejected, Unavailable, Verdict, retry, verdict
 from beadline.sink import require
-from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, retry, verdict
 
 T = TypeVar("T")
 

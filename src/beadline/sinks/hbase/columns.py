@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.sink import BadSink
+from beadline.shared.retry import Rejected
+from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.hbase.client import Client, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text
-from beadline.sinks.shared.retry import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NOTHING = "Nothing was written."
 TABLE = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
@@ -58,7 +57,7 @@ def split_target(column: str, target: str, where: str) -> bytes:
     if not colon or not family or not qualifier:
         raise BadSink(
             f"{where}: columns maps {column!r} to {target!r}, which is not 'family:qualifier' with "
-            f"both given. {NOTHING}"
+            f"both given. {NOTHING_WRITTEN}"
         )
     return target.encode()
 
@@ -91,28 +90,30 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
             found = f"has {count} columns of that name" if count else "has no such column"
             raise BadSink(
                 f"{where}: column {name!r} is wanted, and the row {found}; its columns are "
-                f"{', '.join(schema.names)}. {NOTHING}"
+                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
             )
         type_ = schema.field(name).type
         if name == cells.deleted and not pa.types.is_boolean(type_):
             raise BadSink(
                 f"{where}: deleted={name!r} is {type_}; it must be boolean: true deletes the row. "
-                f"{NOTHING}"
+                f"{NOTHING_WRITTEN}"
             )
         if not has_text(type_):
             raise BadSink(
                 f"{where}: column {name!r} is {type_}, for which there is no form in HBase. Take "
-                f"it apart or cast it in rows=, to_json() for example. {NOTHING}"
+                f"it apart or cast it in rows=, to_json() for example. {NOTHING_WRITTEN}"
             )
     if not cells.targets:
         raise BadSink(
             f"{where}: the rows have no column beside the row key, and HBase has no row without a "
             f"cell. Map the key to a cell too, columns={{{cells.row_key!r}: 'f:key'}} for "
-            f"example. {NOTHING}"
+            f"example. {NOTHING_WRITTEN}"
         )
     doubled = [t.decode() for t in set(cells.targets.values()) if _count(cells, t) > 1]
     if doubled:
-        raise BadSink(f"{where}: two columns go to one cell, {', '.join(doubled)}. {NOTHING}")
+        raise BadSink(
+            f"{where}: two columns go to one cell, {', '.join(doubled)}. {NOTHING_WRITTEN}"
+        )
 
 
 def _count(cells: Cells, target: bytes) -> int:
@@ -129,7 +130,7 @@ def check_table(client: Client, table: str, cells: Cells, where: str) -> None:
             raise
         raise BadSink(
             f"{where} does not exist. Make it in the HBase shell: create '{table}', {families}. "
-            f"{NOTHING}"
+            f"{NOTHING_WRITTEN}"
         ) from error
     missing = [name for name in cells.families if name not in found]
     if missing:
@@ -137,7 +138,9 @@ def check_table(client: Client, table: str, cells: Cells, where: str) -> None:
         raise BadSink(
             f"{where} has no column family {adds}; it has {', '.join(sorted(found))}. Name another "
             f"in family= or columns=, or add it in the HBase shell: alter '{table}', {adds}. "
-            f"{NOTHING}"
+            f"{NOTHING_WRITTEN}"
         )
     if not client.is_enabled(table):
-        raise BadSink(f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING}")
+        raise BadSink(
+            f"{where} is disabled. In the HBase shell: enable '{table}'. {NOTHING_WRITTEN}"
+        )

@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from beadline.shared.retry import Rejected, Retries, Verdict, running
 from beadline.sink import LEDGER, BadSink, EpochId, QueryId, Seen
 from beadline.sinks.hbase.client import Client, no_table, put, row_of
-from beadline.sinks.shared.retry import Rejected, Retries, Verdict, running
 
 FAMILY = "f"
 _CELL = b"f:epoch"

@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from beadline.shared.retry import Rejected, Unavailable, Verdict, running, starting
 from beadline.sink import (
     LEDGER,
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitFailed,
@@ -40,7 +42,6 @@ from beadline.sink import (
 from beadline.sinks.hbase.changes import last_changes
 from beadline.sinks.hbase.client import Client, ThriftServer, asked, connected
 from beadline.sinks.hbase.columns import (
-    NOTHING,
     TABLE,
     Cells,
     cells_of,
@@ -51,7 +52,6 @@ from beadline.sinks.hbase.encode import Encoding, encode
 from beadline.sinks.hbase.ledger import Ledger
 from beadline.sinks.hbase.refused import without_refused
 from beadline.sinks.hbase.write import RowRejected, Writer
-from beadline.sinks.shared.retry import Rejected, Unavailable, Verdict, running, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,25 +111,27 @@ class HBaseSink(StagedSink):
         """Resolve the folder here, as executors work in others; refuse what cannot be right."""
         object.__setattr__(self, "staging", local_folder("staging", self.staging))
         if not self.host or not isinstance(self.host, str):
-            raise BadSink(f"host {self.host!r} is not the name of a Thrift server. {NOTHING}")
+            raise BadSink(
+                f"host {self.host!r} is not the name of a Thrift server. {NOTHING_WRITTEN}"
+            )
         if not TABLE.match(self.table) or self.table.rpartition(":")[2] == LEDGER:
-            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         if (self.family is None) == (self.columns is None):
             raise BadSink(
                 f"{self.target_name}: give family='f' for all columns, or columns={{'column': "
-                f"'family:qualifier'}} for some, and not both. {NOTHING}"
+                f"'family:qualifier'}} for some, and not both. {NOTHING_WRITTEN}"
             )
         if self.encoding not in ("text", "bytes"):
-            raise BadSink(f"encoding {self.encoding!r} is not 'text' or 'bytes'. {NOTHING}")
+            raise BadSink(f"encoding {self.encoding!r} is not 'text' or 'bytes'. {NOTHING_WRITTEN}")
         if self.timeout_s <= 0 or self.connections < 1 or self.cell_bytes_max < 1:
             raise BadSink(
                 f"{self.target_name}: timeout_s, connections and cell_bytes_max must be above 0. "
-                f"{NOTHING}"
+                f"{NOTHING_WRITTEN}"
             )
         if self.deleted is not None and self.deleted in (self.row_key, *(self.columns or ())):
             raise BadSink(
                 f"{self.target_name}: column {self.deleted!r} cannot mark deletes and be stored "
-                f"too. {NOTHING}"
+                f"too. {NOTHING_WRITTEN}"
             )
 
     @property
@@ -292,8 +294,8 @@ class HBaseSink(StagedSink):
             raise BadSink(
                 f"{self.target_name}: HBase's Thrift server at {self._server} does not answer: "
                 f"{error}. Is it running ('hbase thrift start', the default transport and "
-                f"protocol), and HBase behind it? {NOTHING} Start again when it is up."
+                f"protocol), and HBase behind it? {NOTHING_WRITTEN} Start again when it is up."
             ) from error
         except Rejected as error:
             said = f"{self.target_name}: {problem} HBase says: {error}"
-            raise BadSink(f"{said}. {NOTHING}") from error
+            raise BadSink(f"{said}. {NOTHING_WRITTEN}") from error

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from beadline.shared.retry import Rejected
 from beadline.sink import EpochId, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import Client, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import Ledger
-from beadline.sinks.shared.retry import Rejected
 
 PIECE_ROWS = 1000
 

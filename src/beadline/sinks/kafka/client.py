@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from beadline.shared.retry import Retries, Verdict, retry
 from beadline.sink import reach, require
 from beadline.sinks.kafka import topics as kafka_topics
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import TopicIds
-from beadline.sinks.shared.retry import Retries, Verdict, retry
 
 # EndTxn above this version moves the producer's epoch on, and librdkafka cannot follow.
 _END_VERSION_MAX = 4

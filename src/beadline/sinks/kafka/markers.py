@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from beadline.shared.retry import Retries, Verdict
 from beadline.sink import BadSink, CommitFailed, EpochId, PartId
 from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import KafkaSettings
-from beadline.sinks.shared.retry import Retries, Verdict
 
 PARTITION = 0
 TAIL_RECORDS = 2_000

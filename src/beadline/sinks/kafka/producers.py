@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from beadline.shared.retry import Verdict, retry, running
 from beadline.sink import Part, PartId, reach
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.client import Transaction, connect
@@ -25,7 +26,6 @@ from beadline.sinks.kafka.markers import PARTITION, Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import Known
-from beadline.sinks.shared.retry import Verdict, retry, running
 
 FINISH_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0

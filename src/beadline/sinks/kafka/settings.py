@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from beadline.shared import secrets
 from beadline.sink import BadSink
-from beadline.sinks.shared import secrets
 
 Options = Mapping[str, Any]
 

@@ -21,8 +21,8 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from beadline.shared.retry import Retries, Verdict
 from beadline.sink import CommitFailed, EpochId, Prepared
-from beadline.sinks.shared.retry import Retries, Verdict
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.client import Client

@@ -11,13 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from beadline.shared.retry import retry, starting
 from beadline.sinks.mysql.connection import Address, Connection, Server
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
-from beadline.sinks.shared.retry import retry, starting
 
 if TYPE_CHECKING:
     import pyarrow as pa

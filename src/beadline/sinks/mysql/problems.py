@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from beadline.shared.retry import Verdict, retry, running
+from beadline.shared.secrets import redacted
 from beadline.sinks.mysql.connection import Address
-from beadline.sinks.shared.retry import Verdict, retry, running
-from beadline.sinks.shared.secrets import redacted
 
 T = TypeVar("T")
 

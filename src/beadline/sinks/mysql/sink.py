@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 from beadline.sink import (
     LEDGER,
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitFailed,
@@ -50,7 +51,7 @@ from beadline.sinks.mysql.xa import (
     xa_in_doubt,
 )
 from beadline.sinks.shared.sql.plan import TablePlan
-from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
+from beadline.sinks.shared.sql.settings import Mode, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +95,7 @@ class MySqlSink(Sink[MySqlPart]):
         name = MYSQL.fold(self.table)
         bad = not self.table or "\0" in self.table or len(self.table) > 64
         if bad or name.startswith(STAGE) or name in _OURS:
-            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         settings = self._settings
         settings.check()
         columns = [MYSQL.fold(name) for name in (*self.key, self.order_by, self.deleted) if name]
@@ -176,7 +177,7 @@ class MySqlSink(Sink[MySqlPart]):
         except library_errors() as error:
             raise BadSink(
                 f"{self._settings.where}: the tables that Beadline keeps beside it cannot be made: "
-                f"{self._said(error)}. {NOTHING}"
+                f"{self._said(error)}. {NOTHING_WRITTEN}"
             ) from None
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MySqlPart | None:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import EpochId, Outcome, Part, PartId, Prepared, PrepareFailed, QueryId, reach
 from beadline.sinks.mysql.columns import Column
 from beadline.sinks.mysql.connection import Connection, Server
@@ -36,7 +37,6 @@ from beadline.sinks.mysql.problems import (
     said,
     verdict,
 )
-from beadline.sinks.shared.retry import Retries, Verdict, running
 from beadline.sinks.shared.sql.plan import TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows
 

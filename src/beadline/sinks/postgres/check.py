@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from beadline.shared.retry import retry, starting
 from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 from beadline.sinks.postgres.table import Table, read_table
-from beadline.sinks.shared.retry import retry, starting
 from beadline.sinks.shared.sql.dialect import quoted
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from beadline.shared.retry import retry, running
 from beadline.sink import BadSink, require
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
-from beadline.sinks.shared.retry import retry, running
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+from beadline.shared.retry import Verdict, retry
 from beadline.sink import PartId, Prepared, QueryId
 from beadline.sinks.postgres.connect import Run, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
@@ -22,7 +23,6 @@ from beadline.sinks.postgres.problems import (
     is_database_error,
     sql_state,
 )
-from beadline.sinks.shared.retry import Verdict, retry
 from beadline.sinks.shared.sql.dialect import quoted
 
 logger = logging.getLogger("beadline")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from beadline.shared.retry import Retries, running
 from beadline.sink import Part, PrepareFailed, reach
 from beadline.sinks.postgres.connect import Run, Server, literal
 from beadline.sinks.postgres.discard import discard
@@ -44,7 +45,6 @@ from beadline.sinks.postgres.problems import (
     why_refused,
 )
 from beadline.sinks.postgres.table import Table, read_table
-from beadline.sinks.shared.retry import Retries, running
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.errors import key_twice_in_part
 from beadline.sinks.shared.sql.modes import duplicates

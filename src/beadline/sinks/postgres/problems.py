@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from beadline.sinks.shared.retry import Verdict
-from beadline.sinks.shared.secrets import redacted
+from beadline.shared.retry import Verdict
+from beadline.shared.secrets import redacted
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, get_args
 
+from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     LEDGER,
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitFailed,
@@ -45,8 +47,7 @@ from beadline.sinks.postgres.problems import (
     verdict,
 )
 from beadline.sinks.postgres.table import read_table
-from beadline.sinks.shared.retry import Retries, Verdict, running
-from beadline.sinks.shared.sql.settings import NOTHING, Mode, names_of
+from beadline.sinks.shared.sql.settings import Mode, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +90,7 @@ class PostgresSink(Sink[PostgresPart]):
         ours = self.table in (LEDGER, MARKERS) or self.table.startswith(STAGE_PREFIX)
         for name in (self.table, *(() if self.schema is None else (self.schema,))):
             if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX or ours:
-                raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING}")
+                raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         settings = self._settings
         settings.check()
         if self.how not in get_args(How):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from beadline.shared.retry import Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
 from beadline.sinks.redis.client import Client
 from beadline.sinks.redis.ledger import Entry, Guard
@@ -22,7 +23,6 @@ from beadline.sinks.redis.script import (
     Script,
     mark_script,
 )
-from beadline.sinks.shared.retry import Rejected, Unavailable
 
 _ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER, BEHIND)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from beadline.shared.retry import Rejected, Unavailable
+from beadline.shared.secrets import redacted
 from beadline.sink import BadSink, require
 from beadline.sinks.redis.script import Script
-from beadline.sinks.shared.retry import Rejected, Unavailable
-from beadline.sinks.shared.secrets import redacted
 
 _SCHEMES = ("redis", "rediss", "unix")
 # Only options that leave the answers as they are: one that turned them into text, say, would make

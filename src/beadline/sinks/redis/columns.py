@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.redis.ledger import MARK
 from beadline.sinks.shared.column_text import has_text, is_bytes, text
 
@@ -25,7 +25,6 @@ WITH_FIELDS = ("HSET", "XADD")
 COMMANDS = (*ONE_VALUE, *WITH_FIELDS, "DEL")
 DELETES = ("SET", "HSET")  # can have a column that says: delete it instead
 ONE_KEY = ("LPUSH", "RPUSH", "XADD", "INCRBY", "INCRBYFLOAT")  # make sense with one key for all
-_NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -63,26 +62,26 @@ def check_layout(layout: Layout) -> None:
     """Raise if the settings make no sense together, whatever the columns are."""
     command, expire = layout.command, layout.expire
     if command not in COMMANDS:
-        raise BadSink(f"command {command!r} is not one of {', '.join(COMMANDS)}. {_NOTHING}")
+        raise BadSink(f"command {command!r} is not one of {', '.join(COMMANDS)}. {NOTHING_WRITTEN}")
     if layout.into and command not in ONE_KEY:
         raise BadSink(
             f"into={layout.into!r}: {command} on one key would leave the last row only. Name the "
-            f"column of the keys in key=. {_NOTHING}"
+            f"column of the keys in key=. {NOTHING_WRITTEN}"
         )
     if layout.deleted and command not in DELETES:
-        raise BadSink(f"deleted= is for SET and HSET, not for {command}. {_NOTHING}")
+        raise BadSink(f"deleted= is for SET and HSET, not for {command}. {NOTHING_WRITTEN}")
     if MARK in layout.prefix + layout.into:
-        raise BadSink(f"{MARK!r} in a key is Beadline's own. {_NOTHING}")
+        raise BadSink(f"{MARK!r} in a key is Beadline's own. {NOTHING_WRITTEN}")
     if expire is None:
         return
     if command == "DEL":
-        raise BadSink(f"expire= makes no sense with DEL. {_NOTHING}")
+        raise BadSink(f"expire= makes no sense with DEL. {NOTHING_WRITTEN}")
     if not isinstance(expire, str) and (
         isinstance(expire, bool) or not 1 <= expire <= EXPIRE_MAX_S or expire != int(expire)
     ):
         raise BadSink(
             f"expire={expire!r} is not a column, nor 1 to {EXPIRE_MAX_S:,} whole seconds. "
-            f"{_NOTHING}"
+            f"{NOTHING_WRITTEN}"
         )
 
 
@@ -92,25 +91,26 @@ def check_columns(layout: Layout, schema: pa.Schema, where: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadSink(
-            f"{where}: two columns are called {twice[0]!r}. Rename one in rows=. {_NOTHING}"
+            f"{where}: two columns are called {twice[0]!r}. Rename one in rows=. {NOTHING_WRITTEN}"
         )
     for name in layout.special:
         if name not in names:
             raise BadSink(
                 f"{where}: column {name!r} is not in the rows, which have {', '.join(names)}. Name "
-                f"the column in key=, value=, expire= or deleted=, or make it in rows=. {_NOTHING}"
+                f"the column in key=, value=, expire= or deleted=, or make it in rows=. "
+                f"{NOTHING_WRITTEN}"
             )
     fields = layout.fields(names)
     if layout.command in WITH_FIELDS and not 1 <= len(fields) <= FIELDS_MAX:
         raise BadSink(
             f"{where}: {layout.command} makes fields of the other columns, of which there are "
-            f"{len(fields)}; it takes 1 to {FIELDS_MAX:,}. {_NOTHING}"
+            f"{len(fields)}; it takes 1 to {FIELDS_MAX:,}. {NOTHING_WRITTEN}"
         )
     for name in (*layout.special, *fields):
         kind = schema.field(name).type
         problem = _problem(layout, name, kind)
         if problem:
-            raise BadSink(f"{where}: column {name!r} is {kind}, {problem}. {_NOTHING}")
+            raise BadSink(f"{where}: column {name!r} is {kind}, {problem}. {NOTHING_WRITTEN}")
 
 
 def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:

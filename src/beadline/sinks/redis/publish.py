@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from beadline.shared.retry import Rejected, Retries, Unavailable, running, verdict
 from beadline.sink import PartId, PrepareFailed
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RowRejected, apply
@@ -13,7 +14,6 @@ from beadline.sinks.redis.client import Client
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
 from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
-from beadline.sinks.shared.retry import Rejected, Retries, Unavailable, running, verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,12 +13,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.sink import BadSink, Guarantee
+from beadline.shared.retry import Rejected
+from beadline.sink import NOTHING_WRITTEN, BadSink, Guarantee
 from beadline.sinks.redis.client import Client
-from beadline.sinks.shared.retry import Rejected
 
 VERSION_MIN = (6, 0)
-_NOTHING = "Nothing was written."
 _SETTINGS = (
     "appendonly",
     "appendfsync",
@@ -64,21 +63,21 @@ class _Findings:
 def check_server(client: Client, prefix: str, database: int, where: str) -> None:
     """Raise unless every server is one that can be written to by RedisSink."""
     if client.cluster and database:
-        raise BadSink(f"{where}: a Redis cluster has database 0 only. {_NOTHING}")
+        raise BadSink(f"{where}: a Redis cluster has database 0 only. {NOTHING_WRITTEN}")
     if client.cluster and not _whole_tag(prefix):
         raise BadSink(
             f"{where}: in a cluster, braces in prefix={prefix!r} must be one whole {{tag}}, which "
-            f"then puts all keys into one slot. {_NOTHING}"
+            f"then puts all keys into one slot. {NOTHING_WRITTEN}"
         )
     for info in client.ask(lambda _: [server.info() for server in client.servers()]):
         version = str(info.get("redis_version", "0"))
         numbers = re.findall(r"\d+", version)[:2]
         if tuple(map(int, numbers)) < VERSION_MIN:
-            raise BadSink(f"{where} is Redis {version}; at least 6.0 is needed. {_NOTHING}")
+            raise BadSink(f"{where} is Redis {version}; at least 6.0 is needed. {NOTHING_WRITTEN}")
         if info.get("role") == "slave":
             raise BadSink(
                 f"{where} is a replica, which takes no writes. Give the address of its primary, "
-                f"{info.get('master_host')}:{info.get('master_port')}. {_NOTHING}"
+                f"{info.get('master_host')}:{info.get('master_port')}. {NOTHING_WRITTEN}"
             )
 
 

@@ -13,7 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from beadline.shared.retry import (
+    Rejected,
+    Unavailable,
+    retry,
+    running,
+    starting,
+    verdict,
+)
 from beadline.sink import (
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitFailed,
@@ -41,21 +50,12 @@ from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
 from beadline.sinks.redis.server import check_server, promise
-from beadline.sinks.shared.retry import (
-    Rejected,
-    Unavailable,
-    retry,
-    running,
-    starting,
-    verdict,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Command = Literal["SET", "HSET", "DEL", "INCRBY", "INCRBYFLOAT", "XADD", "LPUSH", "RPUSH"]
 T = TypeVar("T")
-_NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RedisSink(StagedSink):
         if self.expire is not None and not isinstance(self.expire, str):
             object.__setattr__(self, "expire", int(self.expire))
         if self.on_loss not in ("stop", "continue") or not self.timeout_s > 0:
-            raise BadSink(f"on_loss is 'stop' or 'continue', timeout_s above 0. {_NOTHING}")
+            raise BadSink(f"on_loss is 'stop' or 'continue', timeout_s above 0. {NOTHING_WRITTEN}")
         object.__setattr__(self, "staging", local_folder("staging", self.staging))
 
     @property
@@ -191,12 +191,12 @@ class RedisSink(StagedSink):
         except Rejected as error:
             raise BadSink(
                 f"{self.target_name} refuses to be {what}: {error}. Check user, password and what "
-                f"the user may do (docs/redis.md lists it). {_NOTHING}"
+                f"the user may do (docs/redis.md lists it). {NOTHING_WRITTEN}"
             ) from None
         except Unavailable as error:
             raise BadSink(
                 f"{self.target_name} cannot be {what}: {error}. Check the address, or start again "
-                f"when it is up. {_NOTHING}"
+                f"when it is up. {NOTHING_WRITTEN}"
             ) from None
 
     def _connect(self) -> AbstractContextManager[Client]:
@@ -251,7 +251,7 @@ class RedisSink(StagedSink):
             head = Head.parse(texts)
         except ValueError as error:
             raise BadSink(
-                f"{self.target_name}, key {key.decode()!r}: {error}. {_NOTHING}"
+                f"{self.target_name}, key {key.decode()!r}: {error}. {NOTHING_WRITTEN}"
             ) from None
         strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
         if strange:

@@ -1,1 +1,1 @@
-"""What sinks have in common: retries, and secrets kept out of texts."""
+"""What several sinks have in common: columns as text, and the core of the SQL databases."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beadline.sink import BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.plan import check_required, check_unique, match
-from beadline.sinks.shared.sql.settings import NOTHING, TableSettings
+from beadline.sinks.shared.sql.settings import TableSettings
 from beadline.sinks.sqlite.columns import Column, folded
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def is_busy(error: sqlite3.Error) -> bool:
 def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
     """Raise unless the database can be written; return the table, if there is one."""
     if path.is_dir():
-        raise BadSink(f"{path} is a folder, not an SQLite database. {NOTHING}")
+        raise BadSink(f"{path} is a folder, not an SQLite database. {NOTHING_WRITTEN}")
     try:
         # Database, journal and staged parts are all made in this folder.
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise BadSink(
             f"folder {path.parent} cannot be written ({error.strerror}). Make it, or let this "
-            f"user write there. {NOTHING}"
+            f"user write there. {NOTHING_WRITTEN}"
         ) from error
     if not path.exists():
         return None
@@ -89,7 +89,7 @@ def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
                     raise
             return found
     except sqlite3.DatabaseError as error:
-        raise BadSink(f"{path} cannot be used by SQLite: {error}. {NOTHING}") from error
+        raise BadSink(f"{path} cannot be used by SQLite: {error}. {NOTHING_WRITTEN}") from error
 
 
 def read_table(database: sqlite3.Connection, name: str) -> Table | None:

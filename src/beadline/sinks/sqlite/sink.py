@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from beadline.sink import (
     LEDGER,
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitFailed,
@@ -40,7 +41,7 @@ from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.ledger import LedgerRows
 from beadline.sinks.shared.sql.modes import added
 from beadline.sinks.shared.sql.plan import create_statement
-from beadline.sinks.shared.sql.settings import NOTHING, Mode, TableSettings, names_of
+from beadline.sinks.shared.sql.settings import Mode, TableSettings, names_of
 from beadline.sinks.sqlite.check import (
     check_file,
     check_table,
@@ -63,7 +64,7 @@ _MAKE_LEDGER = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
 _READ_LEDGER = f"""SELECT sink, incarnation, epoch, nonce FROM {LEDGER}
     WHERE query = ? AND target = ? ORDER BY epoch DESC"""
 _WRITE_LEDGER = f"INSERT OR REPLACE INTO {LEDGER} VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_NOTHING = "DO NOTHING"  # of a row that is nothing but its key
+_DO_NOTHING = "DO NOTHING"  # of a row that is nothing but its key
 _TOO_LARGE = "beadline_too_large"
 
 
@@ -103,11 +104,11 @@ class SqliteSink(StagedSink):
         """Settle the path here, as executors work in other folders; refuse what cannot be right."""
         object.__setattr__(self, "key", names_of(self.key))
         if os.fspath(self.path) == ":memory:":
-            raise BadSink(f"':memory:' ends with the process; use MemorySink. {NOTHING}")
+            raise BadSink(f"':memory:' ends with the process; use MemorySink. {NOTHING_WRITTEN}")
         object.__setattr__(self, "path", os.path.abspath(self.path))
         bad = not self.table or "\0" in self.table or folded(self.table).startswith("sqlite_")
         if bad or folded(self.table) == LEDGER:
-            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING}")
+            raise BadSink(f"{self.table!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         self._settings.check()
 
     @property
@@ -223,7 +224,7 @@ class SqliteSink(StagedSink):
             written += database.executemany(statement, values_of(batch)).rowcount
             if too_large:
                 raise _NotTaken(f"a sum in column {too_large[0]!r} leaves SQLite's 64 bits")
-        if written != rows and not statement.endswith(_NOTHING):
+        if written != rows and not statement.endswith(_DO_NOTHING):
             raise _NotTaken(
                 f"it dropped {rows - written} of {rows} rows without an error, as a trigger with "
                 "RAISE(IGNORE) or an ON CONFLICT clause does"
@@ -236,7 +237,7 @@ class SqliteSink(StagedSink):
         if self.mode == "append":
             return statement
         changes = [self._change(field) for field in schema if field.name not in self.key]
-        act = f"DO UPDATE SET {', '.join(changes)}" if changes else _NOTHING
+        act = f"DO UPDATE SET {', '.join(changes)}" if changes else _DO_NOTHING
         return f"{statement} ON CONFLICT ({listed(self.key)}) {act}"
 
     def _change(self, field: pa.Field) -> str:

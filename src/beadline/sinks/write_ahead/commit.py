@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     CommitFailed,
     Outcome,
@@ -26,7 +27,6 @@ from beadline.sink import (
     holds,
     reach,
 )
-from beadline.sinks.shared.retry import Retries, Verdict, running
 from beadline.sinks.write_ahead.endpoint import (
     UNSURE,
     AlreadyTaken,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.shared.retry import Rejected
+from beadline.shared.retry import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from beadline.sink import BadSink, name_from
-from beadline.sinks.shared.row_json import plain_rows, to_json
-from beadline.sinks.shared.secrets import redacted
+from beadline.shared.row_json import plain_rows, to_json
+from beadline.shared.secrets import redacted
+from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
 Form = Literal["lines", "array"]
@@ -49,7 +49,6 @@ _TRUST = (
     " (if an authority of your own has signed its certificate, name a file with that authority's "
     "in the environment variable SSL_CERT_FILE of the driver)"
 )
-_NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,19 +84,23 @@ class HttpEndpoint(Endpoint):
             if not _HEADER_NAME.match(name) or not _HEADER_VALUE.match(value):
                 raise BadSink(
                     f"{self!r}: header {name!r} cannot be sent: names are letters, digits and '-', "
-                    f"values have no line breaks and only Latin-1 characters. {_NOTHING}"
+                    f"values have no line breaks and only Latin-1 characters. {NOTHING_WRITTEN}"
                 )
             if name.lower() in _OURS:
-                raise BadSink(f"{self!r}: header {name!r} is set by the endpoint. {_NOTHING}")
+                raise BadSink(
+                    f"{self!r}: header {name!r} is set by the endpoint. {NOTHING_WRITTEN}"
+                )
         if self.form not in _TYPES:
-            raise BadSink(f"{self!r}: form is 'lines' or 'array', not {self.form!r}. {_NOTHING}")
+            raise BadSink(
+                f"{self!r}: form is 'lines' or 'array', not {self.form!r}. {NOTHING_WRITTEN}"
+            )
         if not self.timeout_s > 0:
-            raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+            raise BadSink(f"{self!r}: timeout_s must be more than 0. {NOTHING_WRITTEN}")
         taken = self.already_taken_status
         if taken is not None and (taken not in range(400, 500) or taken in _NEVER_TAKEN):
             raise BadSink(
                 f"{self!r}: already_taken_status is a status from 400 to 499, not 408 or 429, and "
-                f"not {taken!r}. {_NOTHING}"
+                f"not {taken!r}. {NOTHING_WRITTEN}"
             )
 
     def _check_url(self) -> None:
@@ -109,12 +112,12 @@ class HttpEndpoint(Endpoint):
         if not good or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
             raise BadSink(
                 "the url of an HttpEndpoint must be like https://host:port/path, in plain ASCII "
-                f"(others percent-encoded). {_NOTHING}"
+                f"(others percent-encoded). {NOTHING_WRITTEN}"
             )
         if parts.username is not None or parts.password is not None:
             raise BadSink(
                 f"{self!r}: a url holds no user and password, because it is shown to people. Give "
-                f"them as headers={{'Authorization': ...}}. {_NOTHING}"
+                f"them as headers={{'Authorization': ...}}. {NOTHING_WRITTEN}"
             )
 
     def __repr__(self) -> str:
@@ -160,7 +163,7 @@ class HttpEndpoint(Endpoint):
         except (OSError, http.client.HTTPException) as error:
             raise BadSink(
                 f"{self.target} cannot be reached: {self._said(error)}. Start the endpoint, or "
-                f"correct the url. {_NOTHING}"
+                f"correct the url. {NOTHING_WRITTEN}"
             ) from None
         finally:
             connection.close()

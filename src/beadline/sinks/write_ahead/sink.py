@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from beadline.files import join
 from beadline.files.local import local_path
 from beadline.sink import (
+    NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     Guarantee,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Accepts = Callable[["pa.RecordBatch"], tuple["pa.Array", str]]
-_NOTHING = "Nothing was written."
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,18 @@ class WriteAheadSink(StagedSink):
         if not name or not isinstance(name, str):
             raise BadSink(
                 "this endpoint has no name of its own: give the sink one that will stay the same, "
-                f'WriteAheadSink(..., name="shop"). {_NOTHING}'
+                f'WriteAheadSink(..., name="shop"). {NOTHING_WRITTEN}'
             )
         object.__setattr__(self, "name", name_from(name))
         object.__setattr__(self, "folder", f"file:{local_folder('folder', self.folder)}")
         for setting in ("batch_rows", "parallel"):
             value = getattr(self, setting)
             if not isinstance(value, int) or value < 1:
-                raise BadSink(f"{self!r}: {setting} must be 1 or more, not {value!r}. {_NOTHING}")
+                raise BadSink(
+                    f"{self!r}: {setting} must be 1 or more, not {value!r}. {NOTHING_WRITTEN}"
+                )
         if not self.timeout_s > 0:
-            raise BadSink(f"{self!r}: timeout_s must be more than 0. {_NOTHING}")
+            raise BadSink(f"{self!r}: timeout_s must be more than 0. {NOTHING_WRITTEN}")
 
     def __getstate__(self) -> dict[str, Any]:
         """A moment of this process's clock means nothing in another."""
@@ -139,7 +141,7 @@ class WriteAheadSink(StagedSink):
         if twice:
             raise BadSink(
                 f"{self.target_name}: the rows have two columns named {twice[0]!r}, of which a row "
-                f"can hold one. Rename one in rows=. {_NOTHING}"
+                f"can hold one. Rename one in rows=. {NOTHING_WRITTEN}"
             )
         self._check_travels()
         _check_folder(local_path(os.fspath(self.folder)))
@@ -185,7 +187,7 @@ class WriteAheadSink(StagedSink):
                 f"{self.target_name} cannot be sent to Spark's workers with the sink "
                 f"({type(error).__name__}: {error}). Let it hold settings only: make connections, "
                 "files and locks in Endpoint.open(), and leave them out in __getstate__. "
-                f"{_NOTHING}"
+                f"{NOTHING_WRITTEN}"
             ) from None
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
@@ -231,7 +233,7 @@ def _check_callable(setting: str, value: object, endpoint: bool) -> None:
     elif not callable(value) and not (endpoint and isinstance(value, Endpoint)):
         what = repr(type(value).__name__)
     if what:
-        raise BadSink(f"{setting}= takes {wanted}, not {what}. {_NOTHING}")
+        raise BadSink(f"{setting}= takes {wanted}, not {what}. {NOTHING_WRITTEN}")
 
 
 def _check_folder(path: str) -> None:
@@ -246,7 +248,7 @@ def _check_folder(path: str) -> None:
         raise BadSink(
             f"folder {path} cannot be used ({folder}: {error.strerror}). It must be a folder in "
             "which this user can make files, on a file system that has file locks (flock). "
-            f"{_NOTHING}"
+            f"{NOTHING_WRITTEN}"
         ) from error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from beadline.files import join, open_files
 from beadline.observe import Event, Listener
-from beadline.sinks.shared.retry import Verdict, retry, running
+from beadline.shared.retry import Verdict, retry, running
 from beadline.sources.kafka.settings import librdkafka_settings
 
 logger = logging.getLogger("beadline")

@@ -16,7 +16,7 @@ from beadline import extras
 from beadline.environment.jars import require_connector
 from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
-from beadline.sinks.shared import secrets
+from beadline.shared import secrets
 from beadline.sources.kafka.positions import GROUP
 
 if TYPE_CHECKING:

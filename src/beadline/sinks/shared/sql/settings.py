@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from beadline.sink import BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.shared.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Mode = Literal["append", "upsert", "add"]
-NOTHING = "Nothing was written."
 
 
 def names_of(key: str | Sequence[str]) -> tuple[str, ...]:
@@ -52,7 +51,7 @@ class TableSettings:
 
     def bad(self, what: str) -> BadSink:
         """Return an error that is raised before anything is written."""
-        return BadSink(f"{self.where}: {what} {NOTHING}")
+        return BadSink(f"{self.where}: {what} {NOTHING_WRITTEN}")
 
     def is_key(self, name: str) -> bool:
         """Whether a column is in the key."""
