@@ -37,10 +37,7 @@ class DuckDbSink(bl.StagedSink):
 
     def check(self, schema: pa.Schema, query: bl.QueryId) -> bl.Capabilities:
         with self._open() as db:
-            table = self._table(db, schema.empty_table())
-            misfits = db.execute(MISFITS.format(table), [self.table]).fetchall()
-        if misfits:  # at commit, when the epoch is decided, they could refuse a row
-            raise bl.BadSink(f"{self.target_name}: {misfits} do not fit. Nothing was written.")
+            self._table(db, schema.empty_table())
         promise = "Each row shows once: an epoch and its ledger row are one transaction."
         where, once = f"duckdb:{self.path}#{self.table}", bl.Guarantee.EXACTLY_ONCE
         return bl.Capabilities(once, promise, where, atomic=True, shared_disk=True, remembers=True)
@@ -71,6 +68,9 @@ class DuckDbSink(bl.StagedSink):
     def _table(self, db: duckdb.DuckDBPyConnection, rows: pa.Table) -> str:
         name = '"' + self.table.replace('"', '""') + '"'
         db.register("rows", rows).execute(f"CREATE TABLE IF NOT EXISTS {name} AS FROM rows LIMIT 0")
+        misfits = db.execute(MISFITS.format(name), [self.table]).fetchall()
+        if misfits:  # a value would be cast, or a row refused when its epoch is decided already
+            raise bl.BadSink(f"{self.target_name}: {misfits} do not fit. Nothing was written.")
         return name
 
     def _seen(self, db: duckdb.DuckDBPyConnection, query: bl.QueryId, name: str) -> bl.Seen | None:

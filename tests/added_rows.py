@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 
+from beadline.sink import AnySink
 from beadline.testing.suite import Row, SinkHarness
 
 
@@ -25,6 +27,9 @@ class AddedRows(SinkHarness):
                 row if before is None else {**row, "n": before["n"] + row["n"]}
             )
         return list(totals.values())
+
+    def alter(self, sink: AnySink) -> AbstractContextManager[None] | None:
+        return None  # its rows have no such column
 
     def odd_rows(self) -> tuple[pa.Schema, list[Row]]:
         schema = pa.schema(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +90,16 @@ class MySqlHarness(SinkHarness):
         assert dead != sink.dsn
         return nullcontext(replace(sink, dsn=dead, timeout_s=2))
 
+    def alter(self, sink: AnySink) -> AbstractContextManager[None] | None:
+        return self._altered()
+
+    @contextmanager
+    def _altered(self) -> Iterator[None]:
+        modify = f"ALTER TABLE {self.databases[-1]}.rows_of_it MODIFY amount"
+        self.run(f"{modify} BIGINT NULL")
+        yield
+        self.run(f"{modify} DOUBLE NULL")
+
     def drop(self) -> None:
         for database in self.databases:
             self.run(f"DROP DATABASE {database}")
@@ -113,6 +123,9 @@ class AddHarness(MySqlHarness):
     def row(self, number: int, version: int = 0) -> Row:
         return {"id": number, "word": 1 + version, "amount": number / 4}
 
+    def alter(self, sink: AnySink) -> None:
+        return None  # its rows begin with fractions
+
     def expected(self, rows: list[Row]) -> list[Row]:
         totals: dict[int, Row] = {}
         for row in rows:
@@ -131,6 +144,9 @@ class AddHarness(MySqlHarness):
 
 class XaHarness(MySqlHarness):
     settings = {"how": "xa"}  # noqa: RUF012
+
+    def alter(self, sink: AnySink) -> None:
+        return None  # a prepared part locks the table
 
 
 class InsertHarness(MySqlHarness):

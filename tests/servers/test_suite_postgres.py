@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -70,6 +70,17 @@ class StagedHarness(SinkHarness):
         assert isinstance(sink, PostgresSink)
         dead = make_conninfo(sink.dsn, host="127.0.0.1", port=1)
         return nullcontext(replace(sink, dsn=dead, timeout_s=2))
+
+    def alter(self, sink: AnySink) -> AbstractContextManager[None] | None:
+        return None if self.prepares else self._altered(sink)  # a prepared part locks the table
+
+    @contextmanager
+    def _altered(self, sink: AnySink) -> Iterator[None]:
+        assert isinstance(sink, PostgresSink)
+        alter = f"ALTER TABLE {quoted(sink.schema or '', sink.table)} ALTER amount TYPE"
+        self.run(f"{alter} bigint")
+        yield
+        self.run(f"{alter} double precision")
 
     def transactions(self) -> list[str]:
         return [gid for (gid,) in self.run("SELECT gid FROM pg_prepared_xacts")]

@@ -434,6 +434,13 @@ class IgnoresPrevious(SqliteSink):
         return super().commit(replace(epoch, previous=-1), parts)
 
 
+class CastsSilently(SqliteSink):
+    """Looks at the table's columns when it starts, and never again."""
+
+    def _check_types(self, database: sqlite3.Connection, schema: pa.Schema) -> None:
+        pass
+
+
 class LooksTooLate(SqliteSink):
     """Notices that the target was restored when the rows are written."""
 

@@ -1,6 +1,8 @@
 """The conformance suite on the DuckDB sink."""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,15 @@ class DuckDbHarness(SinkHarness):
     def unreachable(self, sink: Any) -> Any:
         """The target cut off for a while: here, its disk is not mounted."""
         return unmounted(self.folder, sink)
+
+    @contextmanager
+    def alter(self, sink: Any) -> Iterator[None]:
+        """A column of another type for a while, which would cast the values."""
+        with duckdb.connect(sink.path) as db:
+            db.execute("ALTER TABLE orders ALTER amount TYPE INTEGER")
+        yield
+        with duckdb.connect(sink.path) as db:
+            db.execute("ALTER TABLE orders ALTER amount TYPE DOUBLE")
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Collection
-from contextlib import AbstractContextManager, closing
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,26 @@ class AppendHarness(SinkHarness):
 
     def unreachable(self, sink: AnySink) -> AbstractContextManager[AnySink]:
         return unmounted(self.folder, sink)
+
+    def alter(self, sink: AnySink) -> AbstractContextManager[None] | None:
+        return self._altered(sink)
+
+    @contextmanager
+    def _altered(self, sink: AnySink) -> Iterator[None]:
+        """SQLite alters no column: the table is made anew, and its rows are copied."""
+        made = ()
+        with closing(sqlite3.connect(path_of(sink))) as database:
+            (made,) = database.execute("SELECT sql FROM sqlite_master WHERE name = 'the \"rows\"'")
+        self._remake(sink, made[0].replace("REAL", "TEXT"))
+        yield
+        self._remake(sink, made[0])
+
+    def _remake(self, sink: AnySink, create: str) -> None:
+        with closing(sqlite3.connect(path_of(sink))) as database:
+            database.executescript(
+                'ALTER TABLE "the ""rows""" RENAME TO before;'
+                f'{create}; INSERT INTO "the ""rows""" SELECT * FROM before; DROP TABLE before'
+            )
 
     def plant_stranger(self, sink: AnySink) -> str | None:
         assert isinstance(sink, SqliteSink)

@@ -48,6 +48,7 @@ from beadline.sinks.sqlite.check import (
     connect,
     is_busy,
     never_null_columns,
+    read_table,
 )
 from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
 from beadline.sinks.sqlite.refused import without_refused
@@ -194,7 +195,8 @@ class SqliteSink(StagedSink):
                 raise CommitFailed(
                     f"{epoch}, part {part.id.partition}: {self.target_name}: {reason}. The epoch "
                     "is decided and none of it is visible. Remove what is in its way there (a "
-                    "constraint, a trigger, a row), and the next start finishes the epoch. "
+                    "constraint, a trigger, a row, another type of a column), and the next start "
+                    "finishes the epoch. "
                     f"{way_out(epoch.sink)}"
                 ) from error
         query, id_ = epoch.id.query, epoch.id
@@ -217,6 +219,7 @@ class SqliteSink(StagedSink):
         statement, rows, written = "", 0, 0
         for batch in batches:
             if not statement:
+                self._check_types(database, batch.schema)
                 place = f"IF NOT EXISTS {quoted(self.table)}"
                 database.execute(create_statement(self._settings, batch.schema, place))
                 statement = self._statement(batch.schema)
@@ -229,6 +232,18 @@ class SqliteSink(StagedSink):
                 f"it dropped {rows - written} of {rows} rows without an error, as a trigger with "
                 "RAISE(IGNORE) or an ON CONFLICT clause does"
             )
+
+    def _check_types(self, database: sqlite3.Connection, schema: pa.Schema) -> None:
+        """The table may have been altered, or made anew, since the rows were staged."""
+        table = read_table(database, self.table)
+        columns = {} if table is None else table.columns
+        for field in schema:
+            column = columns.get(folded(field.name))
+            if column is not None and isinstance(SQLITE.fit(field, column), str):
+                raise _NotTaken(
+                    f"column {field.name!r} is {column.declared or 'without a type'} now, which "
+                    f"would change {SQLITE.described(field.type)}"
+                )
 
     def _statement(self, schema: pa.Schema) -> str:
         names = schema.names

@@ -80,6 +80,14 @@ class SinkHarness(ABC):
             "rows. Cut the target off there, or return None if it cannot be cut off"
         )
 
+    def alter(self, sink: AnySink) -> AbstractContextManager[None] | None:
+        """Give the target's column ``amount`` a type that does not keep 2.5, such as an integer.
+
+        After the ``with``, it has its own type again, and whole numbers are as they were. None if
+        nobody can do that, because columns have no types there, or a prepared part locks them.
+        """
+        return None
+
     def row(self, number: int, version: int = 0) -> Row:
         """Return a row that fits ``schema``; rows of one number share their key, if any."""
         return {"id": number, "word": f"{number}.{version}", "amount": number + version / 2}

@@ -7,11 +7,12 @@ from beadline.ids import PartId
 from beadline.sink import Outcome
 from beadline.testing.suite.harness import Row, SinkHarness
 from beadline.testing.suite.repeats import FINE
-from beadline.testing.suite.target import Parts, Target, does_not_apply, epoch_id
+from beadline.testing.suite.target import Parts, Target, bag, does_not_apply, epoch_id
 
 __all__ = [
     "test_a_part_that_is_gone_is_not_committed",
     "test_a_target_that_cannot_be_reached_has_lost_nothing",
+    "test_a_target_that_was_altered_changes_no_value",
     "test_a_target_that_was_restored_to_an_older_state_takes_nothing",
 ]
 
@@ -75,6 +76,27 @@ def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) 
     assert Outcome.LOST not in told, "parts of a target that cannot be reached were called lost"
     assert not told & FINE, "parts of a target that cannot be reached were called committed"
     assert target.copy().commit(1, parts, previous=0) <= FINE
+    target.assert_shows(*target.rows(1), *rows)
+    target.assert_clean()
+    return None
+
+
+def test_a_target_that_was_altered_changes_no_value(harness: SinkHarness) -> None:
+    """A column was given another type between prepare and commit: its values would be cast."""
+    target = Target(harness)
+    altered = harness.alter(target.sink)
+    if altered is None:
+        return does_not_apply("the harness says that the target cannot be altered so")
+    target.commit(0, target.prepare_epoch(0, target.rows(1)))
+    rows = target.rows(2, 3, version=1)
+    parts = target.prepare_epoch(1, rows[:1], rows[1:])
+    with altered:
+        before = harness.visible(target.sink)
+        told = _told(target, parts)
+        assert not told or set(told.values()) <= FINE, f"neither written nor refused: {told}"
+        whole = [*before, *harness.expected(rows)] if told else before
+        assert bag(harness.visible(target.sink)) == bag(whole), "a value was changed, or is missing"
+    assert target.copy().commit(1, parts) <= FINE
     target.assert_shows(*target.rows(1), *rows)
     target.assert_clean()
     return None
