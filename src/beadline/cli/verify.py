@@ -27,7 +27,7 @@ from beadline.jobs.loading import open_job
 from beadline.verify import class_archive, faults
 from beadline.verify.report import Verification, views
 from beadline.verify.run import Options, Verifier
-from beadline.verify.source_range import Limits
+from beadline.verify.source_range import RangeLimits
 
 _TIMEOUT_HELP = (
     "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
@@ -79,7 +79,7 @@ def verify(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         kills=kills,
         minutes=minutes,
-        limits=Limits(epochs, files, records),
+        limits=RangeLimits(epochs, files, records),
         only=tuple(faults.parse(only)) if only is not None else (),
         conf=settings_of(conf),
         output_mode=output_mode,

@@ -42,7 +42,7 @@ Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RangeLimits:
     """How much is taken of each source, and in how many epochs."""
 
     epochs: int = 12
@@ -89,7 +89,9 @@ def found_again(ranges: Sequence[SourceRange], seen: SourceSeen) -> SourceRange:
     return same[0]
 
 
-def fix(frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: Limits) -> SourceRange:
+def fix(
+    frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: RangeLimits
+) -> SourceRange:
     """Copy what a source holds now."""
     name = seen.name.lower()
     if name in FILE_FORMATS:
@@ -106,7 +108,9 @@ def fix(frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: Limi
     )
 
 
-def _fix_files(frame: DataFrame, seen: SourceSeen, folder: Path, limits: Limits) -> SourceRange:
+def _fix_files(
+    frame: DataFrame, seen: SourceSeen, folder: Path, limits: RangeLimits
+) -> SourceRange:
     options = {key: value for key, value in seen.options.items() if key != "path"}
     paths = _listed(frame, seen, options)
     if not paths:
