@@ -61,7 +61,7 @@ from beadline.verify.task import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from beadline.guarantee.sources import SourceSeen
+    from beadline.guarantee.sources import SourceFacts
     from beadline.jobs.loading import Job
     from beadline.stream import Stream
 
@@ -107,7 +107,7 @@ def inspect(task: Task, folder: Path) -> None:
     copies.mkdir(parents=True, exist_ok=True)
     fixed: dict[Key, SourceRange] = {}
 
-    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+    def swap(frame: DataFrame, seen: SourceFacts) -> SourceRange:
         key = key_of(seen)
         if key not in fixed:
             tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
@@ -165,7 +165,7 @@ class Recorder:
 def run(task: Task, folder: Path) -> None:
     """Work the range off, or go on until told to stop."""
 
-    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+    def swap(frame: DataFrame, seen: SourceFacts) -> SourceRange:
         return found_again(task.ranges, seen)
 
     stream, _, job = _built(task, folder, swap)

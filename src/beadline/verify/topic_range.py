@@ -19,7 +19,7 @@ from beadline.verify import scratch_kafka as kafka
 from beadline.verify.source_range import RangeLimits, SourceRange, key_of
 
 if TYPE_CHECKING:
-    from beadline.guarantee.sources import SourceSeen
+    from beadline.guarantee.sources import SourceFacts
 
 _COPY_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 60.0
@@ -36,7 +36,7 @@ _DROPPED = (
 Start = dict[tuple[str, int], int]
 
 
-def fix_topics(seen: SourceSeen, tag: str, limits: RangeLimits) -> SourceRange:
+def fix_topics(seen: SourceFacts, tag: str, limits: RangeLimits) -> SourceRange:
     """Copy the range of every topic of a source, once."""
     options = dict(seen.options)
     settings: dict[str, Any] = {**librdkafka_settings(options), "log_level": 2}
