@@ -195,7 +195,7 @@ def _asker(options: Mapping[str, str], jvm: Any) -> Asker:
 
         with suppress(BadSetting, KafkaException):
             return Librdkafka(librdkafka_settings(options))
-    return Java(jvm, options)
+    return JavaAdmin(jvm, options)
 
 
 class Librdkafka:
@@ -231,7 +231,7 @@ class Librdkafka:
         """Nothing to do: it ends with the object."""
 
 
-class Java:
+class JavaAdmin:
     """Asks through the client that Spark's connector brings, with the very settings of the source.
 
     For what has no counterpart in Python: a JKS key store, a login module of one's own.
