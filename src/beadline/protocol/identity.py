@@ -195,14 +195,13 @@ def known_sources(state: LogState) -> dict[str, str]:
 
 
 def check_sources(
-    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
+    name: str, known: Mapping[str, str], now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
 ) -> None:
     """What is read must be the thing that the offsets were counted in.
 
     The offsets of a topic that was deleted and made again say nothing of the new one: rows below
     them would never be read.
     """
-    known = known_sources(state)
     for source, instance in now.items():
         if known.get(source, instance) != instance:
             raise WrongCheckpoint(
