@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
+    NEW_QUERY,
     Capabilities,
     CommitResult,
     Committable,
@@ -122,7 +123,8 @@ class MemorySink(Sink[MemoryPart]):
             if seen is not None and seen.incarnation != epoch.query.incarnation:
                 raise WrongCheckpoint(
                     f"memory table {self.name!r} holds epoch {seen.epoch} of another query named "
-                    f"{epoch.query.name!r}. Nothing was written; give one of them another name."
+                    f"{epoch.query.name!r}, and nothing was written. Stop one of the two. "
+                    f"{NEW_QUERY}"
                 )
             if seen is not None and seen.epoch >= epoch.number:
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import CommitFailed, EpochId, Prepared
+from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.client import TransactionClient
@@ -237,5 +237,5 @@ def rows_gone(
         f"({rows} rows, those for other topics included): {gone}. The epoch is decided and does "
         "not count as committed to this sink; its transactions are ended, so that no reader is "
         f"held up and rows for other topics show. {advice}, or do without them, and go on with "
-        f'start(..., drop=["{drop}"]), once; or start over with a new checkpoint.'
+        f'start(..., drop=["{drop}"]), once; or start over: {NEW_QUERY}'
     )
