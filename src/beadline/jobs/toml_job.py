@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from beadline.environment.jars import CONNECTORS
 from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
 from beadline.jobs.arguments import construct
-from beadline.jobs.document import Place, read
+from beadline.jobs.document import TomlValue, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
 from beadline.jobs.loading import Job, JobFile, Planned, make_importable
@@ -126,7 +126,7 @@ def open_toml(path: Path) -> TomlJob:
         raise type(error)(said) from None
 
 
-def _settings(table: Place) -> dict[str, Any]:
+def _settings(table: TomlValue) -> dict[str, Any]:
     """Spark's settings by their own names: in ``[spark]``, ``driver.memory = "2g"``."""
     found: dict[str, Any] = {}
     for place in table:
@@ -143,7 +143,7 @@ def _settings(table: Place) -> dict[str, Any]:
     return {n if n.startswith(_SPARK) else f"{_SPARK}{n}": value for n, value in found.items()}
 
 
-def _joined(place: Place, key: str, name: str) -> str:
+def _joined(place: TomlValue, key: str, name: str) -> str:
     if name.startswith(_SPARK):
         raise place.problem(f"the setting {name} must stand right under [spark]")
     return f"{key}.{name}"
