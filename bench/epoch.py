@@ -31,7 +31,7 @@ from beadline import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepa
 from beadline.committable import Committable
 from beadline.ids import EpochId, QueryId
 from beadline.spark.query import Query
-from beadline.spark.spark_query import start_settings, session_settings
+from beadline.spark.spark_query import session_settings, start_settings
 from beadline.stream import exactly_once
 from bench._common import as_spark_comes, quiet_session, report, spread
 
