@@ -55,14 +55,6 @@ REGISTRIES = tuple(
         ("registry", "npmjs", "org"),
     )
 )
-# Class names that may be defined more than once. Within its package each of them is the plain word
-# for one and the same thing of another system.
-SAME_WORD_PER_SYSTEM = {"Client", "Column", "Ledger", "Result", "RowRejected", "Server", "Table"}
-# Being renamed; a name leaves this list with its double.
-DOUBLES_LEFT = {
-    "Check", "Crash", "Facts", "Finding", "Kind", "Outcome", "Output", "Place", "Progress",
-    "SinkSeen", "Store", "Watch", "Writer",
-}  # fmt: skip
 MACHINE_PATH = re.compile(r"(?<![\w./…<>{}-])/" + r"work/")
 
 
@@ -270,10 +262,7 @@ def test_a_cycle_is_found() -> None:
 
 def test_no_class_name_is_defined_twice() -> None:
     modules = [(name_of(path), path.read_text("utf-8")) for path in python_files("src/beadline")]
-    allowed = SAME_WORD_PER_SYSTEM | DOUBLES_LEFT
-    found = twice_defined(modules)
-    assert {name: found[name] for name in found.keys() - allowed} == {}
-    assert found.keys() >= SAME_WORD_PER_SYSTEM, "take what has gone off the list"
+    assert twice_defined(modules) == {}
 
 
 def test_a_class_name_that_is_defined_twice_is_found() -> None:
