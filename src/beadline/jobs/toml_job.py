@@ -18,6 +18,7 @@ from beadline.jobs.loading import Job, JobFile, Planned, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
 from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
+from beadline.shared.options import option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,7 @@ class TomlJob(JobFile):
             output_mode=settings.output_mode,
             drop=tuple(settings.drop),
             keep=settings.retention,
-            options={name: _text(value) for name, value in settings.options.items()},
+            options={name: option_text(value) for name, value in settings.options.items()},
         )
 
 
@@ -146,7 +147,3 @@ def _joined(place: TomlValue, key: str, name: str) -> str:
     if name.startswith(_SPARK):
         raise place.problem(f"the setting {name} must stand right under [spark]")
     return f"{key}.{name}"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

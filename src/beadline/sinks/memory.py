@@ -147,13 +147,12 @@ class MemorySink(Sink[MemoryPart]):
     # Asked at start: does the target know this name from another life? That is how a deleted or
     # copied checkpoint is noticed before it doubles every row.
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """The newest epoch of any query of this name; another incarnation's first."""
+        """The newest epoch of this sink; that of another incarnation, of any sink, first."""
         with _lock:
-            table = _tables.get(self.name, _Table())
-            held = [seen for (name, _), seen in table.ledger.items() if name == query.name]
-        return max(
-            held, key=lambda seen: (seen.incarnation != query.incarnation, seen.epoch), default=None
-        )
+            ledger = dict(_tables[self.name].ledger) if self.name in _tables else {}
+        of_query = {sink: seen for (owner, sink), seen in ledger.items() if owner == query.name}
+        others = [seen for seen in of_query.values() if seen.incarnation != query.incarnation]
+        return next(iter(others), of_query.get(name))
 
     # The reader's side; not part of the interface.
     @staticmethod

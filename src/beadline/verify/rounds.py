@@ -21,7 +21,7 @@ from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import BeadlineError, UsageError
 from beadline.files import join, open_files, qualify
 from beadline.ids import PartId
-from beadline.points import Order
+from beadline.points import CrashOrder
 from beadline.verify import scratch
 from beadline.verify.child import Child, Children
 from beadline.verify.compare import (
@@ -97,7 +97,7 @@ class Round:
 
     def start(
         self,
-        order: Order | None = None,
+        order: CrashOrder | None = None,
         environment: Mapping[str, str] | None = None,
         *,
         last: bool = False,

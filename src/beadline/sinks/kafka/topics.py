@@ -25,7 +25,7 @@ from beadline.shared.retry import Retries, Verdict
 from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
 
 if TYPE_CHECKING:
-    from beadline.sinks.kafka.client import Client
+    from beadline.sinks.kafka.client import TransactionClient
     from beadline.sinks.kafka.part import KafkaPart
     from beadline.sinks.kafka.producers import Producer
 
@@ -176,7 +176,7 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
 
 
 def recreated(
-    client: Client, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
+    client: TransactionClient, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
 ) -> TopicIds:
     """Return the topics that are others now, or are gone, with the ids of now (empty: gone).
 
