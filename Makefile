@@ -17,6 +17,8 @@ DEV := $(VENV)/.dev.stamp
 BENCHES := $(filter-out _%,$(notdir $(basename $(wildcard bench/*.py))))
 # Two workers: each server is started by one of them, and most tests wait more than they work.
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Tests, benchmarks and the matrix may install the servers that they start (as root, on Debian).
+export BEADLINE_INSTALL_SERVERS ?= 1
 BENCH_TARGETS := $(addprefix bench-,$(subst _,-,$(BENCHES)))
 
 .PHONY: help demo test test-long check lint types format bench mutants matrix docs clean

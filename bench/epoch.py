@@ -31,7 +31,7 @@ from beadline import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepa
 from beadline.committable import Committable
 from beadline.ids import EpochId, QueryId
 from beadline.spark.query import Query
-from beadline.spark.spark_query import start_settings, with_settings
+from beadline.spark.spark_query import session_settings, start_settings
 from beadline.stream import exactly_once
 from bench._common import as_spark_comes, quiet_session, report, spread
 
@@ -135,7 +135,7 @@ def start_plain(spark: SparkSession, folder: str, turns: Turns, player: int) -> 
 
 def start_quick(spark: SparkSession, folder: str, turns: Turns, player: int) -> StreamingQuery:
     """The same, told what Beadline tells Spark for a local checkpoint."""
-    with with_settings(spark, start_settings(source(spark), "file:/")):
+    with session_settings(spark, start_settings(source(spark), "file:/")):
         return start_plain(spark, folder, turns, player)
 
 

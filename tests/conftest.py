@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from beadline.testing.servers.debian import INSTALL
 from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     hbase_server,
     hdfs_cluster,
@@ -101,7 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SEED] = seed
     config.stash[TIMES] = defaultdict(FolderTime)
     config.pluginmanager.register(Stopwatch(config.stash[TIMES]))
-    # Subprocesses of the kill tests read both there.
+    # Our own tests may install the servers that they start; the package alone installs nothing.
+    os.environ.setdefault(INSTALL, "1")
+    # Subprocesses of the kill tests read the seed and the JVM's options there.
     os.environ["BEADLINE_SEED"] = str(seed)
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if QUICK_JVM not in options:  # a worker of pytest-xdist has them from its parent

@@ -36,6 +36,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 NOTHING_WRITTEN = "Nothing was written."  # how an error ends that is raised before anything is
+# What it means to start over: every error that comes near such advice says this with it.
+NEW_QUERY = (
+    "Another name or checkpoint folder makes a new query: it reads the source again from where it "
+    "is told to begin, and writes those rows a second time to targets that hold them. Use one only "
+    "with targets that were emptied, or with source positions behind the rows that they hold."
+)
 
 
 def without_meaning(text: str) -> str:

@@ -77,7 +77,7 @@ Hook = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class CrashOrder:
     """Who comes by a point for the n-th time dies there, once; the mark is made at that moment."""
 
     point: str
@@ -103,7 +103,7 @@ class Order:
 
 
 _hook: Hook | None = None
-_armed: Order | None = None
+_armed: CrashOrder | None = None
 _passed: Counter[str] = Counter()
 _file = os.environ.get("BEADLINE_CRASH_FILE")
 _file_text = ""
@@ -119,7 +119,7 @@ def _arm() -> None:
         return
     name, _, count = text.partition("#")
     scope = os.environ.get("BEADLINE_CRASH_SCOPE", "process")
-    _armed = Order(name, int(count or 1), scope, os.environ.get("BEADLINE_CRASH_MARK"))
+    _armed = CrashOrder(name, int(count or 1), scope, os.environ.get("BEADLINE_CRASH_MARK"))
 
 
 def _arm_by_file(path: str) -> None:
@@ -133,7 +133,7 @@ def _arm_by_file(path: str) -> None:
     if text != _file_text:
         _file_text = text
         _passed.clear()
-        _armed = Order(**json.loads(text)) if text else None
+        _armed = CrashOrder(**json.loads(text)) if text else None
 
 
 def reach(name: str) -> None:

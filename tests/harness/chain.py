@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beadline.demo.check import Tally, check
-from beadline.demo.supervisor import JOB, Outcome, RunFailed, Supervisor
+from beadline.demo.supervisor import JOB, RunFailed, RunResult, Supervisor
 from beadline.demo.workload import Workload
 from beadline.verify import plan
 from beadline.verify.plan import MOMENT, Kill
@@ -33,7 +33,7 @@ class Run:
 
     seed: int
     kills: tuple[Kill, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RunResult, ...]
     report: Tally
 
     @property
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="an empty folder, kept; temporary if left out")
     given = parser.parse_args(arguments)
     kills = plan.parse(given.points) if given.points else plan.every_point(given.seed)
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="beadline-chaos-"))
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="beadline-kills-"))
     fine = False
     try:
         run = run_chain(Workload(folder.absolute(), given.seed), kills, print)

@@ -19,7 +19,7 @@ import pytest
 from beadline.errors import PrepareFailed
 from beadline.ids import EpochId
 from beadline.points import POINTS, hooked
-from beadline.protocol import commit as committing
+from beadline.shared import retry as retrying
 from beadline.sink import CommitResult, Outcome, Prepared
 from tests.conftest import is_long
 from tests.model.explore import (
@@ -200,7 +200,7 @@ def test_an_unknown_outcome_is_asked_for_until_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rule 14."""
-    monkeypatch.setattr(committing, "_BACK_OFF_S", (0.0,))
+    monkeypatch.setattr(retrying, "_PAUSES_S", (0.0,))
     ASKED.clear()
     play_every(partial(play_crashes, Setting(sink=Vague)), 1)
     assert min(ASKED.values()) > 100

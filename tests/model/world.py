@@ -137,7 +137,7 @@ class ModelWorld:
         """Begin with nothing but an endless source."""
         self.setting = setting or Setting()
         self.store = ModelStore()
-        self.source = "first"
+        self.read = {"source": "first"}  # by source, which instance of it
         self.planned: dict[int, tuple[int, int]] = {}
         self.committed: set[int] = set()
         self.state: dict[int, int] = {0: 0}
@@ -165,8 +165,8 @@ class ModelWorld:
         return None if span is None else f"{span[0]}-{span[1]}"
 
     def sources(self) -> dict[str, str]:
-        """Return which instance of the source is read."""
-        return {"source": self.source}
+        """Return which instance of each source is read."""
+        return dict(self.read)
 
     def bound(self, names: Collection[str] = ()) -> list[BoundSink]:
         """Return the query's sinks, or only those with these names."""

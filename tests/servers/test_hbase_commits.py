@@ -14,7 +14,7 @@ from beadline.errors import CommitFailed, TargetRestored
 from beadline.ids import EpochId
 from beadline.shared.retry import Rejected
 from beadline.sink import Outcome
-from beadline.sinks.hbase.client import Client
+from beadline.sinks.hbase.client import HBaseClient
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY
 from tests.servers.hbase_orders import NOW_MS, Orders, decided
@@ -101,16 +101,16 @@ def test_a_call_that_is_refused_once_is_done_row_by_row(
 ) -> None:
     """Somebody repaired the table in between: then no row is to blame, and none is lost."""
     orders = Orders(hbase_server, tmp_path, deleted="gone").opened()
-    real, calls = Client.mutate, []
+    real, calls = HBaseClient.mutate, []
 
-    def mutate(client: Client, table: str, rows: Sequence[Any], at_ms: int) -> None:
+    def mutate(client: HBaseClient, table: str, rows: Sequence[Any], at_ms: int) -> None:
         calls.append(len(rows))
         # Calls are made side by side: the puts of x and y are the one with two rows.
         if len(rows) == 2 and calls.count(2) == 1:
             raise Rejected("NoSuchColumnFamilyException")
         real(client, table, rows, at_ms)
 
-    monkeypatch.setattr(Client, "mutate", mutate)
+    monkeypatch.setattr(HBaseClient, "mutate", mutate)
     orders.commit(0, [("x", "1", "1", False), ("y", "1", None, False), ("z", "1", "1", True)])
     assert calls.count(2) == 1
     assert calls.count(1) >= 2

@@ -19,7 +19,7 @@ from beadline.errors import CommitFailed, WrongCheckpoint
 from beadline.ids import QueryId
 from beadline.sink import Outcome, Prepared, Seen
 from beadline.sinks.hbase import write
-from beadline.sinks.hbase.client import Client, put, row_of
+from beadline.sinks.hbase.client import HBaseClient, put, row_of
 from beadline.testing.servers import HBaseServer
 from beadline.testing.suite.target import QUERY, SAME_NAME, pickled
 from tests.servers.hbase_orders import Orders, decided
@@ -40,13 +40,13 @@ def wait_for(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def at_mutate(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None]) -> None:
     """Do something after each look at the ledger, before what follows it is sent."""
-    real = Client.mutate
+    real = HBaseClient.mutate
 
-    def mutate(client: Client, table: str, rows: Sequence[Any], at_ms: int) -> None:
+    def mutate(client: HBaseClient, table: str, rows: Sequence[Any], at_ms: int) -> None:
         act(table)
         real(client, table, rows, at_ms)
 
-    monkeypatch.setattr(Client, "mutate", mutate)
+    monkeypatch.setattr(HBaseClient, "mutate", mutate)
 
 
 def test_the_thrift_server_dies_in_mid_commit_and_comes_back(

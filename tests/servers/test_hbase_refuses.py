@@ -18,7 +18,7 @@ import pytest
 from beadline.errors import BadSink, RowsRefused
 from beadline.sink import Guarantee, Part, Seen
 from beadline.sinks import HBaseSink
-from beadline.sinks.hbase.ledger import Ledger
+from beadline.sinks.hbase.ledger import HBaseLedger
 from beadline.testing.servers import HBaseServer
 from beadline.testing.servers.ports import free_ports
 from beadline.testing.suite.target import QUERY, part_id
@@ -113,7 +113,7 @@ def test_a_ledger_of_somebody_else(
 ) -> None:
     theirs = f"theirs_{tmp_path.name}"
     hbase_server.create_table(theirs, "x")
-    monkeypatch.setattr(Ledger, "table", theirs)
+    monkeypatch.setattr(HBaseLedger, "table", theirs)
     assert f"'{theirs}' has no column family 'f'" in refusal(Orders(hbase_server, tmp_path))
 
 
@@ -122,7 +122,7 @@ def test_a_ledger_that_is_disabled(
 ) -> None:
     """At the start, and where it was disabled just after the look."""
     ledger = f"ledger_{uuid.uuid4().hex[:8]}"
-    monkeypatch.setattr(Ledger, "table", ledger)
+    monkeypatch.setattr(HBaseLedger, "table", ledger)
     orders = Orders(hbase_server, tmp_path).opened()
     with closing(hbase_server.connect()) as connection:
         connection.disable_table(ledger)
@@ -137,7 +137,7 @@ def test_many_queries_that_start_at_once_make_one_ledger(
     hbase_server: HBaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the others, the table that one of them is making is disabled for a moment."""
-    monkeypatch.setattr(Ledger, "table", f"ledger_{uuid.uuid4().hex[:8]}")
+    monkeypatch.setattr(HBaseLedger, "table", f"ledger_{uuid.uuid4().hex[:8]}")
     orders = Orders(hbase_server, tmp_path)
 
     def start(number: int) -> Seen | None:

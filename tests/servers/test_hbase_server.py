@@ -10,12 +10,12 @@ from contextlib import closing
 import pytest
 from thriftpy2.transport import TTransportException
 
-from beadline.sinks.hbase.client import Client, ThriftServer, connected, delete, put, row_of
+from beadline.sinks.hbase.client import HBaseClient, ThriftServer, connected, delete, put, row_of
 from beadline.testing.servers import HBaseServer
 
 
 @pytest.fixture
-def client(hbase_server: HBaseServer) -> Iterator[Client]:
+def client(hbase_server: HBaseServer) -> Iterator[HBaseClient]:
     with connected(ThriftServer(hbase_server.host, hbase_server.port, 20.0)) as connection:
         yield connection
 
@@ -27,7 +27,7 @@ def table(hbase_server: HBaseServer) -> str:
     return name
 
 
-def test_the_newest_time_wins_whichever_came_last(client: Client, table: str) -> None:
+def test_the_newest_time_wins_whichever_came_last(client: HBaseClient, table: str) -> None:
     for at_ms, value in ((20, b"new"), (10, b"old")):
         client.mutate(table, [row_of(b"k", [put(b"f:a", value)])], at_ms)
     assert client.row(table, b"k") == {b"f:a": b"new"}
@@ -35,7 +35,7 @@ def test_the_newest_time_wins_whichever_came_last(client: Client, table: str) ->
 
 @pytest.mark.parametrize("delete_first", [True, False])
 def test_a_delete_hides_a_put_of_its_own_time_in_any_order(
-    client: Client, table: str, delete_first: bool
+    client: HBaseClient, table: str, delete_first: bool
 ) -> None:
     """Which is why a put and a delete of one epoch cannot have one time."""
     acts = [[delete(b"f")], [put(b"f:a", b"1")]]
@@ -46,7 +46,7 @@ def test_a_delete_hides_a_put_of_its_own_time_in_any_order(
     assert client.row(table, b"k") == {b"f:a": b"1"}
 
 
-def test_tables_that_are_made_twice_and_ids(client: Client, table: str) -> None:
+def test_tables_that_are_made_twice_and_ids(client: HBaseClient, table: str) -> None:
     client.create(table, "f")
     assert list(client.families(table)) == ["f"]
     assert client.is_enabled(table)

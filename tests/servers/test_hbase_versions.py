@@ -165,11 +165,11 @@ def test_a_replay_shows_nothing_old(hbase_server: HBaseServer, tmp_path: Path) -
 
 
 def test_a_late_ledger_row_is_hidden_too(hbase_server: HBaseServer, tmp_path: Path) -> None:
-    from beadline.sinks.hbase.ledger import Ledger
+    from beadline.sinks.hbase.ledger import HBaseLedger
     from beadline.testing.suite.target import QUERY, SINK_NAME
 
     orders = Orders(hbase_server, tmp_path).opened()
-    ledger = Ledger(orders.table)
+    ledger = HBaseLedger(orders.table)
     with orders.client() as client:
         for number in (0, 2, 1):
             epoch: EpochId = decided(number)

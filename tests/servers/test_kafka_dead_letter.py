@@ -20,7 +20,7 @@ from beadline.sinks import FileSink, KafkaSink, SqliteSink
 from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing import CRASH, run_epochs
-from beadline.testing.epochs import Crash, Script
+from beadline.testing.epochs import CrashStep, Script
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import run, run_and_die
 
@@ -49,7 +49,7 @@ def fence_open(cluster: KafkaCluster, query: str) -> int:
 
 def between(crashes: Sequence[str], epochs: Sequence[list[dict[str, Any]]]) -> Script:
     """A death in every epoch."""
-    script: list[list[dict[str, Any]] | Crash] = []
+    script: list[list[dict[str, Any]] | CrashStep] = []
     for point, rows in zip(crashes, epochs, strict=True):
         script += [CRASH(point), rows]
     return script

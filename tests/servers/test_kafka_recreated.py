@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from beadline import Stream, exactly_once, sources
+from beadline import Stream, at_least_once, exactly_once, sources
 from beadline.errors import (
     BeadlineError,
     CheckpointProblem,
@@ -208,11 +208,12 @@ def numbers(
     topic: str,
     folder: Path,
     options: dict[str, str] | None = None,
+    begin: Callable[[DataFrame, str], Stream] = exactly_once,
 ) -> Stream:
     servers = cluster.bootstrap_servers
     frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic, options=options)
     values = frame.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS value")
-    return exactly_once(values, "job").to(MemorySink(folder.name))
+    return begin(values, "job").to(MemorySink(folder.name))
 
 
 @pytest.mark.usefixtures("connector")
@@ -269,10 +270,15 @@ def recreated_while_it_is_read(
 
 
 @pytest.mark.usefixtures("connector")
+@pytest.mark.parametrize("begin", [exactly_once, at_least_once])
 def test_a_source_that_becomes_another_topic_while_it_is_read(
-    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+    spark: SparkSession,
+    kafka_cluster: KafkaCluster,
+    topic: str,
+    tmp_path: Path,
+    begin: Callable[[DataFrame, str], Stream],
 ) -> None:
-    stream = numbers(spark, kafka_cluster, topic, tmp_path)
+    stream = numbers(spark, kafka_cluster, topic, tmp_path, begin=begin)
     error = recreated_while_it_is_read(stream, kafka_cluster, topic, tmp_path, records=300)
     assert "deleted and" in str(error)
     assert topic in str(error)

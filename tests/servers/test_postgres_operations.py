@@ -11,7 +11,7 @@ from beadline.errors import BadSink, CommitFailed
 from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.connect import Server
+from beadline.sinks.postgres.connect import PostgresAddress
 from beadline.sinks.postgres.part import STAGED, PostgresPart
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.testing.servers import PostgresServer, postgres
@@ -248,5 +248,5 @@ def test_a_limit_on_statements_does_not_stop_a_large_epoch(
     orders.start(ROWS)
     orders.epoch(0, ROWS)
     assert orders.rows() == [(1, 10), (2, 20)]
-    with Server(dsn, 20.0).connected() as run:
+    with PostgresAddress(dsn, 20.0).connected() as run:
         run("BEGIN; SELECT pg_sleep(0.3); SELECT pg_sleep(0.3); COMMIT")

@@ -17,7 +17,7 @@ from beadline.points import hooked
 from beadline.sink import Part
 from beadline.sinks import PostgresSink
 from beadline.testing import CRASH, run_epochs
-from beadline.testing.epochs import Crash
+from beadline.testing.epochs import CrashStep
 from beadline.testing.servers import PostgresServer
 from tests.servers.postgres_target import Orders
 from tests.spark.jobs import read, run, write_input
@@ -53,7 +53,7 @@ def test_a_driver_that_keeps_dying(
             .to(totals, rows=lambda df: df.selectExpr("substr(word, 1, 1) AS word", "n"))
         )
 
-    script: list[list[dict[str, Any]] | Crash] = []
+    script: list[list[dict[str, Any]] | CrashStep] = []
     sent: list[dict[str, Any]] = []
     for number, point in enumerate(CRASHES):
         rows = [{"id": number * 10 + n, "word": "abcdef"[: n + 1], "n": n} for n in range(6)]

@@ -22,10 +22,10 @@ SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 
 @pytest.fixture
 def redis(redis_cluster: RedisCluster) -> Iterator[Any]:
-    from redis.cluster import RedisCluster as Client
+    from redis.cluster import RedisCluster as RedisClient
 
     redis_cluster.wait_ready()
-    with Client.from_url(redis_cluster.url) as found:
+    with RedisClient.from_url(redis_cluster.url) as found:
         yield found
 
 
@@ -98,15 +98,15 @@ def test_a_node_dies_in_the_middle_of_a_commit_and_comes_back(
     parts = store.prepare(1, spread(300), spread(300))
     monkeypatch.setattr(client, "COMMANDS_MAX", 20)
     reads = iter(range(100_000))
-    read = client.Client._read
+    read = client.RedisClient._read
 
-    def dying(self: client.Client, node: str) -> Any:
+    def dying(self: client.RedisClient, node: str) -> Any:
         if next(reads) == 100:
             redis_cluster.nodes[2].kill()
         return read(self, node)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client.Client, "_read", dying)
+        patch.setattr(client.RedisClient, "_read", dying)
         assert store.commit(1, parts) == {Outcome.UNKNOWN}
     assert store.commit(1, parts) == {Outcome.UNKNOWN}, "a node is down"
     redis_cluster.nodes[2].restart()

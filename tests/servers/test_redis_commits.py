@@ -17,7 +17,7 @@ import pytest
 from beadline.errors import CommitFailed
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks.redis import chunks
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.script import ScriptRows
 from beadline.testing.servers import RedisServer
 from beadline.testing.suite.target import QUERY, epoch_id, part_id
@@ -35,7 +35,7 @@ def test_an_unknown_answer_is_no_success(
     store = Store(redis_server.url, tmp_path, command="INCRBY")
     parts = store.prepare(0, ROWS)
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "run", lambda self, script, calls: [answer] * len(calls))
+        patch.setattr(RedisClient, "run", lambda self, script, calls: [answer] * len(calls))
         with pytest.raises(CommitFailed, match="the script answered"):
             store.commit(0, parts)
     assert store.commit(0, parts) == {Outcome.COMMITTED}, "the part is still there"

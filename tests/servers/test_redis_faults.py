@@ -43,15 +43,15 @@ def test_killed_in_the_middle_of_a_commit_and_back(
     store = Store(server.url, tmp_path, command="INCRBY")
     parts = store.prepare(0, ones(), ones())
     reads = iter(range(10_000))
-    read = client.Client._read
+    read = client.RedisClient._read
 
-    def dying(self: client.Client, node: str) -> Any:
+    def dying(self: client.RedisClient, node: str) -> Any:
         if next(reads) == after:
             server.kill()
         return read(self, node)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client.Client, "_read", dying)
+        patch.setattr(client.RedisClient, "_read", dying)
         result = store.sink.commit(epoch_id(0), parts)
     assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
     assert "Redis at" in result.detail

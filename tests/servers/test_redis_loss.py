@@ -14,7 +14,7 @@ import redis as library
 
 from beadline.errors import CommitFailed, WrongCheckpoint
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.ledger import head_key
 from beadline.testing.servers import RedisCluster, RedisServer, redis
 from beadline.testing.suite.target import QUERY, SINK_NAME, epoch_id
@@ -139,17 +139,17 @@ def test_another_driver_between_the_two_looks_is_no_loss(
     store = opened(redis_server.url, tmp_path)
     store.write(0, ROWS)
     parts = store.prepare(1, ROWS)
-    ask = Client.ask
+    ask = RedisClient.ask
     told: list[set[Outcome]] = []
 
-    def overtaken(self: Client, question: Callable[[Any], Any]) -> Any:
+    def overtaken(self: RedisClient, question: Callable[[Any], Any]) -> Any:
         answer = ask(self, question)
         if not told:
             told.append(set())
             told.append(store.commit(1, parts))
         return answer
 
-    monkeypatch.setattr(Client, "ask", overtaken)
+    monkeypatch.setattr(RedisClient, "ask", overtaken)
     if what == "commit":
         assert store.commit(1, parts) == {Outcome.ALREADY_COMMITTED}
     else:

@@ -15,7 +15,7 @@ from beadline import exactly_once
 from beadline.sink import AnySink
 from beadline.sinks import RedisSink
 from beadline.testing import CRASH, run_epochs
-from beadline.testing.epochs import Crash
+from beadline.testing.epochs import CrashStep
 from tests.servers.mysql_tables import Table
 from tests.servers.postgres_target import Orders
 
@@ -77,7 +77,7 @@ def test_a_password_is_in_no_log_and_no_file(
 ) -> None:
     sink, password = make(request, tmp_path)
     java = tmp_path / "java.log"
-    script: list[list[dict[str, Any]] | Crash] = [ROWS, CRASH("decide.after"), ROWS]
+    script: list[list[dict[str, Any]] | CrashStep] = [ROWS, CRASH("decide.after"), ROWS]
     with java_log(spark, java), caplog.at_level(logging.DEBUG):
         run = run_epochs(
             spark,

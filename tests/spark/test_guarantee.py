@@ -16,7 +16,7 @@ from pyspark.sql.functions import udf
 
 from beadline import Stream, at_least_once, exactly_once, sources
 from beadline.errors import GuaranteeRefused
-from beadline.guarantee import Kind
+from beadline.guarantee import FindingKind
 from beadline.sink import Guarantee
 from beadline.sinks import ConsoleSink, SqliteSink
 from beadline.spark.facts import expressions
@@ -73,7 +73,7 @@ def test_with_in_sql_is_seen_through(
     assert chance(frame) == (["Rand"] if "rand" in query else [])
     report = exactly_once(frame, "job").to(rows_sink(tmp_path)).guarantee()
     assert report.level is Guarantee.EXACTLY_ONCE
-    assert Kind.SOURCE not in {found.kind for found in report.warnings}
+    assert FindingKind.SOURCE not in {found.kind for found in report.warnings}
 
 
 def diced(value: int) -> float:
@@ -102,7 +102,11 @@ def test_a_good_query(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
     report = sqlite_job(spark, tmp_path).guarantee()
     assert report.level is Guarantee.EXACTLY_ONCE
-    assert [found.kind for found in report.findings] == [Kind.FUNCTION, Kind.SOURCE, Kind.SINK]
+    assert [found.kind for found in report.findings] == [
+        FindingKind.FUNCTION,
+        FindingKind.SOURCE,
+        FindingKind.SINK,
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -115,9 +119,9 @@ def test_a_stateful_query_with_rows_and_a_weaker_sink(spark: SparkSession, tmp_p
     )
     report = stream.to(ConsoleSink()).guarantee()
     assert report.level is Guarantee.AT_LEAST_ONCE
-    assert [found.kind for found in report.limits] == [Kind.SINK]
-    assert Kind.STATE in {found.kind for found in report.findings}
-    assert [found.kind for found in report.warnings] == [Kind.ROWS, Kind.ROWS]
+    assert [found.kind for found in report.limits] == [FindingKind.SINK]
+    assert FindingKind.STATE in {found.kind for found in report.findings}
+    assert [found.kind for found in report.warnings] == [FindingKind.ROWS, FindingKind.ROWS]
 
 
 @pytest.mark.parametrize("function", [exactly_once, at_least_once])

@@ -15,9 +15,9 @@ import pytest
 
 from beadline.errors import BadSink, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.protocol import commit as committing
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.threads import InOrder, Threads
+from beadline.shared import retry as retrying
 from beadline.sink import BoundSink, CommitResult, Outcome, Part, Prepared
 from tests.model.model import record_batch
 from tests.model.server import PARTS, SCHEMA, ModelCommittable, ModelServer, ModelSink
@@ -29,7 +29,7 @@ Held = Prepared[ModelCommittable]
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "_BACK_OFF_S", (0.0,))
+    monkeypatch.setattr(retrying, "_PAUSES_S", (0.0,))
 
 
 @dataclass(frozen=True)

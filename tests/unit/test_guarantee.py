@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from beadline.guarantee import Kind, SourceSeen, declare
-from beadline.guarantee.judge import Facts, SinkSeen, judge
-from beadline.guarantee.plan import ExpressionSeen, PlanSeen
+from beadline.guarantee import FindingKind, SourceFacts, declare
+from beadline.guarantee.judge import QueryFacts, SinkFacts, judge
+from beadline.guarantee.plan import ExpressionFacts, PlanFacts
 from beadline.guarantee.sources import judge_source
 from beadline.sink import Capabilities, Guarantee
 
@@ -17,17 +17,17 @@ AT_LEAST = Guarantee.AT_LEAST_ONCE
 AT_MOST = Guarantee.AT_MOST_ONCE
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-KAFKA = SourceSeen("kafka", "orders", COMMITTED)
-PLAN = PlanSeen("the query's plan", Kind.PLAN)
+KAFKA = SourceFacts("kafka", "orders", COMMITTED)
+PLAN = PlanFacts("the query's plan", FindingKind.PLAN)
 
 
 def sink(
     name: str = "out",
     guarantee: Guarantee = EXACTLY,
     allow: Guarantee | None = None,
-    rows: PlanSeen | None = None,
+    rows: PlanFacts | None = None,
     expires_after_s: float | None = None,
-) -> SinkSeen:
+) -> SinkFacts:
     can = Capabilities(
         guarantee,
         f"{name} keeps rows",
@@ -37,10 +37,10 @@ def sink(
         timeout_setting="its timeout",
         raised_by="buy a better one",
     )
-    return SinkSeen(name, can, allow, rows)
+    return SinkFacts(name, can, allow, rows)
 
 
-def facts(**changed: object) -> Facts:
+def facts(**changed: object) -> QueryFacts:
     given: dict[str, object] = {
         "query": "orders",
         "asked": EXACTLY,
@@ -49,7 +49,7 @@ def facts(**changed: object) -> Facts:
         "sinks": (sink(),),
         **changed,
     }
-    return Facts(**given)  # type: ignore[arg-type]
+    return QueryFacts(**given)  # type: ignore[arg-type]
 
 
 def test_all_parts_good() -> None:
@@ -80,7 +80,7 @@ def test_what_is_allowed_lowers_the_level_and_is_not_refused() -> None:
 def test_the_function_limits_too() -> None:
     report = judge(facts(asked=AT_LEAST))
     assert report.level is AT_LEAST
-    assert [found.kind for found in report.limits] == [Kind.FUNCTION]
+    assert [found.kind for found in report.limits] == [FindingKind.FUNCTION]
     assert report.refusals == ()
 
 
@@ -88,24 +88,24 @@ def test_the_function_limits_too() -> None:
     ("seen", "level", "word"),
     [
         (KAFKA, EXACTLY, "read again"),
-        (SourceSeen("kafka", "orders"), AT_LEAST, "reads uncommitted"),
-        (SourceSeen("kafka", "o", {**COMMITTED, "failondataloss": "FALSE"}), AT_MOST, "deleted"),
-        (SourceSeen("parquet", "/in"), EXACTLY, "names the files"),
-        (SourceSeen("json", "/in", {"ignoremissingfiles": "true"}), AT_MOST, "left out"),
-        (SourceSeen("rate"), EXACTLY, "its number"),
-        (SourceSeen("socket", "localhost"), AT_MOST, "read again"),
-        (SourceSeen("delta", "/table"), EXACTLY, "VACUUM"),
-        (SourceSeen("somebody's"), EXACTLY, "does not know"),
+        (SourceFacts("kafka", "orders"), AT_LEAST, "reads uncommitted"),
+        (SourceFacts("kafka", "o", {**COMMITTED, "failondataloss": "FALSE"}), AT_MOST, "deleted"),
+        (SourceFacts("parquet", "/in"), EXACTLY, "names the files"),
+        (SourceFacts("json", "/in", {"ignoremissingfiles": "true"}), AT_MOST, "left out"),
+        (SourceFacts("rate"), EXACTLY, "its number"),
+        (SourceFacts("socket", "localhost"), AT_MOST, "read again"),
+        (SourceFacts("delta", "/table"), EXACTLY, "VACUUM"),
+        (SourceFacts("somebody's"), EXACTLY, "does not know"),
     ],
 )
-def test_sources(seen: SourceSeen, level: Guarantee, word: str) -> None:
+def test_sources(seen: SourceFacts, level: Guarantee, word: str) -> None:
     found = judge_source(seen)
     assert min(each.level for each in found) is level
     assert word in " ".join(each.why for each in found)
 
 
 def test_a_socket_is_refused_unless_it_is_allowed() -> None:
-    socket = SourceSeen("socket", "localhost")
+    socket = SourceFacts("socket", "localhost")
     for asked in (EXACTLY, AT_LEAST):
         (refusal,) = judge(facts(asked=asked, sources=(socket,))).refusals
         assert "journaled" in refusal.cure
@@ -116,15 +116,15 @@ def test_a_socket_is_refused_unless_it_is_allowed() -> None:
 
 def test_a_source_of_ones_own() -> None:
     declare("tap", "at-most-once", "water does not flow back", "put a bucket under it")
-    (found,) = judge_source(SourceSeen("TAP"))
+    (found,) = judge_source(SourceFacts("TAP"))
     assert (found.level, found.cure) == (AT_MOST, "put a bucket under it")
 
 
-RAND = ExpressionSeen("Rand", "rand()", deterministic=False)
+RAND = ExpressionFacts("Rand", "rand()", deterministic=False)
 
 
 def test_chance_is_harmless_where_nothing_decided_is_made_again() -> None:
-    report = judge(facts(plan=PlanSeen("the query's plan", Kind.PLAN, (RAND,))))
+    report = judge(facts(plan=PlanFacts("the query's plan", FindingKind.PLAN, (RAND,))))
     assert report.level is EXACTLY
     (warning,) = report.warnings
     assert "rand()" in warning.why
@@ -132,7 +132,7 @@ def test_chance_is_harmless_where_nothing_decided_is_made_again() -> None:
 
 
 def test_chance_under_two_sinks_costs_the_epoch_and_no_row() -> None:
-    plan = PlanSeen("the query's plan", Kind.PLAN, (RAND,))
+    plan = PlanFacts("the query's plan", FindingKind.PLAN, (RAND,))
     (warning,) = judge(facts(plan=plan, sinks=(sink(), sink("other")))).warnings
     assert "if an executor is lost" in warning.why
     assert "redelivered" in warning.why
@@ -142,7 +142,7 @@ def test_chance_under_two_sinks_costs_the_epoch_and_no_row() -> None:
 
 
 def test_chance_where_a_part_may_be_lost_or_state_is_kept() -> None:
-    plan = PlanSeen("the query's plan", Kind.PLAN, (RAND,))
+    plan = PlanFacts("the query's plan", FindingKind.PLAN, (RAND,))
     report = judge(facts(plan=plan, stateful=True, sinks=(sink("topic", expires_after_s=900),)))
     why = report.warnings[0].why
     assert "if topic loses a decided part, the query stops" in why
@@ -150,34 +150,34 @@ def test_chance_where_a_part_may_be_lost_or_state_is_kept() -> None:
 
 
 def test_chance_in_at_least_once() -> None:
-    plan = PlanSeen("the query's plan", Kind.PLAN, (RAND,))
+    plan = PlanFacts("the query's plan", FindingKind.PLAN, (RAND,))
     assert "with another value" in judge(facts(asked=AT_LEAST, plan=plan)).warnings[0].why
 
 
 def test_where_rows_lie_is_not_chance() -> None:
-    lies = ExpressionSeen("SparkPartitionID", "SPARK_PARTITION_ID()", deterministic=False)
-    assert judge(facts(plan=PlanSeen("p", Kind.PLAN, (lies,)))).warnings == ()
+    lies = ExpressionFacts("SparkPartitionID", "SPARK_PARTITION_ID()", deterministic=False)
+    assert judge(facts(plan=PlanFacts("p", FindingKind.PLAN, (lies,)))).warnings == ()
 
 
 def test_a_clock_counts_in_rows_and_not_in_the_stream_itself() -> None:
-    clock = ExpressionSeen("CurrentTimestamp", "current_timestamp()")
-    assert judge(facts(plan=PlanSeen("p", Kind.PLAN, (clock,)))).warnings == ()
-    rows = PlanSeen("rows= of sink out", Kind.ROWS, (clock,))
+    clock = ExpressionFacts("CurrentTimestamp", "current_timestamp()")
+    assert judge(facts(plan=PlanFacts("p", FindingKind.PLAN, (clock,)))).warnings == ()
+    rows = PlanFacts("rows= of sink out", FindingKind.ROWS, (clock,))
     clocks = judge(facts(sinks=(sink(rows=rows),))).warnings
     assert "the time of each run" in clocks[0].why
 
 
 def test_python_code_that_uses_a_clock_and_code_that_cannot_be_read() -> None:
-    udf = ExpressionSeen("PythonUDF", "stamp(id)", chance=("time.time",))
-    dark = ExpressionSeen("PythonUDF", "dark(id)", unreadable=True)
-    report = judge(facts(plan=PlanSeen("p", Kind.PLAN, (udf, dark))))
+    udf = ExpressionFacts("PythonUDF", "stamp(id)", chance=("time.time",))
+    dark = ExpressionFacts("PythonUDF", "dark(id)", unreadable=True)
+    report = judge(facts(plan=PlanFacts("p", FindingKind.PLAN, (udf, dark))))
     whys = " ".join(found.why for found in report.warnings)
     assert "stamp(id), which calls time.time()" in whys
     assert "dark(id) could not be looked into" in whys
 
 
 def test_what_rows_does_beside_returning_rows_cannot_be_seen() -> None:
-    rows = PlanSeen("rows= of sink out", Kind.ROWS)
+    rows = PlanFacts("rows= of sink out", FindingKind.ROWS)
     (warning,) = judge(facts(sinks=(sink(rows=rows),))).warnings
     assert "cannot be seen" in warning.why
 
@@ -219,7 +219,7 @@ def test_settings(key: str, value: str, stateful: bool, level: Guarantee) -> Non
     ],
 )
 def test_options_of_a_delta_source(options: dict[str, str], level: Guarantee, words: str) -> None:
-    found = judge_source(SourceSeen("delta", "/table", options))
+    found = judge_source(SourceFacts("delta", "/table", options))
     weakest = min(found, key=lambda each: each.level)
     assert weakest.level is level
     assert words in weakest.why
@@ -227,7 +227,7 @@ def test_options_of_a_delta_source(options: dict[str, str], level: Guarantee, wo
 
 @pytest.mark.parametrize("name", ["ignoreDeletes", "skipChangeCommits"])
 def test_what_a_delta_source_leaves_out_on_purpose_is_told(name: str) -> None:
-    told, rest = judge_source(SourceSeen("delta", "/table", {name.lower(): "true"}))
+    told, rest = judge_source(SourceFacts("delta", "/table", {name.lower(): "true"}))
     assert (told.level, told.warning, rest.warning) == (EXACTLY, True, False)
     assert f"{name} is true" in told.why
     assert "on purpose" in told.why

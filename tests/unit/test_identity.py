@@ -7,6 +7,7 @@ untouched, so that undoing the mistake is enough.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +15,18 @@ from dataclasses import replace
 import pytest
 
 from beadline.decisions import DecisionLog
-from beadline.errors import BeadlineError, CheckpointProblem, Fenced, WrongCheckpoint
+from beadline.errors import (
+    NEW_QUERY,
+    BeadlineError,
+    CheckpointProblem,
+    Fenced,
+    WrongCheckpoint,
+)
+from beadline.ids import EpochId, QueryId
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
+from beadline.sink import Seen, holds
 from tests.model.model import Crash, ModelStore, ModelWorld, Setting, at_least_once, drive
 from tests.model.world import CHECKPOINT, NAME
 
@@ -49,10 +58,10 @@ def everything(world: ModelWorld) -> object:
 @contextmanager
 def refused(
     world: ModelWorld, match: str, kind: type[BeadlineError] = WrongCheckpoint
-) -> Iterator[None]:
+) -> Iterator[pytest.ExceptionInfo[BeadlineError]]:
     before = copy.deepcopy(everything(world))
     with pytest.raises(kind, match=match) as caught:
-        yield
+        yield caught
     assert "Nothing was written" in str(caught.value)
     assert everything(world) == before
 
@@ -62,8 +71,9 @@ def test_spark_without_a_log() -> None:
     world = ModelWorld()
     run(world, 2)
     world.store = ModelStore()
-    with refused(world, "holds Spark's progress up to epoch 1 but no decision log"):
+    with refused(world, "holds Spark's progress up to epoch 1 but no decision log") as said:
         run(world, 3)
+    advises_what_keeps_rows_right(said, "Restore the log from a backup.")
 
 
 def test_spark_planned_without_a_log() -> None:
@@ -80,8 +90,9 @@ def test_the_checkpoint_was_deleted() -> None:
     world.store = ModelStore()
     world.planned.clear()
     world.committed.clear()
-    with refused(world, "already holds epoch 1 of another query named 'model'"):
+    with refused(world, "already holds epoch 1 of another query named 'model'") as said:
         run(world, 3)
+    advises_what_keeps_rows_right(said, "Restore the old checkpoint, and every row stays right.")
 
 
 def start_as(world: ModelWorld, name: str, checkpoint: str) -> None:
@@ -92,15 +103,34 @@ def start_as(world: ModelWorld, name: str, checkpoint: str) -> None:
 def test_the_checkpoint_was_copied() -> None:
     world = ModelWorld()
     run(world, 1)
-    with refused(world, f"was written for {CHECKPOINT}: the folder was copied or moved"):
+    with refused(world, f"was written for {CHECKPOINT}: the folder was copied or moved") as said:
         start_as(world, NAME, "memory:/copy")
+    advises_what_keeps_rows_right(said, "Move it back, and every row stays right.")
 
 
 def test_the_query_has_another_name() -> None:
     world = ModelWorld()
     run(world, 1)
-    with refused(world, "belongs to query 'model', not to 'other'"):
+    with refused(world, "belongs to query 'model', not to 'other'") as said:
         start_as(world, "other", CHECKPOINT)
+    advises_what_keeps_rows_right(said, "Start it as 'model', and every row stays right.")
+
+
+def test_a_target_learns_at_a_commit_that_the_checkpoint_is_another_one() -> None:
+    theirs, ours = QueryId(NAME, "1" * 32, "memory:/theirs"), QueryId(NAME, "2" * 32, CHECKPOINT)
+    with pytest.raises(WrongCheckpoint) as said:
+        holds(Seen(theirs.incarnation, 3), EpochId(ours, 4, "nonce", 1), "table t")
+    advises_what_keeps_rows_right(said, "If both are one query, give it its old checkpoint back")
+
+
+def advises_what_keeps_rows_right(said: pytest.ExceptionInfo[BeadlineError], first: str) -> None:
+    """Restore first; a new name or checkpoint only with what it means, and emptied targets."""
+    before, advised, after = str(said.value).partition(NEW_QUERY)
+    assert first in before
+    assert "a second time" in advised
+    assert "targets that were emptied" in advised
+    for text in (before, after):
+        assert not re.search("(another|new|own) name|(empty|new|own) checkpoint", text)
 
 
 def test_two_queries_of_one_name_share_a_sink() -> None:

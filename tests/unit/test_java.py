@@ -86,7 +86,7 @@ def test_java_home_is_wrong_though_the_path_is_right(tmp_path: Path) -> None:
 def test_not_a_java(tmp_path: Path, answer: str) -> None:
     """macOS has a `java` that only says that there is none."""
     fake_java(tmp_path, answer)
-    with pytest.raises(JavaProblem, match="does not tell a Java version") as raised:
+    with pytest.raises(JavaProblem, match="printed no Java version") as raised:
         require_java({"JAVA_HOME": str(tmp_path)})
     assert str(raised.value).endswith(FIX)
 
@@ -100,7 +100,7 @@ def test_cannot_be_run(tmp_path: Path) -> None:
 def test_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, SEVENTEEN).write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(java, "_ANSWER_TIMEOUT_S", 0.2)
-    with pytest.raises(JavaProblem, match="gave no answer"):
+    with pytest.raises(JavaProblem, match="did not answer"):
         require_java({"JAVA_HOME": str(tmp_path)})
 
 

@@ -10,14 +10,20 @@ import pytest
 pytest.importorskip("kafka")
 
 from beadline.sinks.kafka import client
-from beadline.sinks.kafka.client import NO_ERROR, UNANSWERED, Answers, Client, Transaction
+from beadline.sinks.kafka.client import (
+    NO_ERROR,
+    UNANSWERED,
+    Answers,
+    Transaction,
+    TransactionClient,
+)
 from beadline.sinks.kafka.topics import TopicIds
 
 ONE, OTHER = Transaction("one", 1, 0), Transaction("other", 2, 0)
 BUSY = "CONCURRENT_TRANSACTIONS"
 
 
-class Scripted(Client):
+class Scripted(TransactionClient):
     """Brokers that answer as they are told, for each request in turn."""
 
     def __init__(self, *script: tuple[str, str | dict[Transaction, str]]) -> None:

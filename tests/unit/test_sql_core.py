@@ -14,10 +14,9 @@ import pytest
 from beadline.errors import BadSink, TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Part, Seen
-from beadline.sinks.mysql.columns import MYSQL
-from beadline.sinks.mysql.columns import Column as MySqlColumn
+from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
 from beadline.sinks.postgres.columns import POSTGRES
-from beadline.sinks.postgres.table import Column as PostgresColumn
+from beadline.sinks.postgres.table import PostgresColumn
 from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect

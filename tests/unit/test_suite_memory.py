@@ -14,7 +14,7 @@ from beadline.sinks import MemorySink
 from beadline.sinks.memory import MemoryPart
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
-from beadline.testing.suite.target import SAME_NAME, Target, part_id
+from beadline.testing.suite.target import QUERY, SAME_NAME, Target, part_id
 
 _numbers = itertools.count()
 
@@ -68,6 +68,15 @@ def test_another_incarnation_is_refused(harness: SinkHarness) -> None:
     target = Target(harness)
     target.commit(0, target.prepare_epoch(0, target.rows(1)))
     theirs = target.prepare(target.rows(2), part_id(1, query=SAME_NAME))
-    with pytest.raises(WrongCheckpoint, match="another query named"):
+    with pytest.raises(WrongCheckpoint, match=r"another query named.*targets that were emptied"):
         target.commit(1, [theirs], query=SAME_NAME)
     target.assert_shows(*target.rows(1))
+
+
+def test_what_it_has_seen_of_one_sink_says_nothing_of_another(harness: SinkHarness) -> None:
+    target = Target(harness)
+    target.commit(4, target.prepare_epoch(4, target.rows(1)))
+    assert target.sink.last_seen(QUERY, "another-sink") is None
+    seen = target.sink.last_seen(SAME_NAME, "another-sink")
+    assert seen is not None, "another incarnation is told whichever sink asks"
+    assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 4)

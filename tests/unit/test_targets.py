@@ -491,15 +491,15 @@ def test_a_source_that_was_deleted_and_made_again() -> None:
     """Its positions are not those of the checkpoint: rows below them would never be read."""
     world = ModelWorld()
     run(world, 2)
-    world.source = "second"
+    world.read["source"] = "second"
     made = r"reads source, which was deleted and made again \(its id was first and is now second"
     with refused(world, made):
         run(world, 3)
-    world.source = "first"
+    world.read["source"] = "first"
 
     def hook(point: str) -> None:
         if point == "prepare.after":
-            world.source = "second"
+            world.read["source"] = "second"
 
     with pytest.raises(WrongCheckpoint, match=made), hooked(hook):
         run(world, 3)
@@ -511,13 +511,13 @@ def test_what_is_decided_is_finished_before_a_changed_source_is_refused() -> Non
     """Its rows need the source no more, and readers wait for them (rule 15)."""
     world = ModelWorld()
     die(world, "decide.after", 2)
-    world.source = "second"
+    world.read["source"] = "second"
     made = "deleted and made again.*The rows of epoch 1, which was decided before, are complete"
     for _ in range(2):
         with pytest.raises(WrongCheckpoint, match=made):
             run(world, 3)
         assert all(len(server.rows()) == 8 for server in world.servers.values())
-    world.source = "first"
+    world.read["source"] = "first"
     run(world, 3)
 
 
@@ -532,3 +532,24 @@ def test_orphans_of_a_sink_that_was_renamed(decided: bool) -> None:
     assert not world.servers["renamed"].prepared
     # What the sink beside it prepared was not touched: it is the sink's own.
     assert len(world.servers["parts0"].rows()) == 12
+
+
+def test_the_advice_for_orphans_of_a_sink_that_was_taken_out_followed_to_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No sink beside it uses its system, so nobody else sweeps there."""
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    die(world, "decide.before", 2)
+    left = world.servers["parts1"]
+    for epochs in (2, 3):
+        drive(world, names=["parts0"], epochs=epochs)
+        assert left.prepared
+    advice = 'start once with that sink and drop=["parts1"]'
+    assert sum(advice in record.getMessage() for record in caplog.records) == 1
+    with refused(world, "'parts1'.*taken out of the query after epoch 0", CheckpointProblem):
+        run(world, 4)  # with that sink alone: it is not let in, and nothing is swept
+    drive(world, drop=["parts1"], epochs=4)
+    assert not left.prepared
+    drive(world, names=["parts0"], epochs=5)
+    assert len(world.servers["parts0"].rows()) == 20
+    assert len(left.rows()) == 8  # of epoch 0, and of the start that swept

@@ -1,9 +1,11 @@
 """The house rules, as a test: cheap from the first commit and impossible later.
 
-Sizes keep a file readable in one sitting; import boundaries keep the design true (see
-ARCHITECTURE.md). Ruff sees to columns, commented-out code and names; columns are checked here too,
-for files that ruff does not read. Every rule is also tried on a piece of code that breaks it: a
-checker that finds nothing may be a checker that looks at nothing.
+What is checked: functions of at most 60 lines and lines of at most 100 columns; a docstring for
+every module; what a package may import, and that the packages form a graph without cycles (see
+ARCHITECTURE.md); where a SparkSession may be touched; that the states of an epoch stay pure; that
+no class name means two things; that no text names one machine or a package registry. Ruff checks
+the rest. Every rule is also tried on a piece of code that breaks it: a checker that finds nothing
+may be a checker that looks at nothing.
 """
 
 from __future__ import annotations
@@ -210,6 +212,16 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def twice_defined(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Class names that are defined more than once, and where: one name, one thing."""
+    where: dict[str, list[str]] = {}
+    for name, text in modules:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(f"{name}:{node.lineno}")
+    return {name: places for name, places in where.items() if len(places) > 1}
+
+
 Rule = Callable[[str, str], Iterator[str]]
 EVERYWHERE: tuple[Rule, ...] = (size_problems, docstring_problems)
 IN_PACKAGE: tuple[Rule, ...] = (boundary_problems, spark_session_problems, pure_problems)
@@ -246,6 +258,18 @@ def test_a_cycle_is_found() -> None:
     lazy = "def f():\n    from beadline.sinks.kafka import y\n"
     assert cycles(package_graph([("sinks/kafka.py", sinks), ("spark/query.py", spark)]))
     assert cycles(package_graph([("sinks/kafka.py", sinks), ("spark/query.py", lazy)])) == []
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    modules = [(name_of(path), path.read_text("utf-8")) for path in python_files("src/beadline")]
+    assert twice_defined(modules) == {}
+
+
+def test_a_class_name_that_is_defined_twice_is_found() -> None:
+    code = "class A:\n    class B: ...\n"
+    assert twice_defined([("a.py", code), ("b.py", "class B: ...\n")]) == {
+        "B": ["a.py:2", "b.py:1"]
+    }
 
 
 def test_nothing_of_one_machine() -> None:

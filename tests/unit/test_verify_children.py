@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beadline.points import Order
+from beadline.points import CrashOrder
 from beadline.verify import processes
 from beadline.verify.child import Children
 
@@ -40,7 +40,7 @@ def children(tmp_path: Path, program: str) -> Iterator[Children]:
 
 def test_each_child_has_its_own_order_and_the_next_one_waits(children: Children) -> None:
     mark = children.mark()
-    first = children.start(order=Order("decide.before", 1, "process", str(mark)))
+    first = children.start(order=CrashOrder("decide.before", 1, "process", str(mark)))
     assert first.wait(60) == -9
     assert mark.exists()
     waiting = children._waiting
@@ -67,7 +67,7 @@ def test_one_that_is_never_due_is_ended_too(children: Children) -> None:
 
 def test_one_that_is_not_made_ahead_waits_for_nobody(tmp_path: Path, program: str) -> None:
     alone = Children(program, tmp_path, tmp_path)
-    child = alone.start(order=Order("decide.before", 2))
+    child = alone.start(order=CrashOrder("decide.before", 2))
     assert child.wait(60) == 0
     assert json.dumps(child.events) == '[{"kind": "began"}, {"kind": "committed"}]'
     alone.end()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from beadline.verify.compare import (
     EpochEnd,
-    Kind,
-    Progress,
     Reference,
     Row,
     Rows,
-    Shown,
+    RunProgress,
+    SinkContents,
+    ViolationKind,
     epochs_by_end,
     moment,
     progress,
@@ -36,7 +36,7 @@ def undisturbed(folder: Path, epochs: int = 5) -> dict[EpochEnd, int]:
     return epochs_by_end({epoch: epoch_end(folder, epoch) for epoch in range(epochs)})
 
 
-def so_far(ends: dict[EpochEnd, int], checkpoint: Path, decided: int) -> Progress:
+def so_far(ends: dict[EpochEnd, int], checkpoint: Path, decided: int) -> RunProgress:
     return progress(ends, partial(epoch_end, checkpoint), decided)
 
 
@@ -55,12 +55,12 @@ def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for epoch, files in enumerate([0, 1, 3, 4]):
         note(run, epoch, files)
-    assert so_far(ends, run, -1) == Progress(-1, -1)
-    assert so_far(ends, run, 0) == Progress(-1, 0)
-    assert so_far(ends, run, 2) == Progress(1, 3, alike=False)
-    assert so_far(ends, run, 3) == Progress(3, 4, alike=False)
+    assert so_far(ends, run, -1) == RunProgress(-1, -1)
+    assert so_far(ends, run, 0) == RunProgress(-1, 0)
+    assert so_far(ends, run, 2) == RunProgress(1, 3, alike=False)
+    assert so_far(ends, run, 3) == RunProgress(3, 4, alike=False)
     rows: list[Row] = [(number,) for number in range(5)]
-    reference = Reference("rows", {n: Shown(Counter(rows[: n + 1])) for n in range(5)})
+    reference = Reference("rows", {n: SinkContents(Counter(rows[: n + 1])) for n in range(5)})
     for shown in (rows[:2], rows[:3], rows[:4]):  # before, in the midst of and after its commit
         assert moment(reference, 1, Counter(shown), 3) == []
     assert moment(reference, 1, Counter(rows), 3) != []
@@ -72,16 +72,16 @@ def test_what_ended_nowhere_in_the_undisturbed_run_is_no_bound(tmp_path: Path) -
     note(run, 0, 0)
     note(run, 1, 1, watermark=5)
     note(run, 2, 2)
-    assert so_far(ends, run, 0) == Progress(-1, 0)
-    assert so_far(ends, run, 1) == Progress(0, None, alike=False)
-    assert so_far(ends, run, 2) == Progress(None, 2)
+    assert so_far(ends, run, 0) == RunProgress(-1, 0)
+    assert so_far(ends, run, 1) == RunProgress(0, None, alike=False)
+    assert so_far(ends, run, 2) == RunProgress(None, 2)
     reference = Reference(
-        "rows", {n: Shown(Counter([(k,) for k in range(n + 1)])) for n in range(3)}
+        "rows", {n: SinkContents(Counter([(k,) for k in range(n + 1)])) for n in range(3)}
     )
     kinds = {
-        (0, None): [Kind.LOST, Kind.DUPLICATED],
-        (None, 2): [Kind.DUPLICATED],
-        (None, 0): [Kind.DUPLICATED, Kind.ABORTED],
+        (0, None): [ViolationKind.LOST, ViolationKind.DUPLICATED],
+        (None, 2): [ViolationKind.DUPLICATED],
+        (None, 0): [ViolationKind.DUPLICATED, ViolationKind.ABORTED],
     }
     shown: Rows = Counter([(1,), (1,)])
     for (settled, decided), wanted in kinds.items():

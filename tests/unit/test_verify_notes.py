@@ -11,20 +11,20 @@ import pytest
 from beadline.errors import UsageError
 from beadline.sink import Guarantee
 from beadline.sinks import KafkaSink
-from beadline.verify.compare import Reference, Shown
+from beadline.verify.compare import Reference, SinkContents
 from beadline.verify.report import notes_of
 from beadline.verify.run import check_any_rows
 from beadline.verify.scratch_keys import pattern
-from beadline.verify.task import Found, SinkSeen
+from beadline.verify.task import InspectedSink, Inspection
 from tests.kill.broken.sinks import OwnSink
 
-FULL = Reference("own", {0: Shown(Counter([(1,)]))})
-EMPTY = Reference("own", {0: Shown(Counter())})
+FULL = Reference("own", {0: SinkContents(Counter([(1,)]))})
+EMPTY = Reference("own", {0: SinkContents(Counter())})
 
 
 def notes(reference: Reference, sink: type[OwnSink] = OwnSink) -> str:
-    seen = SinkSeen("own", sink(Path("own.db"), "t"), reference.exactly)
-    found = Found("orders", Guarantee.EXACTLY_ONCE, (seen,), ("console",), (), stateful=False)
+    seen = InspectedSink("own", sink(Path("own.db"), "t"), reference.exactly)
+    found = Inspection("orders", Guarantee.EXACTLY_ONCE, (seen,), ("console",), (), stateful=False)
     return "\n".join(notes_of(found, {"own": reference}))
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_watched_is_said_with_the_reason() -> None:
 
 @pytest.mark.parametrize(("stateful", "chosen"), [(True, False), (True, True), (False, False)])
 def test_a_job_with_state_and_no_expiry(stateful: bool, chosen: bool) -> None:
-    seen = SinkSeen("topic", KafkaSink("localhost:9092", "t"), True)
-    found = Found("orders", Guarantee.EXACTLY_ONCE, (seen,), (), (), stateful)
+    seen = InspectedSink("topic", KafkaSink("localhost:9092", "t"), True)
+    found = Inspection("orders", Guarantee.EXACTLY_ONCE, (seen,), (), (), stateful)
     told = notes_of(found, {"topic": FULL}, chosen=chosen)
     assert any("'expire' is left out" in note for note in told) == (stateful and not chosen)

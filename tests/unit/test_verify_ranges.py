@@ -7,17 +7,17 @@ import pickle
 import pytest
 
 from beadline.errors import UsageError
-from beadline.guarantee.sources import SourceSeen
+from beadline.guarantee.sources import SourceFacts
 from beadline.verify.source_range import SourceRange, found_again, key_of
 from beadline.verify.topic_range import check_taken, reader_options
 
 
-def topic(servers: str, **options: str) -> SourceSeen:
+def topic(servers: str, **options: str) -> SourceFacts:
     told = {"subscribe": "orders", "kafka.bootstrap.servers": servers, **options}
-    return SourceSeen("kafka", "orders", told)
+    return SourceFacts("kafka", "orders", told)
 
 
-def fixed(seen: SourceSeen, said: str) -> SourceRange:
+def fixed(seen: SourceFacts, said: str) -> SourceRange:
     made = SourceRange(key_of(seen), None, dict(seen.options), said)
     return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
 
@@ -34,7 +34,7 @@ def test_an_option_that_changes_with_the_clock_does_no_harm() -> None:
     ranges = [fixed(topic("one:9092", startingtimestamp="1"), "one")]
     assert found_again(ranges, topic("one:9092", startingtimestamp="2")).said == "one"
     with pytest.raises(UsageError, match="was not there"):
-        found_again(ranges, SourceSeen("json", "/orders"))
+        found_again(ranges, SourceFacts("json", "/orders"))
 
 
 def test_the_settings_of_a_source_are_not_printed() -> None:

@@ -17,8 +17,8 @@ from beadline.sink import Guarantee
 from beadline.verify.report import Verification
 from beadline.verify.rounds import Round
 from beadline.verify.run import Options, Verifier
-from beadline.verify.source_range import Limits
-from beadline.verify.task import CHECKPOINT, Found, Task
+from beadline.verify.source_range import RangeLimits
+from beadline.verify.task import CHECKPOINT, Inspection, Task
 from tests.kill.broken.sinks import OwnSink, Staged
 from tests.unit.logs import QUERY, opened
 
@@ -54,8 +54,8 @@ def a_round(folder: Path, sink: Any, *, in_place: bool = False) -> Round:
     staging = Path(str(sink.staging_area.folder).removeprefix("file:"))
     staging.mkdir(parents=True)
     (staging / str(PartId(QUERY.name, QUERY.incarnation, "own", 1, 0, 0, 0))).touch()
-    task = Task("job.py", {}, "v1", Limits())
-    found = Found("orders", Guarantee.EXACTLY_ONCE, (), (), (), stateful=False)
+    task = Task("job.py", {}, "v1", RangeLimits())
+    found = Inspection("orders", Guarantee.EXACTLY_ONCE, (), (), (), stateful=False)
     return Round(folder / "round", folder, task, found, {"own": sink}, scratch_targets=not in_place)
 
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from rich.console import Console
 
 from beadline.points import EVERY_POINT
-from beadline.verify.compare import Kind, Violation
+from beadline.verify.compare import Violation, ViolationKind
 from beadline.verify.faults import Fault
 from beadline.verify.html import page
 from beadline.verify.report import INCONCLUSIVE, FaultResult, Verification, views
 from beadline.verify.run import Options
-from beadline.verify.source_range import Limits
+from beadline.verify.source_range import RangeLimits
 
-LOST = Violation(Kind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
+LOST = Violation(ViolationKind.LOST, "orders", "1 row, ('<b>',), is not there", 1, 2)
 
 
 def report(*found: Violation) -> Verification:
@@ -72,7 +72,9 @@ def test_the_command_has_every_option_that_changes_what_is_run() -> None:
         "spark.hadoop.fs.s3a.access.key": "hunter2",
         "spark.my.url": "db://anna:hunter2@host",
     }
-    asked = Options("j", 7, limits=Limits(5, 6, 7), conf=conf, output_mode="update", in_place=True)
+    asked = Options(
+        "j", 7, limits=RangeLimits(5, 6, 7), conf=conf, output_mode="update", in_place=True
+    )
     made = replace(report(LOST), options=asked.words)
     again = made.replay(made.results[0])
     assert again == (

@@ -18,10 +18,10 @@ from beadline.errors import UsageError
 from beadline.points import POINTS
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from beadline.verify import scratch
-from beadline.verify.compare import Kind, Progress, Reference, Shown
-from beadline.verify.scratch import Place, store_of
+from beadline.verify.compare import Reference, RunProgress, SinkContents, ViolationKind
+from beadline.verify.scratch import ScratchLocation, store_of
 from beadline.verify.scratch_databases import elsewhere
-from beadline.verify.watch import Watch
+from beadline.verify.watch import SinkWatcher
 from tests.kill.broken.sinks import OwnSink
 
 
@@ -36,9 +36,9 @@ def test_sqlite_is_cloned_with_its_keys_and_without_its_rows(tmp_path: Path) -> 
     real = SqliteSink(tmp_path / "real.db", "t")
     fill(real.path, 1, 2)
     store = store_of("t", real)
-    clone = store.clone(real, Place(tmp_path / "scratch", "v1"))
+    clone = store.clone(real, ScratchLocation(tmp_path / "scratch", "v1"))
     assert clone.path != real.path
-    assert scratch.shown("t", clone) == Shown(Counter())
+    assert scratch.shown("t", clone) == SinkContents(Counter())
     fill(clone.path, 7)
     with pytest.raises(sqlite3.IntegrityError):
         fill(clone.path, 7)
@@ -63,7 +63,7 @@ def test_an_open_transaction_is_not_seen_and_not_disturbed(tmp_path: Path) -> No
 def test_files_are_read_by_name_of_column_and_path(tmp_path: Path) -> None:
     sink = FileSink(str(tmp_path / "real"), partition_by="day")
     store = store_of("files", sink)
-    clone = store.clone(sink, Place(tmp_path / "scratch", "v1"))
+    clone = store.clone(sink, ScratchLocation(tmp_path / "scratch", "v1"))
     folder = Path(clone.path) / "day=1"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"b": [1, 1], "a": ["x", "x"]}), folder / "part-0.parquet")
@@ -78,7 +78,7 @@ def test_files_are_read_by_name_of_column_and_path(tmp_path: Path) -> None:
 def test_a_sink_of_ones_own_is_found_by_its_methods(tmp_path: Path) -> None:
     sink = OwnSink(tmp_path / "own.db", "t")
     store = store_of("own", sink)
-    clone = store.clone(sink, Place(tmp_path, "v1"))
+    clone = store.clone(sink, ScratchLocation(tmp_path, "v1"))
     assert Path(clone.path).name == "v1.db"
     assert store.grows(clone)
     fill(clone.path, 3)
@@ -100,8 +100,10 @@ def test_a_url_through_a_proxy() -> None:
 def test_the_watch_notes_what_it_sees_under_the_fault_that_is_on(tmp_path: Path) -> None:
     sink = OwnSink(tmp_path / "own.db", "t")
     fill(sink.path, 1)
-    reference = Reference("own", {0: Shown(Counter([(1,)])), 1: Shown(Counter([(1,), (2,)]))})
-    watch = Watch({"own": sink}, {"own": reference}, lambda: Progress(-1, 0))
+    reference = Reference(
+        "own", {0: SinkContents(Counter([(1,)])), 1: SinkContents(Counter([(1,), (2,)]))}
+    )
+    watch = SinkWatcher({"own": sink}, {"own": reference}, lambda: RunProgress(-1, 0))
     watch.fault = "decide.before"
     watch.look()
     assert watch.found == []
@@ -109,7 +111,9 @@ def test_the_watch_notes_what_it_sees_under_the_fault_that_is_on(tmp_path: Path)
     watch.start()
     watch.stop()
     watch.look()
-    assert [(fault, each.kind) for fault, each in watch.found] == [("decide.before", Kind.ABORTED)]
+    assert [(fault, each.kind) for fault, each in watch.found] == [
+        ("decide.before", ViolationKind.ABORTED)
+    ]
 
 
 def test_points_that_are_come_by_leave_word(tmp_path: Path) -> None:

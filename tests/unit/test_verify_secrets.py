@@ -14,7 +14,7 @@ from beadline.verify.child import Child
 from beadline.verify.job import main
 from beadline.verify.rounds import remove_ranges
 from beadline.verify.run import Options, Verifier
-from beadline.verify.source_range import Limits
+from beadline.verify.source_range import RangeLimits
 from beadline.verify.task import FOUND, INSPECT, RANGES, TASK, Task
 from tests.unit.test_job_toml import _as_before, changed
 
@@ -36,7 +36,7 @@ def test_the_process_of_the_job(
     monkeypatch.setenv("PASSWORD", SECRET)
     file = tmp_path / "job.toml"
     file.write_text(changed(("SELECT *", "SELECT '${PASSWORD}'")), "utf-8")
-    Task(str(file), {}, "v1", Limits()).save(tmp_path)
+    Task(str(file), {}, "v1", RangeLimits()).save(tmp_path)
 
     def fail(task: Task, folder: Path) -> None:
         raise error
@@ -74,7 +74,7 @@ def test_what_is_kept_holds_no_password(tmp_path: Path) -> None:
     made = Verifier(Options("j", 7, keep=True))
     made.redact = lambda text: text.replace("hunter2", "${PASSWORD}")
     folder = made.folder / "round-01"
-    Task("j", {"spark.my.password": "hunter2"}, "v1", Limits()).save(folder)
+    Task("j", {"spark.my.password": "hunter2"}, "v1", RangeLimits()).save(folder)
     for name in (FOUND, RANGES):
         (folder / name).write_bytes(b"hunter2")
     (folder / "child-000.log").write_text("who is hunter2?")

@@ -16,8 +16,8 @@ from beadline.verify.inject import _ended
 from beadline.verify.report import FaultResult
 from beadline.verify.rounds import Round
 from beadline.verify.run import Options, Verifier
-from beadline.verify.source_range import Limits
-from beadline.verify.task import Found, Task
+from beadline.verify.source_range import RangeLimits
+from beadline.verify.task import Inspection, Task
 from beadline.verify.terminal import without_control_codes
 from beadline.verify.watch import settled
 from tests.unit.test_verify_report import LOST
@@ -35,8 +35,8 @@ def endless(tmp_path: Path) -> Iterator[Child]:
 
 
 def a_round(folder: Path, timeout_s: float) -> Round:
-    found = Found("shop", Guarantee.EXACTLY_ONCE, (), (), (), stateful=False)
-    return Round(folder, folder, Task("j", {}, "v", Limits()), found, {}, timeout_s=timeout_s)
+    found = Inspection("shop", Guarantee.EXACTLY_ONCE, (), (), (), stateful=False)
+    return Round(folder, folder, Task("j", {}, "v", RangeLimits()), found, {}, timeout_s=timeout_s)
 
 
 def test_a_start_that_does_not_end_is_no_violation(tmp_path: Path, endless: Child) -> None:

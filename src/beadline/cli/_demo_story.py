@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from beadline.cli.output import ForPeople, Output
+from beadline.cli.output import Console, ForPeople
 from beadline.demo.naive import AFTER_FILES, AFTER_TOTALS
 from beadline.demo.workload import CLEAN, TOTALS
 
@@ -116,7 +116,7 @@ class LiveStory(Story):
 
 
 @contextmanager
-def story_for(out: Output) -> Iterator[Story]:
+def story_for(out: Console) -> Iterator[Story]:
     """The story for whoever reads: people see it live."""
     if not isinstance(out, ForPeople):
         yield Story()

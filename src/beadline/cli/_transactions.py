@@ -22,7 +22,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from beadline.cli.output import ForPeople, Output
+from beadline.cli.output import Console, ForPeople
 from beadline.environment.quiet import quiet
 from beadline.errors import BeadlineError, UsageError
 from beadline.extras import require
@@ -164,7 +164,7 @@ def _pair(text: str, where: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Output) -> None:
+def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Console) -> None:
     """Show the open transactions of a query, or of everybody."""
     status = cluster.status
     name = _query(query, status)
@@ -257,7 +257,7 @@ def end_all(
     action: Action,
     ids: Sequence[str],
     cluster: Cluster,
-    out: Output,
+    out: Console,
     force: bool,
     yes: bool,
     json: bool,
@@ -292,7 +292,7 @@ def end_all(
         raise typer.Exit(1)
 
 
-def _tell(action: Action, todo: list[EndPlan], status: LogStatus | None, out: Output) -> None:
+def _tell(action: Action, todo: list[EndPlan], status: LogStatus | None, out: Console) -> None:
     """Show what is about to be ended and, where nobody vouches for it, what that means."""
     if not isinstance(out, ForPeople):
         return
@@ -306,7 +306,7 @@ def _tell(action: Action, todo: list[EndPlan], status: LogStatus | None, out: Ou
             out.show({}, Text.assemble((f"  {action} by force: ", "bold red"), means))
 
 
-def _confirm(action: Action, count: int, out: Output, yes: bool, json: bool) -> None:
+def _confirm(action: Action, count: int, out: Console, yes: bool, json: bool) -> None:
     if yes:
         return
     if json or not sys.stdin.isatty():

@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from beadline.cli._demo_story import Story, story_for
-from beadline.cli.output import JsonOption, Output, output
+from beadline.cli.output import Console, JsonOption, output
 from beadline.demo.check import Tally, check
 from beadline.demo.naive import AFTER_FILES, AFTER_TOTALS
 from beadline.demo.supervisor import RunFailed, Supervisor
@@ -57,7 +57,7 @@ def demo(naive: NaiveOption = False, json: JsonOption = False, keep: KeepOption 
         raise typer.Exit(1)
 
 
-def run(workload: Workload, naive: bool, out: Output) -> tuple[dict[str, Any], Table, bool]:
+def run(workload: Workload, naive: bool, out: Console) -> tuple[dict[str, Any], Table, bool]:
     """Three starts, two kills, one count."""
     began = time.monotonic()
     workload.make().add(EPOCHS)

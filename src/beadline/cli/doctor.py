@@ -29,7 +29,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red", "absent": "dim"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One thing that was looked at."""
 
     name: str
@@ -75,10 +75,10 @@ def doctor(json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckResult]:
     """Look at everything, the required first."""
-    yield Finding("beadline", "ok", importlib.metadata.version("beadline"))
-    yield Finding("python", "ok", platform.python_version())
+    yield CheckResult("beadline", "ok", importlib.metadata.version("beadline"))
+    yield CheckResult("python", "ok", platform.python_version())
     yield java()
     for required in REQUIRED:
         yield package(required)
@@ -90,66 +90,68 @@ def examine() -> Iterator[Finding]:
         yield extra(name)
 
 
-def java() -> Finding:
+def java() -> CheckResult:
     """Spark 4 needs Java 17 or 21; a newer one may work and is only remarked on."""
     try:
         found = require_java()
     except JavaProblem as problem:
-        return Finding("java", "broken", _too_old() or "not found", str(problem))
+        return CheckResult("java", "broken", _too_old() or "not found", str(problem))
     text = f"{found.version} ({found.path})"
     if found.tested:
-        return Finding("java", "ok", text)
-    return Finding("java", "warning", text, "If Spark fails to start, use Java 17 or 21 instead.")
+        return CheckResult("java", "ok", text)
+    return CheckResult(
+        "java", "warning", text, "If Spark fails to start, use Java 17 or 21 instead."
+    )
 
 
-def package(required: Required) -> Finding:
+def package(required: Required) -> CheckResult:
     """A distribution of the base install, in its range of versions."""
     fix = f"Run: pip install '{required.specifier}'"
     try:
         version = importlib.metadata.version(required.distribution)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(required.distribution, "broken", "not installed", fix)
+        return CheckResult(required.distribution, "broken", "not installed", fix)
     if required.holds(version):
-        return Finding(required.distribution, "ok", version)
-    return Finding(required.distribution, "broken", f"{version}, not {required.specifier}", fix)
+        return CheckResult(required.distribution, "ok", version)
+    return CheckResult(required.distribution, "broken", f"{version}, not {required.specifier}", fix)
 
 
-def maven() -> Finding:
+def maven() -> CheckResult:
     """Only connectors that need jars, and the test servers, ask for it."""
     found = shutil.which("mvn")
     if found:
-        return Finding("mvn", "ok", found)
+        return CheckResult("mvn", "ok", found)
     fix = "Install Maven if you use connectors that need jars, or give Spark the jars yourself."
-    return Finding("mvn", "absent", "not on the PATH", fix)
+    return CheckResult("mvn", "absent", "not on the PATH", fix)
 
 
-def jars() -> Finding:
+def jars() -> CheckResult:
     """What Maven has brought already."""
     folder = cache_folder() / "jars"
     count = sum(1 for _ in folder.rglob("*.jar")) if folder.is_dir() else 0
     if count:
-        return Finding("jars", "ok", f"{count} in {folder}")
-    return Finding("jars", "absent", f"none in {folder}", "They are fetched when first needed.")
+        return CheckResult("jars", "ok", f"{count} in {folder}")
+    return CheckResult("jars", "absent", f"none in {folder}", "They are fetched when first needed.")
 
 
-def connector(name: str) -> Finding:
+def connector(name: str) -> CheckResult:
     """The jars of one of Spark's own connectors, for the Spark that is installed."""
     try:
         folder = connectors.cached(name)
     except ImportError:
-        return Finding(f"jars {name}", "absent", "no PySpark", "Install PySpark first.")
+        return CheckResult(f"jars {name}", "absent", "no PySpark", "Install PySpark first.")
     if folder is not None:
-        return Finding(f"jars {name}", "ok", str(folder))
+        return CheckResult(f"jars {name}", "ok", str(folder))
     fix = f'Fetched by session("...", connectors=("{name}",)) when first needed.'
-    return Finding(f"jars {name}", "absent", "not fetched yet", fix)
+    return CheckResult(f"jars {name}", "absent", "not fetched yet", fix)
 
 
-def extra(name: str) -> Finding:
+def extra(name: str) -> CheckResult:
     """An optional dependency, which is absent if any library of it is."""
     if extras.missing(name):
-        return Finding(f"extra {name}", "absent", "not installed", extras.fix(name))
+        return CheckResult(f"extra {name}", "absent", "not installed", extras.fix(name))
     versions = (f"{each.distribution} {each.version}" for each in extras.EXTRAS[name])
-    return Finding(f"extra {name}", "ok", ", ".join(versions))
+    return CheckResult(f"extra {name}", "ok", ", ".join(versions))
 
 
 def _too_old() -> str:
@@ -159,7 +161,7 @@ def _too_old() -> str:
         return ""
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(findings: list[CheckResult]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("check", "status", "found", "what to do"):
         table.add_column(column, overflow="fold")

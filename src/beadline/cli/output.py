@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console as RichConsole
+from rich.console import RenderableType
 from rich.text import Text
 
 from beadline.errors import BeadlineError
@@ -26,7 +27,7 @@ JsonOption = Annotated[
 ]
 
 
-class Output(ABC):
+class Console(ABC):
     """Where a command's words go."""
 
     @abstractmethod
@@ -42,13 +43,13 @@ class Output(ABC):
         """Print an error that ends the command; its exit code is the caller's business."""
 
 
-class ForPeople(Output):
+class ForPeople(Console):
     """Rich text on stdout, errors on stderr."""
 
     def __init__(self) -> None:
-        self.console = Console()
+        self.console = RichConsole()
         if not self.console.is_terminal and "COLUMNS" not in os.environ:
-            self.console = Console(width=_PIPE_COLUMNS)
+            self.console = RichConsole(width=_PIPE_COLUMNS)
 
     def say(self, text: str) -> None:
         """Print one line, with its markup; a terminal wraps it, and a log has it whole."""
@@ -61,11 +62,11 @@ class ForPeople(Output):
 
     def fail(self, error: BeadlineError) -> None:
         """Print the message as it is: it may hold brackets that are not markup."""
-        console = Console(stderr=True, soft_wrap=True)
+        console = RichConsole(stderr=True, soft_wrap=True)
         console.print(Text.assemble((type(error).__name__, "bold red"), f": {error}"))
 
 
-class ForPrograms(Output):
+class ForPrograms(Console):
     """JSON on stdout, one object per line."""
 
     def say(self, text: str) -> None:
@@ -82,7 +83,7 @@ class ForPrograms(Output):
         )
 
 
-def output(json: bool) -> Output:
+def output(json: bool) -> Console:
     """Choose by the `--json` option."""
     return ForPrograms() if json else ForPeople()
 

@@ -31,7 +31,7 @@ from beadline.cli._jobs import (
     settings_of,
     show_trace,
 )
-from beadline.cli.output import JsonOption, Output, output
+from beadline.cli.output import Console, JsonOption, output
 from beadline.environment.quiet import quiet
 from beadline.errors import UsageError
 from beadline.jobs.loading import JobFile, Planned, check_all, open_job
@@ -181,7 +181,7 @@ class Running:
     """One query of the job: running, waiting for its restart, or at its end."""
 
     planned: Planned
-    watch: Watch
+    watch: EventPrinter
     restarts: Restarts
     query: Query | None = None
     start_at_s: float = 0.0
@@ -232,14 +232,14 @@ class Running:
             raise failure
 
 
-def run_all(plans: list[Planned], file: JobFile, out: Output, stop: Stop) -> None:
+def run_all(plans: list[Planned], file: JobFile, out: Console, stop: Stop) -> None:
     """Run the queries until all have ended, one fails for good, or a signal comes."""
     width = max(len(plan.stream.name) for plan in plans)
     runs = []
     for plan in plans:
         name = plan.stream.name
         prefix = f"[cyan]{name:{width}}[/]  " if len(plans) > 1 else ""
-        watch = Watch(out, name, prefix, stop.ask, file.redact)
+        watch = EventPrinter(out, name, prefix, stop.ask, file.redact)
         runs.append(Running(plan, watch, Restarts(file.restart)))
         if not stop.asked:
             sinks = ", ".join(each.name for each in plan.stream.outputs)
@@ -272,7 +272,7 @@ def _look_after(runs: list[Running], stop: Stop, results: list[dict[str, Any]]) 
 
 
 def _stop(
-    runs: list[Running], out: Output, results: list[dict[str, Any]], *, failed: bool = False
+    runs: list[Running], out: Console, results: list[dict[str, Any]], *, failed: bool = False
 ) -> None:
     """Stop what still runs, all of it, whatever one of them has to say."""
     if any(run.query is not None for run in runs):
@@ -293,10 +293,10 @@ def _stop(
 
 
 @dataclass
-class Watch:
+class EventPrinter:
     """Prints the events of one query, and counts them for the last line."""
 
-    out: Output
+    out: Console
     query: str
     prefix: str = ""
     gone: Callable[[], None] = lambda: None  # whoever read this has gone

@@ -20,14 +20,14 @@ import typer
 from rich.markup import escape
 
 from beadline.cli._jobs import ConfOption, settings_of
-from beadline.cli.output import ForPeople, JsonOption, Output, output
+from beadline.cli.output import Console, ForPeople, JsonOption, output
 from beadline.environment.java import require_java
 from beadline.errors import UsageError
 from beadline.jobs.loading import open_job
 from beadline.verify import class_archive, faults
 from beadline.verify.report import Verification, views
 from beadline.verify.run import Options, Verifier
-from beadline.verify.source_range import Limits
+from beadline.verify.source_range import RangeLimits
 
 _TIMEOUT_HELP = (
     "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
@@ -79,7 +79,7 @@ def verify(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         kills=kills,
         minutes=minutes,
-        limits=Limits(epochs, files, records),
+        limits=RangeLimits(epochs, files, records),
         only=tuple(faults.parse(only)) if only is not None else (),
         conf=settings_of(conf),
         output_mode=output_mode,
@@ -95,7 +95,7 @@ def verify(
         raise typer.Exit(made.exit_code)
 
 
-def _verified(asked: Options, out: Output) -> Verification:
+def _verified(asked: Options, out: Console) -> Verification:
     open_job(asked.job)
     require_java()
     class_archive.use(make=asked.kills is None or asked.kills >= _KILLS_MANY)
@@ -144,7 +144,7 @@ def _write(made: Verification, report: Path | None, html: Path | None) -> None:
 class _Lines:
     """Progress for a log: one line when something new begins."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Console) -> None:
         self._out = out
         self._began_s = time.monotonic()
 
@@ -155,7 +155,7 @@ class _Lines:
 
 
 @contextmanager
-def _progress(out: Output) -> Iterator[Step]:
+def _progress(out: Console) -> Iterator[Step]:
     """A bar on a terminal, lines in a pipe or a file; programs wait for the result."""
     if not isinstance(out, ForPeople):
         yield lambda done, total, what: None

@@ -53,7 +53,7 @@ def run(workload: Workload, naive: str | None = None, build: Build = stream) -> 
     """Work off the input that is there."""
     from beadline.environment.session import session
 
-    spark = session("beadline-chaos", (), **light_settings(workload.scratch))
+    spark = session("beadline-demo", (), **light_settings(workload.scratch))
     stand_by()
     if naive is None:
         query = build(spark, workload).start(

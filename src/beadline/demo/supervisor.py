@@ -30,7 +30,7 @@ class RunFailed(BeadlineError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """What became of one child; ``kills`` is how many signals really hit somebody."""
 
     kill: Kill | None
@@ -53,7 +53,7 @@ class Supervisor:
     on_event: Callable[[Line], None] = lambda line: None
     module: str = JOB
     expected: int = 1  # starts in all; where there are more, each is made ready ahead
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RunResult] = field(default_factory=list)
 
     def __enter__(self) -> Supervisor:
         self.workload.make()
@@ -74,7 +74,7 @@ class Supervisor:
         self._children.end()
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def run(self, kill: Kill | None = None) -> Outcome:
+    def run(self, kill: Kill | None = None) -> RunResult:
         """Start a child, let it be killed as told, and see that it died of that.
 
         A child whose crash point does not come by works off its input, and ends as if left alone.
@@ -95,15 +95,15 @@ class Supervisor:
         dies = kills > 0 and not survives
         return self._ended(child, kill, returncode, kills, dies)
 
-    def run_naive(self, crash: str = "") -> Outcome:
+    def run_naive(self, crash: str = "") -> RunResult:
         """The same with plain ``foreachBatch``; ``crash`` is a step of ``beadline.demo.naive``."""
         child = self._children.start(str(self.workload.folder), "--naive", crash)
         return self._ended(child, None, child.wait(), int(bool(crash)), bool(crash))
 
     def _ended(
         self, child: Child, kill: Kill | None, returncode: int, kills: int, dies: bool
-    ) -> Outcome:
-        outcome = Outcome(kill, returncode, kills, tuple(child.events), child.seconds)
+    ) -> RunResult:
+        outcome = RunResult(kill, returncode, kills, tuple(child.events), child.seconds)
         self.outcomes.append(outcome)
         if returncode != (-signal.SIGKILL if dies else 0):
             raise RunFailed(

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-NAME = "chaos"
+NAME = "demo"
 CLEAN = "clean"
 TOTALS = "totals"
 SCHEMA = "id long, key string, amount long"

@@ -28,8 +28,8 @@ _VERSION = re.compile(r'^\S+ version "(?P<text>(?:1\.)?(?P<major>\d+)[^"]*)"', r
 
 
 @dataclass(frozen=True)
-class Java:
-    """One Java: where it is and what it says it is."""
+class JavaInstallation:
+    """Where a Java is, and which version it reports."""
 
     path: Path
     version: str
@@ -41,7 +41,7 @@ class Java:
         return self.major in TESTED
 
 
-def require_java(environment: Mapping[str, str] = os.environ) -> Java:
+def require_java(environment: Mapping[str, str] = os.environ) -> JavaInstallation:
     """Return a Java that Spark 4 can run on, or raise `JavaProblem` with the fix."""
     java = find_java(environment)
     if java.major < OLDEST:
@@ -49,15 +49,15 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Java:
     return java
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+def find_java(environment: Mapping[str, str] = os.environ) -> JavaInstallation:
     """Return the Java that Spark would start, of whatever version."""
     path = java_path(environment)
     answer = _ask(path)
     found = _VERSION.search(answer)
     if found is None:
         said = answer.strip() or "nothing"
-        raise JavaProblem(f"{path} -version does not tell a Java version, but: {said}. {FIX}")
-    return Java(path, found["text"], int(found["major"]))
+        raise JavaProblem(f"{path} -version printed no Java version, but: {said}. {FIX}")
+    return JavaInstallation(path, found["text"], int(found["major"]))
 
 
 def java_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -78,20 +78,24 @@ def java_path(environment: Mapping[str, str] = os.environ) -> Path:
 def _ask(path: Path) -> str:
     """Java writes its version to stderr, after remarks on JAVA_TOOL_OPTIONS if there are any."""
     try:
-        done = subprocess.run(
-            [str(path), "-version"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_TIMEOUT_S,
-            check=False,
-        )
+        return run_program([str(path), "-version"], _ANSWER_TIMEOUT_S).stdout
     except subprocess.TimeoutExpired as error:
         raise JavaProblem(
-            f"{path} -version gave no answer in {_ANSWER_TIMEOUT_S} s. {FIX}"
+            f"{path} -version did not answer within {_ANSWER_TIMEOUT_S} s. {FIX}"
         ) from error
     except OSError as error:
         raise JavaProblem(f"{path} cannot be run: {error}. {FIX}") from error
-    return done.stdout
+
+
+def run_program(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with no input, and with its errors among its output."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from beadline.environment.java import run_program
 from beadline.errors import JarsUnavailable
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
@@ -99,16 +100,7 @@ def _run_maven(bundle: Bundle, work: Path, fetched: Path) -> None:
     if bundle.transitive:
         command.append("-DincludeScope=runtime")
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_FETCH_TIMEOUT_S,
-            check=False,
-        )
+        done = run_program(command, _FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise JarsUnavailable(
             f"jars of {bundle.name}: mvn did not finish in {_FETCH_TIMEOUT_S} s"

@@ -18,6 +18,7 @@ from beadline.environment.jars import PACKAGES, require_connector, with_connecto
 from beadline.environment.java import require_java
 from beadline.environment.quiet import jvm_options
 from beadline.errors import JarsUnavailable
+from beadline.shared.options import option_text
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -73,7 +74,7 @@ def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSessio
     from pyspark.sql import SparkSession
 
     names: tuple[str, ...] = (connectors,) if isinstance(connectors, str) else tuple(connectors)
-    asked = {key: _text(value) for key, value in conf.items()}
+    asked = {key: option_text(value) for key, value in conf.items()}
     active = SparkSession.getActiveSession()
     if active is not None:
         for name in names:
@@ -166,8 +167,3 @@ def _settings(asked: dict[str, str]) -> SparkConf:
         for key, value in LOCAL.items():
             settings.setIfMissing(key, value)
     return settings
-
-
-def _text(value: Setting) -> str:
-    """Spark writes booleans in lower case."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

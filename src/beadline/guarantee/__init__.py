@@ -3,7 +3,7 @@
 ``stream.guarantee()`` and ``beadline analyze`` give the report; ``start()`` refuses by it.
 """
 
-from beadline.guarantee.report import Finding, Kind, Report
-from beadline.guarantee.sources import SourceSeen, declare
+from beadline.guarantee.report import Finding, FindingKind, Report
+from beadline.guarantee.sources import SourceFacts, declare
 
-__all__ = ["Finding", "Kind", "Report", "SourceSeen", "declare"]
+__all__ = ["Finding", "FindingKind", "Report", "SourceFacts", "declare"]

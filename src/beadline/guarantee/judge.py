@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from beadline.guarantee.plan import Circumstances, PlanSeen, judge_plan
-from beadline.guarantee.report import Finding, Kind, Report
+from beadline.guarantee.plan import Circumstances, PlanFacts, judge_plan
+from beadline.guarantee.report import Finding, FindingKind, Report
 from beadline.guarantee.settings import judge_settings
-from beadline.guarantee.sources import SourceSeen, judge_source
+from beadline.guarantee.sources import SourceFacts, judge_source
 from beadline.sink import Capabilities, Guarantee
 
 _EXACTLY = Guarantee.EXACTLY_ONCE
@@ -20,45 +20,45 @@ _FUNCTIONS = {
 
 
 @dataclass(frozen=True)
-class SinkSeen:
+class SinkFacts:
     """A sink, what it says of itself on its server, and what it was allowed."""
 
     name: str
     capabilities: Capabilities
     allow: Guarantee | None = None
-    rows: PlanSeen | None = None  # the plan of its ``rows=``, if it has one
+    rows: PlanFacts | None = None  # the plan of its ``rows=``, if it has one
     dead_letter: bool = False  # whether it takes only what another sink refuses
 
 
 @dataclass(frozen=True)
-class Facts:
+class QueryFacts:
     """All that a query's guarantee depends on."""
 
     query: str
     asked: Guarantee
-    sources: Sequence[SourceSeen]
-    plan: PlanSeen
-    sinks: Sequence[SinkSeen]
+    sources: Sequence[SourceFacts]
+    plan: PlanFacts
+    sinks: Sequence[SinkFacts]
     stateful: bool = False
     allow: Guarantee | None = None  # what the sources may be, below the function's name
     conf: Mapping[str, str] = field(default_factory=dict)
     restart_s: float = 600.0  # how long a restart may take, in the worst case that is planned for
 
 
-def judge(facts: Facts) -> Report:
+def judge(facts: QueryFacts) -> Report:
     """Return what the query promises, part by part."""
     found = [*_function(facts), *_sources(facts), *_plans(facts), *_state(facts)]
     found += [*judge_settings(facts.conf, facts.stateful), *_sinks(facts)]
     return Report(facts.query, facts.asked, tuple(found))
 
 
-def _function(facts: Facts) -> Iterator[Finding]:
+def _function(facts: QueryFacts) -> Iterator[Finding]:
     name = str(facts.asked).replace("-", "_") + "()"
     cure = "" if facts.asked is _EXACTLY else "use exactly_once()"
-    yield Finding(Kind.FUNCTION, name, facts.asked, _FUNCTIONS[facts.asked], cure)
+    yield Finding(FindingKind.FUNCTION, name, facts.asked, _FUNCTIONS[facts.asked], cure)
 
 
-def _sources(facts: Facts) -> Iterator[Finding]:
+def _sources(facts: QueryFacts) -> Iterator[Finding]:
     seen_before: list[Finding] = []
     for seen in facts.sources:
         for found in judge_source(seen):
@@ -68,7 +68,7 @@ def _sources(facts: Facts) -> Iterator[Finding]:
                 yield replace(found, allowed=allowed)
 
 
-def _plans(facts: Facts) -> Iterator[Finding]:
+def _plans(facts: QueryFacts) -> Iterator[Finding]:
     expiring = tuple(sink.name for sink in facts.sinks if sink.capabilities.expires)
     shared = sum(not sink.dead_letter for sink in facts.sinks) > 1
     yield from judge_plan(facts.plan, Circumstances(facts.asked, facts.stateful, expiring, shared))
@@ -78,7 +78,7 @@ def _plans(facts: Facts) -> Iterator[Finding]:
         own = (sink.name,) if sink.capabilities.expires else ()
         yield from judge_plan(sink.rows, Circumstances(facts.asked, facts.stateful, own))
         yield Finding(
-            Kind.ROWS,
+            FindingKind.ROWS,
             sink.rows.part,
             _EXACTLY,
             "it runs once or more for every epoch. What it does beside returning rows (calls, "
@@ -88,10 +88,10 @@ def _plans(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _state(facts: Facts) -> Iterator[Finding]:
+def _state(facts: QueryFacts) -> Iterator[Finding]:
     if facts.stateful:
         yield Finding(
-            Kind.STATE,
+            FindingKind.STATE,
             "state",
             _EXACTLY,
             "Spark keeps a version of the state for each epoch in the checkpoint, and goes back to "
@@ -99,21 +99,21 @@ def _state(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _sinks(facts: Facts) -> Iterator[Finding]:
+def _sinks(facts: QueryFacts) -> Iterator[Finding]:
     for sink in facts.sinks:
         can, part = sink.capabilities, f"sink {sink.name}"
         allowed = sink.allow is not None and can.guarantee >= sink.allow
         level = min(can.guarantee, facts.asked) if can.guarantee < facts.asked else can.guarantee
-        yield Finding(Kind.SINK, part, level, can.sentence, can.raised_by, allowed=allowed)
+        yield Finding(FindingKind.SINK, part, level, can.sentence, can.raised_by, allowed=allowed)
         yield from _expiry(facts, sink)
 
 
-def _expiry(facts: Facts, sink: SinkSeen) -> Iterator[Finding]:
+def _expiry(facts: QueryFacts, sink: SinkFacts) -> Iterator[Finding]:
     """A restart that takes longer than the server keeps what is prepared."""
     after_s = sink.capabilities.expires_after_s
     if facts.asked is _EXACTLY and after_s is not None and after_s < facts.restart_s:
         yield Finding(
-            Kind.SINK,
+            FindingKind.SINK,
             f"sink {sink.name}",
             _EXACTLY,
             f"what is prepared there is thrown away after {after_s:g} s, and a restart may take "

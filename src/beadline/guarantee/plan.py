@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from beadline.guarantee.report import Finding, Kind
+from beadline.guarantee.report import Finding, FindingKind
 from beadline.sink import Guarantee
 
 # By the class names of Spark's expressions. They depend on the partition, not on chance: the same
@@ -30,7 +30,7 @@ CLOCKS = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
 
 
 @dataclass(frozen=True)
-class ExpressionSeen:
+class ExpressionFacts:
     """An expression of a plan: what it is, whether it says that it is deterministic itself.
 
     ``chance`` names what a Python function calls that gives another answer each time;
@@ -45,12 +45,12 @@ class ExpressionSeen:
 
 
 @dataclass(frozen=True)
-class PlanSeen:
+class PlanFacts:
     """The expressions of one plan: the stream's own, or that of a sink's ``rows=``."""
 
     part: str
-    kind: Kind
-    expressions: tuple[ExpressionSeen, ...] = ()
+    kind: FindingKind
+    expressions: tuple[ExpressionFacts, ...] = ()
 
     def by_chance(self) -> Iterator[str]:
         """Yield, in words, what would be different in a replay."""
@@ -60,7 +60,7 @@ class PlanSeen:
                 yield f"{seen.text}, which calls {calls}"
             elif not seen.deterministic and seen.name not in POSITIONAL:
                 yield seen.text
-            elif seen.name in CLOCKS and self.kind is Kind.ROWS:
+            elif seen.name in CLOCKS and self.kind is FindingKind.ROWS:
                 yield f"{seen.text}, which in rows= is the time of each run"
 
 
@@ -74,7 +74,7 @@ class Circumstances:
     shared: bool = False  # whether several sinks read the rows of this plan
 
 
-def judge_plan(plan: PlanSeen, about: Circumstances) -> Iterator[Finding]:
+def judge_plan(plan: PlanFacts, about: Circumstances) -> Iterator[Finding]:
     """Yield a warning if chance is in the plan, and say where it would show."""
     found = list(dict.fromkeys(plan.by_chance()))
     if found:
@@ -93,16 +93,16 @@ def judge_plan(plan: PlanSeen, about: Circumstances) -> Iterator[Finding]:
             )
 
 
-def _harm(plan: PlanSeen, about: Circumstances) -> str:
+def _harm(plan: PlanFacts, about: Circumstances) -> str:
     if about.asked is not Guarantee.EXACTLY_ONCE:
         return "Rows that show again after a crash may then show with another value"
     harms = []
     if about.expiring:
         names = ", ".join(about.expiring)
         harms.append(f"if {names} loses a decided part, the query stops instead of replaying it")
-    if about.stateful and plan.kind is Kind.PLAN:
+    if about.stateful and plan.kind is FindingKind.PLAN:
         harms.append("the state after a crash may differ from the rows that were committed")
-    if about.shared and plan.kind is Kind.PLAN:
+    if about.shared and plan.kind is FindingKind.PLAN:
         harms.append(
             "if an executor is lost while the sinks are prepared, the epoch fails and is "
             "redelivered, because they could hold different rows"

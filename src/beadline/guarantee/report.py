@@ -10,7 +10,7 @@ from typing import Any
 from beadline.sink import Guarantee
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """What a finding is about."""
 
     FUNCTION = "function"
@@ -31,7 +31,7 @@ class Finding:
     ``allowed`` says that the user has accepted it: ``.to(sink, allow=…)``.
     """
 
-    kind: Kind
+    kind: FindingKind
     part: str
     level: Guarantee
     why: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from beadline.guarantee.report import Finding, Kind
+from beadline.guarantee.report import Finding, FindingKind
 from beadline.sink import Guarantee
 
 Conf = Mapping[str, str]
@@ -85,4 +85,6 @@ def judge_settings(conf: Conf, stateful: bool) -> Iterator[Finding]:
         if value is None or not setting.applies(value) or (setting.stateful_only and not stateful):
             continue
         part = f"{setting.key}={value}"
-        yield Finding(Kind.SETTING, part, setting.level, setting.why, setting.cure, warning=True)
+        yield Finding(
+            FindingKind.SETTING, part, setting.level, setting.why, setting.cure, warning=True
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from beadline.guarantee.report import Finding, Kind
+from beadline.guarantee.report import Finding, FindingKind
 from beadline.sink import Guarantee
 
 EXACTLY, AT_LEAST, AT_MOST = (
@@ -20,7 +20,7 @@ EXACTLY, AT_LEAST, AT_MOST = (
 
 
 @dataclass(frozen=True)
-class SourceSeen:
+class SourceFacts:
     """A source as Spark's plan shows it; the names of ``options`` are in lower case."""
 
     name: str
@@ -37,11 +37,11 @@ class SourceSeen:
         return str(self.options.get(name.lower(), default)).strip().lower()
 
 
-Judge = Callable[[SourceSeen], Iterator[Finding]]
+Judge = Callable[[SourceFacts], Iterator[Finding]]
 _JUDGES: dict[str, Judge] = {}
 
 
-def judge_source(seen: SourceSeen) -> list[Finding]:
+def judge_source(seen: SourceFacts) -> list[Finding]:
     """Return the findings on a source, at least one."""
     return list(_JUDGES.get(seen.name.lower(), _unknown)(seen))
 
@@ -50,7 +50,7 @@ def declare(name: str, guarantee: str, why: str, cure: str = "") -> None:
     """Say what a source of your own can keep, by its name in ``readStream.format(name)``.
 
     >>> declare("turnstile", "at-most-once", "a turnstile does not turn back")
-    >>> judge_source(SourceSeen("turnstile"))[0].level
+    >>> judge_source(SourceFacts("turnstile"))[0].level
     <Guarantee.AT_MOST_ONCE: 0>
     """
     level = Guarantee.parse(guarantee)
@@ -58,9 +58,9 @@ def declare(name: str, guarantee: str, why: str, cure: str = "") -> None:
 
 
 def _found(
-    seen: SourceSeen, level: Guarantee, why: str, cure: str = "", *, warning: bool = False
+    seen: SourceFacts, level: Guarantee, why: str, cure: str = "", *, warning: bool = False
 ) -> Finding:
-    return Finding(Kind.SOURCE, seen.part, level, why, cure, warning)
+    return Finding(FindingKind.SOURCE, seen.part, level, why, cure, warning)
 
 
 def _judged(*names: str) -> Callable[[Judge], Judge]:
@@ -71,7 +71,7 @@ def _judged(*names: str) -> Callable[[Judge], Judge]:
     return add
 
 
-def _unknown(seen: SourceSeen) -> Iterator[Finding]:
+def _unknown(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(
         seen,
         EXACTLY,
@@ -83,7 +83,7 @@ def _unknown(seen: SourceSeen) -> Iterator[Finding]:
 
 
 @_judged("kafka")
-def _kafka(seen: SourceSeen) -> Iterator[Finding]:
+def _kafka(seen: SourceFacts) -> Iterator[Finding]:
     level = EXACTLY
     if seen.option("failOnDataLoss", "true") == "false":
         level = AT_MOST
@@ -113,7 +113,7 @@ def _kafka(seen: SourceSeen) -> Iterator[Finding]:
 
 
 @_judged("parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile")
-def _files(seen: SourceSeen) -> Iterator[Finding]:
+def _files(seen: SourceFacts) -> Iterator[Finding]:
     for name in ("ignoreMissingFiles", "ignoreCorruptFiles"):
         if seen.option(name, "false") == "true":
             yield _found(
@@ -135,12 +135,12 @@ def _files(seen: SourceSeen) -> Iterator[Finding]:
 
 
 @_judged("rate", "rate-micro-batch")
-def _rate(seen: SourceSeen) -> Iterator[Finding]:
+def _rate(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(seen, EXACTLY, "a row is a function of its number; it can always be made again")
 
 
 @_judged("delta")
-def _delta(seen: SourceSeen) -> Iterator[Finding]:
+def _delta(seen: SourceFacts) -> Iterator[Finding]:
     weaker = False
     for name, risky, level, why, cure in _DELTA:
         if seen.option(name, "") == risky:
@@ -188,7 +188,7 @@ _DELTA = (
 
 
 @_judged("iceberg", "hudi")
-def _table(seen: SourceSeen) -> Iterator[Finding]:
+def _table(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(
         seen,
         EXACTLY,
@@ -198,7 +198,7 @@ def _table(seen: SourceSeen) -> Iterator[Finding]:
 
 
 @_judged("socket")
-def _socket(seen: SourceSeen) -> Iterator[Finding]:
+def _socket(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(
         seen,
         AT_MOST,
@@ -210,5 +210,5 @@ def _socket(seen: SourceSeen) -> Iterator[Finding]:
 
 
 @_judged("memory")
-def _memory(seen: SourceSeen) -> Iterator[Finding]:
+def _memory(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(seen, AT_MOST, "rows in memory die with the driver", "it is meant for tests")

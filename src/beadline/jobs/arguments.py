@@ -31,7 +31,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, Required, TypedDict
 
 from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
-from beadline.jobs.document import Place, Table, nearest, sentence, toml_type
+from beadline.jobs.document import TomlTable, TomlValue, nearest, sentence, toml_type
 from beadline.jobs.environment import FromEnvironment, plain
 from beadline.jobs.kinds import Kinds, nested, own
 
@@ -83,7 +83,7 @@ class Argument:
         default = Field(json_schema_extra={"default": self.default})
         return NotRequired[Annotated[self.in_toml, default]]
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: TomlValue) -> Any:
         """Return the argument, from the value of its key; raises with the place."""
         adapter = TypeAdapter(self.in_toml, config=ConfigDict(strict=True))
         try:
@@ -120,7 +120,7 @@ def arguments_of(build: Callable[..., Any]) -> dict[str, Argument]:
 
 
 def read_arguments(
-    build: Callable[..., Any], table: Place, others: Collection[str] = ()
+    build: Callable[..., Any], table: TomlValue, others: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return the arguments that a table gives; ``others`` are keys that are read elsewhere."""
     known = arguments_of(build)
@@ -129,7 +129,7 @@ def read_arguments(
     return read_keys(build, table, [name for name in known if name not in others])
 
 
-def read_keys(build: Callable[..., Any], table: Place, keys: Iterable[str]) -> dict[str, Any]:
+def read_keys(build: Callable[..., Any], table: TomlValue, keys: Iterable[str]) -> dict[str, Any]:
     """Return those of these arguments that a table gives."""
     found: dict[str, Any] = {}
     for name in keys:
@@ -140,7 +140,7 @@ def read_keys(build: Callable[..., Any], table: Place, keys: Iterable[str]) -> d
     return found
 
 
-def call(place: Place, build: Callable[..., T], *given: Any, **arguments: Any) -> T:
+def call(place: TomlValue, build: Callable[..., T], *given: Any, **arguments: Any) -> T:
     """Call a constructor; its errors name the place of the table."""
     try:
         return build(*given, **arguments)
@@ -151,7 +151,7 @@ def call(place: Place, build: Callable[..., T], *given: Any, **arguments: Any) -
         raise kind(f"{place}: {sentence(said)}{end}") from error
 
 
-def construct(table: Place, kinds: Kinds, others: Collection[str] = ()) -> Any:
+def construct(table: TomlValue, kinds: Kinds, others: Collection[str] = ()) -> Any:
     """Return the object that a table describes: one of several kinds, or a user's own."""
     build = kinds.find(table)
     return call(table, build, **read_arguments(build, table, [kinds.key, *others]))
@@ -275,7 +275,7 @@ def _function(value: Any) -> Any:
 
 def _object(kind: Any, value: Any) -> Any:
     """A table is an object: of one class, or of several, which its ``type`` tells apart."""
-    if isinstance(value, Table):
+    if isinstance(value, TomlTable):
         kinds = nested(kind)
         if kinds is not None:
             return construct(value.place, kinds)
@@ -284,7 +284,7 @@ def _object(kind: Any, value: Any) -> Any:
     raise PydanticCustomError("table", "not a table")
 
 
-def _problem(place: Place, error: ValidationError) -> UsageError:
+def _problem(place: TomlValue, error: ValidationError) -> UsageError:
     """Translate the deepest error: of a union, that of the member that came closest."""
     found = [(_below(place, each["loc"]), each) for each in error.errors()]
     depth = max(len(at.path) for at, _ in found)
@@ -301,7 +301,7 @@ def _problem(place: Place, error: ValidationError) -> UsageError:
     return at.problem(f"must be {wanted}, not {what}")
 
 
-def _below(place: Place, steps: tuple[int | str, ...]) -> Place:
+def _below(place: TomlValue, steps: tuple[int | str, ...]) -> TomlValue:
     """Follow pydantic's steps; those that are no keys name the member of a union."""
     for step in steps:
         if isinstance(place.value, list if isinstance(step, int) else dict) and (

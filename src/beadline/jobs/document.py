@@ -38,7 +38,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Place:
+class TomlValue:
     """A value of the file, and the keys that lead to it."""
 
     document: Document
@@ -65,18 +65,18 @@ class Place:
         """Return an error that names file, line and key."""
         return UsageError(f"{self}: {sentence(what)} {NOTHING_WRITTEN}")
 
-    def __getitem__(self, key: str | int) -> Place:
+    def __getitem__(self, key: str | int) -> TomlValue:
         """Return a value below this one, its variables filled in."""
-        below = Place(self.document, (*self.path, key), self.value[key])
+        below = TomlValue(self.document, (*self.path, key), self.value[key])
         if not isinstance(below.value, str):
             return below
         filled = self.document.environment.fill(below.value, below.problem)
-        return Place(self.document, below.path, filled)
+        return TomlValue(self.document, below.path, filled)
 
     def filled(self) -> Any:
         """Return the value with all variables below it filled in; tables know their places."""
         if isinstance(self.value, dict):
-            return Table(self, {key: self[key].filled() for key in self.value})
+            return TomlTable(self, {key: self[key].filled() for key in self.value})
         if isinstance(self.value, list):
             return [each.filled() for each in self]
         return self.value
@@ -85,18 +85,18 @@ class Place:
         """Whether a table has a key."""
         return key in self.value
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[TomlValue]:
         """The entries of a table or of an array."""
         keys = self.value if isinstance(self.value, dict) else range(len(self.value))
         return (self[key] for key in keys)
 
-    def table(self) -> Place:
+    def table(self) -> TomlValue:
         """Return this, which must be a table."""
         if not isinstance(self.value, dict):
             raise self.problem(f"must be a table, not {toml_type(self.value)}")
         return self
 
-    def tables(self) -> list[Place]:
+    def tables(self) -> list[TomlValue]:
         """Return the tables of an array of them."""
         if not isinstance(self.value, list):
             keys = ".".join(_written(key) for key in self.path if isinstance(key, str))
@@ -122,16 +122,16 @@ class Place:
         return f"file:{whole}" if uri else whole
 
 
-class Table(dict[str, Any]):
+class TomlTable(dict[str, Any]):
     """The values of a table, which knows where it stands."""
 
-    def __init__(self, place: Place, values: dict[str, Any]) -> None:
+    def __init__(self, place: TomlValue, values: dict[str, Any]) -> None:
         """Keep the place beside the values."""
         super().__init__(values)
         self.place = place
 
 
-def read(path: Path, environment: Environment | None = None) -> Place:
+def read(path: Path, environment: Environment | None = None) -> TomlValue:
     """Read a file; raises ``UsageError`` with the line if it is not TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -145,7 +145,7 @@ def read(path: Path, environment: Environment | None = None) -> Place:
         reason = _AT.sub("", str(error))
         raise UsageError(f"{path}:{line}: this is not TOML: {reason}. {NOTHING_WRITTEN}") from error
     document = Document(path, text, environment or Environment(), lines_of(text))
-    return Place(document, (), value)
+    return TomlValue(document, (), value)
 
 
 def sentence(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from beadline.jobs.document import Place, nearest
+from beadline.jobs.document import TomlValue, nearest
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Kinds:
     bases: tuple[str, ...] = ()  # the classes that a user's own must be of
     closed: bool = False  # there can be no user's own
 
-    def find(self, table: Place) -> Callable[..., Any]:
+    def find(self, table: TomlValue) -> Callable[..., Any]:
         """Return what a table's ``type`` stands for."""
         table.check_keys(table.value, [self.key])
         place = table[self.key]
@@ -42,7 +42,7 @@ class Kinds:
         found: Callable[..., Any] = imported(self.known[word])
         return found
 
-    def _own(self, place: Place) -> Callable[..., Any]:
+    def _own(self, place: TomlValue) -> Callable[..., Any]:
         try:
             found = own(place.value)
         except ValueError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from beadline.ids import check_name
 from beadline.jobs.arguments import call, read_arguments
-from beadline.jobs.document import Place
+from beadline.jobs.document import TomlValue
 from beadline.jobs.sinks import Level, SinkTable, read_sinks
 from beadline.jobs.sql import check_rows, select
 from beadline.stream import Stream, at_least_once, exactly_once
@@ -40,7 +40,7 @@ class QuerySettings:
 class QueryTable:
     """One query, read and checked as far as that goes without Spark."""
 
-    place: Place
+    place: TomlValue
     settings: QuerySettings
     sinks: list[SinkTable]
 
@@ -56,7 +56,7 @@ class QueryTable:
         return stream
 
 
-def read_queries(job: Place) -> list[QueryTable]:
+def read_queries(job: TomlValue) -> list[QueryTable]:
     """Return the queries of a job: ``[query]``, or ``[[queries]]``."""
     if ("query" in job) == ("queries" in job):
         what = "both [query] and [[queries]]: take one" if "query" in job else "no [[queries]]"
@@ -70,7 +70,7 @@ def read_queries(job: Place) -> list[QueryTable]:
     return found
 
 
-def _query(table: Place) -> QueryTable:
+def _query(table: TomlValue) -> QueryTable:
     settings = QuerySettings(**read_arguments(QuerySettings, table, ["sinks"]))
     call(table["name"], check_name, "query", settings.name)
     if settings.every is not None and settings.available_now:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from beadline.jobs.arguments import arguments_of, call, construct, read_keys
-from beadline.jobs.document import Place
+from beadline.jobs.document import TomlValue
 from beadline.jobs.kinds import SINKS
 from beadline.jobs.sql import rows_of_epoch
 from beadline.sink import AnySink
@@ -38,7 +38,7 @@ class SinkSettings:
 class SinkTable:
     """One sink of a query, made and not connected yet."""
 
-    place: Place
+    place: TomlValue
     sink: AnySink
     settings: SinkSettings
     dead_letter: AnySink | None
@@ -58,7 +58,7 @@ class SinkTable:
         )
 
 
-def read_sinks(query: Place) -> list[SinkTable]:
+def read_sinks(query: TomlValue) -> list[SinkTable]:
     """Return the sinks of a query."""
     found = [_sink(table) for table in query["sinks"].tables()] if "sinks" in query else []
     if not found:
@@ -76,7 +76,7 @@ def own_keys(build: Callable[..., Any], table: dict[str, Any]) -> list[str]:
     return [key for key in ours if key not in taken or (key == "rows" and sql)]
 
 
-def _sink(table: Place) -> SinkTable:
+def _sink(table: TomlValue) -> SinkTable:
     keys = own_keys(SINKS.find(table), table.value)
     sink: AnySink = construct(table, SINKS, [DEAD_LETTER, *keys])
     settings = SinkSettings(**read_keys(SinkSettings, table, keys))

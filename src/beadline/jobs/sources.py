@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import NOTHING_WRITTEN, UsageError
 from beadline.jobs.arguments import arguments_of, call, read_arguments, read_keys
-from beadline.jobs.document import Place
+from beadline.jobs.document import TomlValue
 from beadline.jobs.kinds import SOURCES
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SourceTable:
     """One source, read and checked, and not opened yet."""
 
     view: str
-    place: Place
+    place: TomlValue
     build: Callable[..., DataFrame]
     arguments: dict[str, Any]
     shaping: Shaping
@@ -69,7 +69,7 @@ class SourceTable:
         return frame
 
 
-def read_sources(job: Place) -> list[SourceTable]:
+def read_sources(job: TomlValue) -> list[SourceTable]:
     """Return the sources of a job."""
     if "sources" not in job or not job["sources"].table().value:
         raise job.problem(
@@ -79,7 +79,7 @@ def read_sources(job: Place) -> list[SourceTable]:
     return [_source(each.table()) for each in job["sources"]]
 
 
-def _source(table: Place) -> SourceTable:
+def _source(table: TomlValue) -> SourceTable:
     view = table.key
     if not view.isidentifier():
         raise table.problem(f"{view!r} cannot name a view: letters, digits and '_', no digit first")

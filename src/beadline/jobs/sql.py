@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import NOTHING_WRITTEN, UsageError
-from beadline.jobs.document import Place, nearest, sentence
+from beadline.jobs.document import TomlValue, nearest, sentence
 from beadline.jobs.sources import EPOCH_VIEW, first_line
 from beadline.spark.plan import nodes
 
@@ -26,7 +26,7 @@ _NOT_QUERIES = (
 )
 
 
-def select(spark: SparkSession, sql: Place, views: Iterable[str]) -> DataFrame:
+def select(spark: SparkSession, sql: TomlValue, views: Iterable[str]) -> DataFrame:
     """Return the frame of one statement, which must be a query over a stream."""
     from pyspark.errors import PySparkException
 
@@ -42,7 +42,7 @@ def select(spark: SparkSession, sql: Place, views: Iterable[str]) -> DataFrame:
     return frame
 
 
-def check_rows(frame: DataFrame, sql: Place) -> None:
+def check_rows(frame: DataFrame, sql: TomlValue) -> None:
     """Try a sink's own SQL on no rows at all; they have the columns that an epoch will have."""
     from pyspark.errors import PySparkException
 
@@ -66,7 +66,7 @@ def rows_of_epoch(sql: str, frame: DataFrame) -> DataFrame:
         session.catalog.dropTempView(EPOCH_VIEW)
 
 
-def _check_selects(spark: SparkSession, sql: Place, text: str) -> None:
+def _check_selects(spark: SparkSession, sql: TomlValue, text: str) -> None:
     """Spark carries out a command as soon as it sees it; here nothing may be written yet."""
     jvm: Any = spark.sparkContext._jvm
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
@@ -77,7 +77,7 @@ def _check_selects(spark: SparkSession, sql: Place, text: str) -> None:
             raise sql.problem("it must be a SELECT: a query describes rows, and does nothing else")
 
 
-def _with_line(sql: Place, error: PySparkException, views: Iterable[str]) -> UsageError:
+def _with_line(sql: TomlValue, error: PySparkException, views: Iterable[str]) -> UsageError:
     """Return Spark's error with the line of the file, and suggest the right view."""
     reason = sentence(first_line(error))
     found = _SQL_LINE.search(str(error))
@@ -92,7 +92,7 @@ def _with_line(sql: Place, error: PySparkException, views: Iterable[str]) -> Usa
     return UsageError(f"{where}: {reason}{hint} {NOTHING_WRITTEN}")
 
 
-def _first_line_below(sql: Place) -> int:
+def _first_line_below(sql: TomlValue) -> int:
     '''Return 1 if the statement begins below its key, after ``"""`` at the end of the line.'''
     line = sql.document.text.split("\n")[sql.line - 1]
     return int(_OPENED.search(line) is not None)

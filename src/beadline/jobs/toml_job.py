@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from beadline.environment.jars import CONNECTORS
 from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
 from beadline.jobs.arguments import construct
-from beadline.jobs.document import Place, read
+from beadline.jobs.document import TomlValue, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
 from beadline.jobs.loading import Job, JobFile, Planned, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
 from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
+from beadline.shared.options import option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,7 @@ class TomlJob(JobFile):
             output_mode=settings.output_mode,
             drop=tuple(settings.drop),
             keep=settings.retention,
-            options={name: _text(value) for name, value in settings.options.items()},
+            options={name: option_text(value) for name, value in settings.options.items()},
         )
 
 
@@ -125,7 +126,7 @@ def open_toml(path: Path) -> TomlJob:
         raise type(error)(said) from None
 
 
-def _settings(table: Place) -> dict[str, Any]:
+def _settings(table: TomlValue) -> dict[str, Any]:
     """Spark's settings by their own names: in ``[spark]``, ``driver.memory = "2g"``."""
     found: dict[str, Any] = {}
     for place in table:
@@ -142,11 +143,7 @@ def _settings(table: Place) -> dict[str, Any]:
     return {n if n.startswith(_SPARK) else f"{_SPARK}{n}": value for n, value in found.items()}
 
 
-def _joined(place: Place, key: str, name: str) -> str:
+def _joined(place: TomlValue, key: str, name: str) -> str:
     if name.startswith(_SPARK):
         raise place.problem(f"the setting {name} must stand right under [spark]")
     return f"{key}.{name}"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

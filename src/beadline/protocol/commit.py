@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,11 +16,13 @@ from beadline.protocol.epoch import Lost
 from beadline.protocol.run import Run
 from beadline.protocol.targets import previous_epochs
 from beadline.protocol.threads import Helpers
+from beadline.shared.retry import Retries, Verdict
 from beadline.sink import BoundSink, Outcome, Prepared
 
 logger = logging.getLogger("beadline")
 
-_BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+# Nothing decided is ever dropped: there is no deadline (rule 14).
+_FOR_EVER = {Verdict.UNCLEAR: math.inf}
 
 
 def commit(run: Run, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
@@ -48,7 +50,7 @@ def commit_sink(
 ) -> list[Prepared[Any]]:
     """Commit one sink until every outcome is known; return what is lost."""
     lost: list[Prepared[Any]] = []
-    asked = 0
+    retries = Retries(_FOR_EVER)
     while True:
         try:
             result = sink.sink.commit(epoch, parts)
@@ -72,8 +74,7 @@ def commit_sink(
             raise _failed(sink, epoch, result.detail or "the outcome is still unknown")
         why = result.detail or "the outside system does not say"
         logger.warning("sink %s, epoch %s: outcome unknown: %s", sink.name, epoch.number, why)
-        time.sleep(_BACK_OFF_S[min(asked, len(_BACK_OFF_S) - 1)])
-        asked += 1
+        retries.again(Verdict.UNCLEAR)
 
 
 def _failed(sink: BoundSink, epoch: EpochId, why: str) -> CommitFailed:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from beadline.decisions import Decision, DecisionLog, LogState
-from beadline.errors import NOTHING_WRITTEN, WrongCheckpoint
+from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, WrongCheckpoint
 from beadline.files import same_folder
 from beadline.ids import QueryId
 from beadline.protocol.batch import Progress
@@ -29,22 +29,21 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
                 f"checkpoint {checkpoint} holds Spark's progress up to epoch {committed} but no "
                 "decision log: it was made by a query without Beadline, or its folder 'beadline' "
                 "was deleted. Which rows of the last epoch are already in the sinks cannot be "
-                "known. Restore the log from a backup, or start with an empty checkpoint folder "
-                f"and the source positions you want. {NOTHING_WRITTEN}"
+                f"known. Restore the log from a backup. {NEW_QUERY} {NOTHING_WRITTEN}"
             )
         return QueryId(name, uuid.uuid4().hex, checkpoint)
     query = state.claim.query
     if query.name != name:
         raise WrongCheckpoint(
-            f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Give this "
-            f"query a checkpoint folder of its own, or its old name back. {NOTHING_WRITTEN}"
+            f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Start it "
+            f"as {query.name!r}, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
     # A link is another name of the folder, not a copy: the name in the log still leads here.
     if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may go on from the same place, which would double every row. "
-            f"Move it back, or give this query an empty checkpoint folder. {NOTHING_WRITTEN}"
+            f"Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
     return query
 
@@ -156,11 +155,9 @@ def check_seen(
         if seen.incarnation != query.incarnation:
             raise WrongCheckpoint(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
-                "the checkpoint was deleted or exchanged, or two queries share the name. Going on "
-                "would write the source's rows a second time, under another name too. Restore the "
-                "old checkpoint and every row stays right; or start over, which reads the source "
-                f"again from where the query begins: {sink.capabilities.start_over}. Where two "
-                f"queries share the name, give the newer one a name of its own. {NOTHING_WRITTEN}"
+                "the checkpoint was deleted or exchanged, or two queries share the name. Restore "
+                f"the old checkpoint, and every row stays right. {NEW_QUERY} To make this target "
+                f"forget the old query: {sink.capabilities.start_over}. {NOTHING_WRITTEN}"
             )
         decision = state.decision
         other = (
@@ -198,14 +195,13 @@ def known_sources(state: LogState) -> dict[str, str]:
 
 
 def check_sources(
-    name: str, state: LogState, now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
+    name: str, known: Mapping[str, str], now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
 ) -> None:
     """What is read must be the thing that the offsets were counted in.
 
     The offsets of a topic that was deleted and made again say nothing of the new one: rows below
     them would never be read.
     """
-    known = known_sources(state)
     for source, instance in now.items():
         if known.get(source, instance) != instance:
             raise WrongCheckpoint(

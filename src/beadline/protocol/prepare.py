@@ -93,8 +93,9 @@ def _check_sources(run: Run, epoch: int) -> dict[str, str]:
     now = run.progress.sources()
     replayed = _is_decided(run, epoch)
     meaning = identity.meaning_decided(epoch) if replayed else identity.meaning_undecided(epoch)
-    identity.check_sources(run.name, run.log.state, now, meaning)
-    return {**identity.known_sources(run.log.state), **now}
+    known = identity.known_sources(run.log.state)
+    identity.check_sources(run.name, known, now, meaning)
+    return {**known, **now}
 
 
 def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:

@@ -8,6 +8,7 @@ from beadline.dead_letter import Refused
 from beadline.errors import PartLost
 from beadline.ids import EpochId
 from beadline.points import reach
+from beadline.protocol import identity
 from beadline.protocol.batch import Acks, Batch, Ticket
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.prepare import failing, owners_of, prepare_sink, readers
@@ -34,9 +35,13 @@ def _publish_sink(
     ticket = Ticket(run.query, run.generation, batch.number, sink.name)
     with failing(run, batch, sink):
         if sink.capabilities.publishes:
-            return batch.run_publish(sink, ticket, refused) if refused != () else Acks((), 0)
-        reach("prepare.before")
-        acks = prepare_sink(batch, sink, ticket, refused)
+            acks = batch.run_publish(sink, ticket, refused) if refused != () else Acks((), 0)
+        else:
+            reach("prepare.before")
+            acks = prepare_sink(batch, sink, ticket, refused)
+    _check_sources(run, batch.number)
+    if sink.capabilities.publishes:
+        return acks
     if acks.extra_attempts:
         sweeper.expect()
     # A ledger that has this epoch takes nothing more of it. If a power cut took Spark's plan
@@ -51,6 +56,21 @@ def _publish_sink(
             "lost before it was published; the epoch is redelivered."
         )
     return acks
+
+
+def _check_sources(run: Run, epoch: int) -> None:
+    """What was read must still be what the offsets were counted in; asked after reading.
+
+    No decision keeps what is read first after the claim, so the run remembers it.
+    """
+    known = {**run.sources, **identity.known_sources(run.log.state)}
+    now = run.progress.sources()
+    meaning = (
+        f"Some rows of epoch {epoch} may show already, and the epoch does not count as done; "
+        "earlier epochs are complete."
+    )
+    identity.check_sources(run.name, known, now, meaning)
+    run.sources = {**known, **now}
 
 
 def _next_version_ms(run: Run) -> int:

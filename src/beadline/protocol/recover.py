@@ -54,7 +54,7 @@ def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
             sources = run.progress.sources()
             pending = identity.unfinished(state, run.progress)
             if pending is None:  # or what is decided is finished first: `check_sources`
-                identity.check_sources(run.name, state, sources)
+                identity.check_sources(run.name, identity.known_sources(state), sources)
             certain = max(identity.newest_certain(state), before)
             found = check_targets(run.query, state, pending, certain, run.sinks, run.drop)
         except CheckpointProblem:
@@ -117,9 +117,9 @@ def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> Non
         run.tell("removed", sink=name)
         logger.warning(
             "query %s: sink %s (%s) is not among the sinks any more. If a crash left something "
-            "prepared there, it is aborted only where another sink of this query uses the same "
-            "system: else start once more with that sink",
-            *(run.name, name, target),
+            "prepared there, it is aborted where another sink of this query uses the same system. "
+            'Where none does, start once with that sink and drop=["%s"], or roll it back by hand',
+            *(run.name, name, target, name),
         )
     for name, spans in found.given_up.items():
         epochs = epochs_text(spans)
@@ -198,4 +198,5 @@ def check_sources(run: Run, recovered: Recovered) -> None:
         if lost
         else "; nothing else was written."
     )
-    identity.check_sources(run.name, run.log.state, run.progress.sources(), meaning)
+    known = identity.known_sources(run.log.state)
+    identity.check_sources(run.name, known, run.progress.sources(), meaning)

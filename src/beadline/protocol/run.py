@@ -28,7 +28,8 @@ class Run:
 
     The claim sets ``query``, ``generation`` and ``drop``, what may be given up. ``version_ms`` is
     the newest version that a sink has seen. ``finished`` are the last two decisions that this run
-    has finished. ``in_epoch`` is held while an epoch is carried through.
+    has finished. ``sources`` are those that an at-least-once run has read. ``in_epoch`` is held
+    while an epoch is carried through.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Run:
     version_ms: int = field(default=0, init=False)
     finished: list[Decision] = field(default_factory=list, init=False)
     finished_at_ms: int | None = field(default=None, init=False)
+    sources: dict[str, str] = field(default_factory=dict, init=False)
     in_epoch: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from beadline.committable import Committable, Json
 from beadline.errors import (
+    NEW_QUERY,
     NOTHING_WRITTEN,
     BadSetting,
     BadSink,
@@ -61,6 +62,7 @@ from beadline.sink.two_phase import TwoPhaseCommitSink
 __all__ = [
     "DEAD_LETTER_COLUMNS",
     "LEDGER",
+    "NEW_QUERY",
     "NOTHING_WRITTEN",
     "PER_DAY",
     "AnySink",

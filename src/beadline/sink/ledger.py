@@ -7,7 +7,7 @@ everywhere, so it is answered here.
 
 from __future__ import annotations
 
-from beadline.errors import TargetRestored, WrongCheckpoint
+from beadline.errors import NEW_QUERY, TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId
 from beadline.sink.interface import Seen
 
@@ -27,8 +27,8 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
         raise WrongCheckpoint(
             f"query {epoch.query.name!r}, epoch {epoch.number}: {target} holds epoch {seen.epoch} "
             "of another query of that name, born with another checkpoint. Whose rows belong there "
-            "cannot be known, so nothing was written. Stop one of the two; give it another name, "
-            "or its old checkpoint back."
+            "cannot be known, so nothing was written. Stop one of the two. If both are one query, "
+            f"give it its old checkpoint back, and every row stays right. {NEW_QUERY}"
         )
     if seen.epoch >= epoch.number:
         return True

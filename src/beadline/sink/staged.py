@@ -302,7 +302,7 @@ class StagedSink(Sink[StagedPart]):
 
     def stage(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage these rows, with the settings that decide what they become; ``None`` for none."""
-        noted = (with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
+        noted = (_with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
         return self.staging_area.write(noted, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
@@ -345,7 +345,7 @@ class StagedSink(Sink[StagedPart]):
         return self.staging_area.in_doubt(query, self.staging_folders)
 
 
-def with_settings(batch: pa.RecordBatch, settings: Mapping[str, Any]) -> pa.RecordBatch:
+def _with_settings(batch: pa.RecordBatch, settings: Mapping[str, Any]) -> pa.RecordBatch:
     """Return the batch with the settings in its schema, which is stored with it."""
     if not settings:
         return batch

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
+    NEW_QUERY,
     Capabilities,
     CommitResult,
     Committable,
@@ -122,7 +123,8 @@ class MemorySink(Sink[MemoryPart]):
             if seen is not None and seen.incarnation != epoch.query.incarnation:
                 raise WrongCheckpoint(
                     f"memory table {self.name!r} holds epoch {seen.epoch} of another query named "
-                    f"{epoch.query.name!r}. Nothing was written; give one of them another name."
+                    f"{epoch.query.name!r}, and nothing was written. Stop one of the two. "
+                    f"{NEW_QUERY}"
                 )
             if seen is not None and seen.epoch >= epoch.number:
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
@@ -145,13 +147,12 @@ class MemorySink(Sink[MemoryPart]):
     # Asked at start: does the target know this name from another life? That is how a deleted or
     # copied checkpoint is noticed before it doubles every row.
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """The newest epoch of any query of this name; another incarnation's first."""
+        """The newest epoch of this sink; that of another incarnation, of any sink, first."""
         with _lock:
-            table = _tables.get(self.name, _Table())
-            held = [seen for (name, _), seen in table.ledger.items() if name == query.name]
-        return max(
-            held, key=lambda seen: (seen.incarnation != query.incarnation, seen.epoch), default=None
-        )
+            ledger = dict(_tables[self.name].ledger) if self.name in _tables else {}
+        of_query = {sink: seen for (owner, sink), seen in ledger.items() if owner == query.name}
+        others = [seen for seen in of_query.values() if seen.incarnation != query.incarnation]
+        return next(iter(others), of_query.get(name))
 
     # The reader's side; not part of the interface.
     @staticmethod

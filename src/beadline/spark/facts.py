@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from beadline.guarantee.judge import Facts, SinkSeen
-from beadline.guarantee.plan import ExpressionSeen, PlanSeen
-from beadline.guarantee.report import Kind
+from beadline.guarantee.judge import QueryFacts, SinkFacts
+from beadline.guarantee.plan import ExpressionFacts, PlanFacts
+from beadline.guarantee.report import FindingKind
 from beadline.guarantee.settings import KEYS
-from beadline.guarantee.sources import SourceSeen
+from beadline.guarantee.sources import SourceFacts
 from beadline.sink import BoundSink
 from beadline.spark.plan import is_stateful, nodes, plan_of, streaming_leaves
 from beadline.spark.python_code import calls_by_chance, can_be_read
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _TEXT_LENGTH_MAX = 80
 
 
-def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = None) -> Facts:
+def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = None) -> QueryFacts:
     """Return everything that a judgement needs to know; nothing is read or written by it."""
     bound = {sink.name: sink for sink in sinks}
     seen = [
-        SinkSeen(
+        SinkFacts(
             output.name,
             bound[output.name].capabilities,
             output.allow,
@@ -36,11 +36,11 @@ def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = 
         for output in stream.outputs
     ]
     more = {} if restart_s is None else {"restart_s": restart_s}
-    return Facts(
+    return QueryFacts(
         query=stream.name,
         asked=stream.mode,
         sources=tuple(sources(stream.frame)),
-        plan=PlanSeen("the query's plan", Kind.PLAN, tuple(expressions(stream.frame))),
+        plan=PlanFacts("the query's plan", FindingKind.PLAN, tuple(expressions(stream.frame))),
         sinks=tuple(seen),
         stateful=is_stateful(stream.frame),
         allow=stream.allow,
@@ -49,30 +49,30 @@ def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = 
     )
 
 
-def sources(frame: DataFrame) -> Iterator[SourceSeen]:
+def sources(frame: DataFrame) -> Iterator[SourceFacts]:
     """Yield the streaming sources of a plan, in its order."""
     for leaf in streaming_leaves(plan_of(frame)):
         yield _SHAPES.get(leaf.getClass().getSimpleName(), _other)(leaf)
 
 
-def _new(leaf: Any) -> SourceSeen:
+def _new(leaf: Any) -> SourceFacts:
     options = {name.lower(): value for name, value in dict(leaf.extraOptions()).items()}
     where = next((options[name] for name in _WHERE if options.get(name)), "")
-    return SourceSeen(leaf.sourceName(), where, options)
+    return SourceFacts(leaf.sourceName(), where, options)
 
 
-def _old(leaf: Any) -> SourceSeen:
+def _old(leaf: Any) -> SourceFacts:
     source = leaf.dataSource()
     options = {str(pair._1()).lower(): str(pair._2()) for pair in _each(source.options().toSeq())}
     paths = options.get("path", "") or ", ".join(_each(source.paths()))
-    return SourceSeen(source.className().rpartition(".")[2], paths, options)
+    return SourceFacts(source.className().rpartition(".")[2], paths, options)
 
 
-def _other(leaf: Any) -> SourceSeen:
-    return SourceSeen(leaf.getClass().getSimpleName())
+def _other(leaf: Any) -> SourceFacts:
+    return SourceFacts(leaf.getClass().getSimpleName())
 
 
-_SHAPES: dict[str, Callable[[Any], SourceSeen]] = {
+_SHAPES: dict[str, Callable[[Any], SourceFacts]] = {
     "StreamingRelationV2": _new,
     "StreamingRelation": _old,
 }
@@ -80,14 +80,14 @@ _SHAPES: dict[str, Callable[[Any], SourceSeen]] = {
 _WHERE = ("subscribe", "subscribepattern", "assign", "path", "host")
 
 
-def expressions(frame: DataFrame) -> Iterator[ExpressionSeen]:
+def expressions(frame: DataFrame) -> Iterator[ExpressionFacts]:
     """Yield what in a plan may answer differently when it is run again, and the clocks."""
     for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
 
 
-def _parts(expression: Any) -> Iterator[ExpressionSeen]:
+def _parts(expression: Any) -> Iterator[ExpressionFacts]:
     children = list(_each(expression.children()))
     for child in children:
         yield from _parts(child)
@@ -103,7 +103,7 @@ def _parts(expression: Any) -> Iterator[ExpressionSeen]:
         function = _function(expression)
         chance = calls_by_chance(function) if function is not None else ()
         unreadable = not chance and (function is None or not can_be_read(function))
-    yield ExpressionSeen(name, text, deterministic, chance, unreadable)
+    yield ExpressionFacts(name, text, deterministic, chance, unreadable)
 
 
 def _function(expression: Any) -> Callable[..., Any] | None:
@@ -118,10 +118,10 @@ def _function(expression: Any) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanSeen:
+def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanFacts:
     """The plan of a sink's ``rows=``, which was tried on an empty frame before."""
     shape = frame.sparkSession.createDataFrame([], frame.schema)
-    return PlanSeen(f"rows= of sink {name}", Kind.ROWS, tuple(expressions(rows(shape))))
+    return PlanFacts(f"rows= of sink {name}", FindingKind.ROWS, tuple(expressions(rows(shape))))
 
 
 def _settings(frame: DataFrame) -> dict[str, str]:

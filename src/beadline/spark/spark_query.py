@@ -124,7 +124,7 @@ class SparkQuery:
         """Start Spark's query; False if somebody got in the way of that already."""
         try:
             self._use(None)  # or the first epoch of the next would be taken for one of the last
-            with with_settings(self._session, self._conf):
+            with session_settings(self._session, self._conf):
                 self._query = self._writer.start()
             self._use(self._query)
         except Exception as error:  # noqa: BLE001 (raised on, unless it is a conflict)
@@ -176,7 +176,7 @@ def _local_manager(session: SparkSession) -> str | None:
 
 
 @contextmanager
-def with_settings(session: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+def session_settings(session: SparkSession, conf: dict[str, str]) -> Iterator[None]:
     """Start a query with settings of its own: Spark clones the session's at start."""
     with _starting:
         before = {key: session.conf.get(key, None) for key in conf}

@@ -46,7 +46,7 @@ class DriverDied(BaseException):
 
 
 @dataclass(frozen=True)
-class Crash:
+class CrashStep:
     """The driver dies in the next epoch, at this crash point."""
 
     point: str = "decide.after"
@@ -62,15 +62,15 @@ class Crash:
                 f"driver's process cannot let anything die. Points of the driver are: {usable}"
             )
 
-    def __call__(self, point: str) -> Crash:
+    def __call__(self, point: str) -> CrashStep:
         """Name another crash point: ``CRASH("decide.before")``."""
-        return Crash(point)
+        return CrashStep(point)
 
 
-CRASH = Crash()
+CRASH = CrashStep()
 
 Rows = Sequence["Mapping[str, Any] | Row"]
-Script = Sequence["Rows | Crash"]
+Script = Sequence["Rows | CrashStep"]
 Build = Callable[["DataFrame"], Stream]
 
 
@@ -152,7 +152,7 @@ class _Drivers:
         self.crashes: list[str] = []
         self.threads = frozenset(threading.enumerate())  # those of other queries
 
-    def epoch(self, number: int, rows: Rows, crashes: Sequence[Crash]) -> None:
+    def epoch(self, number: int, rows: Rows, crashes: Sequence[CrashStep]) -> None:
         """Process one epoch to its end, however often the driver dies on the way."""
         staged: Path | None = self.source.stage(rows)
         if crashes and crashes[0].point in AT_START:
@@ -219,7 +219,7 @@ class _Drivers:
 
 
 @contextmanager
-def _armed(crash: Crash | None) -> Iterator[list[str]]:
+def _armed(crash: CrashStep | None) -> Iterator[list[str]]:
     """Let the driver die at a crash point, on every thread; yield the points that it passes."""
     passed: list[str] = []
     dead = threading.Event()
@@ -234,12 +234,12 @@ def _armed(crash: Crash | None) -> Iterator[list[str]]:
         yield passed
 
 
-def _read_script(script: Script) -> list[tuple[tuple[Crash, ...], Rows]]:
+def _read_script(script: Script) -> list[tuple[tuple[CrashStep, ...], Rows]]:
     """Pair every epoch with the deaths that come in it."""
-    epochs: list[tuple[tuple[Crash, ...], Rows]] = []
-    crashes: list[Crash] = []
+    epochs: list[tuple[tuple[CrashStep, ...], Rows]] = []
+    crashes: list[CrashStep] = []
     for step in script:
-        if isinstance(step, Crash):
+        if isinstance(step, CrashStep):
             crashes.append(step)
         elif isinstance(step, str | Mapping) or not isinstance(step, Sequence):
             what = type(step).__name__
@@ -254,7 +254,7 @@ def _read_script(script: Script) -> list[tuple[tuple[Crash, ...], Rows]]:
 
 def _schema(
     spark: SparkSession,
-    epochs: Sequence[tuple[tuple[Crash, ...], Rows]],
+    epochs: Sequence[tuple[tuple[CrashStep, ...], Rows]],
     schema: StructType | str | None,
 ) -> StructType:
     """Return the schema of every epoch, which must be the same."""

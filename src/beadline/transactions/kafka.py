@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from beadline.ids import PartId
-from beadline.sinks.kafka.client import UNENDED_STATES, Client, Described, Transaction
+from beadline.sinks.kafka.client import UNENDED_STATES, Described, Transaction, TransactionClient
 from beadline.sinks.kafka.markers import PARTITION, Reader
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.settings import KafkaSettings, said
@@ -107,7 +107,7 @@ class Observed:
 class Inspector:
     """Asks one cluster. ``notes`` collects what it was not told, in sentences for people."""
 
-    client: Client
+    client: TransactionClient
     settings: KafkaSettings
     notes: list[str] = field(default_factory=list)
 

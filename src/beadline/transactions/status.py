@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from beadline.decisions import Claim, Decision
 from beadline.errors import GuaranteeRefused, LogProblem, UsageError, WrongCheckpoint
+from beadline.files import same_folder
 from beadline.ids import EpochId, QueryId
 from beadline.observe.history import History, read_history
 from beadline.sink import Prepared
@@ -83,11 +84,11 @@ class LogStatus:
 
     def check_place(self) -> None:
         """Refuse a copy of a checkpoint: the log that goes on elsewhere may say otherwise."""
-        if self.query.checkpoint != self.checkpoint:
+        if not same_folder(self.query.checkpoint, self.checkpoint):
             raise WrongCheckpoint(
                 f"the log in {self.checkpoint} was written for {self.query.checkpoint}: it is a "
-                "copy, or spelled otherwise, and what was decided since is not in a copy. Give the "
-                f"checkpoint that the query runs on. {NOTHING_CHANGED}"
+                "copy, and what was decided since is not in a copy. Give the checkpoint that the "
+                f"query runs on. {NOTHING_CHANGED}"
             )
 
 

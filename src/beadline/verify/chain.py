@@ -16,7 +16,7 @@ from beadline.verify.inject import drain, inject
 from beadline.verify.report import FaultResult
 from beadline.verify.rounds import Round, left_behind
 from beadline.verify.scratch import plain
-from beadline.verify.watch import Watch, settled
+from beadline.verify.watch import SinkWatcher, settled
 
 # A fault and the start that drains the range must both fit into the time that is left.
 _RESERVE = 2.0
@@ -81,7 +81,7 @@ class Chain:
         self._blame(found, watch.found)
         return self.done
 
-    def _end(self, watch: Watch) -> list[Violation]:
+    def _end(self, watch: SinkWatcher) -> list[Violation]:
         """Work off the rest, and compare what shows then."""
         drained = drain(self.made)
         if drained.unclear:

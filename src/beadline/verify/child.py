@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from beadline.points import Order
+from beadline.points import CrashOrder
 from beadline.verify import processes
 from beadline.verify.driver import STANDBY
 from beadline.verify.plan import GROUP, WORKER
@@ -198,7 +198,7 @@ class Children:
     def start(
         self,
         *arguments: str,
-        order: Order | None = None,
+        order: CrashOrder | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Child:
         """Start the next one, with the order to die somewhere; it is due now."""

@@ -28,7 +28,7 @@ Rows = Counter[Row]
 _EXAMPLE_CHARACTERS_MAX = 120
 
 
-class Kind(enum.Enum):
+class ViolationKind(enum.Enum):
     """The ways in which exactly-once is broken."""
 
     LOST = "lost"
@@ -49,7 +49,7 @@ class Kind(enum.Enum):
 class Violation:
     """One thing that must not be; ``epoch`` is where it belongs, if that is known."""
 
-    kind: Kind
+    kind: ViolationKind
     sink: str
     detail: str
     rows: int = 0
@@ -66,7 +66,7 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class Shown:
+class SinkContents:
     """What one sink shows at one moment; ``order`` holds the rows of each key, as they follow."""
 
     rows: Rows
@@ -84,17 +84,17 @@ class Reference:
     """
 
     sink: str
-    states: Mapping[int, Shown]
+    states: Mapping[int, SinkContents]
     grows: bool = True
     atomic: bool = False
     exactly: bool = True
     by_epoch: bool = True
     by_state: bool = False
 
-    def state(self, epoch: int) -> Shown:
+    def state(self, epoch: int) -> SinkContents:
         """What must show when all epochs up to this one are committed, and none after it."""
         known = [number for number in self.states if number <= epoch]
-        return self.states[max(known)] if known else Shown(Counter())
+        return self.states[max(known)] if known else SinkContents(Counter())
 
     @property
     def last(self) -> int:
@@ -102,7 +102,7 @@ class Reference:
         return max(self.states, default=-1)
 
     @property
-    def end(self) -> Shown:
+    def end(self) -> SinkContents:
         """What must show in the end."""
         return self.state(self.last)
 
@@ -162,7 +162,7 @@ def moment(
     missing = reference.state(settled).rows - shown
     if missing:
         text = f"another epoch is decided after {settled}, and {_some(missing)} is not there"
-        found.append(_violation(Kind.LOST, reference, missing, text))
+        found.append(_violation(ViolationKind.LOST, reference, missing, text))
     if not reference.exactly:
         return found
     extra = shown - reference.state(after).rows
@@ -172,10 +172,10 @@ def moment(
     twice = too_many - strange
     if twice:
         text = f"{_some(twice)} shows more often than in the undisturbed run"
-        found.append(_violation(Kind.DUPLICATED, reference, twice, text))
+        found.append(_violation(ViolationKind.DUPLICATED, reference, twice, text))
     if early:
         text = f"{_some(early)} shows, and epoch {after} is the newest that is decided"
-        found.append(_violation(Kind.ABORTED, reference, early, text))
+        found.append(_violation(ViolationKind.ABORTED, reference, early, text))
     return found
 
 
@@ -191,15 +191,15 @@ def _one_of_the_states(
         return []
     if not fitting:
         text = f"no epoch of the undisturbed run left it so: {_difference(reference, after, shown)}"
-        return [Violation(Kind.WRONG, reference.sink, text, 1, after)]
+        return [Violation(ViolationKind.WRONG, reference.sink, text, 1, after)]
     if min(fitting) > high:
         text = f"it shows epoch {min(fitting)}, and {after} is the newest that is decided"
-        return [Violation(Kind.ABORTED, reference.sink, text, 1, min(fitting))]
+        return [Violation(ViolationKind.ABORTED, reference.sink, text, 1, min(fitting))]
     text = f"it shows no more than epoch {max(fitting)}, and one after {settled} is decided"
-    return [Violation(Kind.LOST, reference.sink, text, 1, max(fitting) + 1)]
+    return [Violation(ViolationKind.LOST, reference.sink, text, 1, max(fitting) + 1)]
 
 
-def end(reference: Reference, shown: Shown) -> list[Violation]:
+def end(reference: Reference, shown: SinkContents) -> list[Violation]:
     """Judge what shows when the whole range is worked off."""
     wanted = reference.end
     missing, extra = wanted.rows - shown.rows, shown.rows - wanted.rows
@@ -207,31 +207,31 @@ def end(reference: Reference, shown: Shown) -> list[Violation]:
     if reference.grows:
         if missing:
             text = f"{_some(missing)} is not there"
-            found.append(_violation(Kind.LOST, reference, missing, text))
+            found.append(_violation(ViolationKind.LOST, reference, missing, text))
         strange = Counter({row: n for row, n in extra.items() if row not in wanted.rows})
         if strange and reference.exactly:
             text = f"{_some(strange)} is not in the undisturbed run"
-            found.append(_violation(Kind.WRONG, reference, strange, text))
+            found.append(_violation(ViolationKind.WRONG, reference, strange, text))
         twice = extra - strange
         if twice and reference.exactly:
             text = f"{_some(twice)} shows more often than in the undisturbed run"
-            found.append(_violation(Kind.DUPLICATED, reference, twice, text))
+            found.append(_violation(ViolationKind.DUPLICATED, reference, twice, text))
     elif reference.exactly and (missing or extra):
         text = _difference(reference, reference.last, shown.rows)
         count = max(missing.total(), extra.total())
-        found.append(Violation(Kind.WRONG, reference.sink, text, count))
+        found.append(Violation(ViolationKind.WRONG, reference.sink, text, count))
     return found + (_order(reference, shown) if not found and reference.exactly else [])
 
 
-def _order(reference: Reference, shown: Shown) -> list[Violation]:
+def _order(reference: Reference, shown: SinkContents) -> list[Violation]:
     wrong = [key for key, rows in reference.end.order.items() if shown.order.get(key) != rows]
     if not wrong:
         return []
     text = f"the rows of key {wrong[0]!r} are in another order than in the undisturbed run"
-    return [Violation(Kind.DISORDER, reference.sink, text, len(wrong))]
+    return [Violation(ViolationKind.DISORDER, reference.sink, text, len(wrong))]
 
 
-def torn(references: Sequence[Reference], shown: Mapping[str, Shown]) -> list[Violation]:
+def torn(references: Sequence[Reference], shown: Mapping[str, SinkContents]) -> list[Violation]:
     """Epochs that one sink shows and another never will; when the whole range is worked off."""
     growing = [each for each in references if each.grows]
     found = []
@@ -241,7 +241,7 @@ def torn(references: Sequence[Reference], shown: Mapping[str, Shown]) -> list[Vi
         gone = [sink for sink, rows in parts.items() if rows and rows - shown[sink].rows]
         for sink in gone if whole else ():
             text = f"epoch {epoch} shows in {', '.join(whole)}, and not, or not whole, here"
-            found.append(Violation(Kind.TORN, sink, text, 0, epoch))
+            found.append(Violation(ViolationKind.TORN, sink, text, 0, epoch))
     return found
 
 
@@ -263,13 +263,13 @@ def in_common(one: Reference, other: Reference) -> Reference:
         state.rows == other.states[epoch].rows for epoch, state in one.states.items()
     )
     agreed = {key: rows for key, rows in one.end.order.items() if other.end.order.get(key) == rows}
-    states = {epoch: Shown(state.rows) for epoch, state in one.states.items()}
+    states = {epoch: SinkContents(state.rows) for epoch, state in one.states.items()}
     if states:
-        states[one.last] = Shown(one.end.rows, agreed)
+        states[one.last] = SinkContents(one.end.rows, agreed)
     return replace(one, states=states, by_epoch=same_epochs)
 
 
-def _violation(kind: Kind, reference: Reference, rows: Rows, text: str) -> Violation:
+def _violation(kind: ViolationKind, reference: Reference, rows: Rows, text: str) -> Violation:
     return Violation(kind, reference.sink, text, rows.total(), reference.epoch_of(rows))
 
 
@@ -293,7 +293,7 @@ def _difference(reference: Reference, epoch: int, shown: Rows) -> str:
 EpochEnd = tuple[int | str, ...]
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is, in epochs of the undisturbed one; None where none ended like that.
 
     All of ``settled`` shows, because another epoch was begun after it; nothing shows behind
@@ -313,7 +313,7 @@ def epochs_by_end(ends: Mapping[int, EpochEnd | None]) -> dict[EpochEnd, int]:
 
 def progress(
     undisturbed: Mapping[EpochEnd, int], end_of: Callable[[int], EpochEnd | None], decided: int
-) -> Progress:
+) -> RunProgress:
     """Return how far a run is that has decided this epoch; ``end_of`` says where its epochs end."""
 
     def same(epoch: int) -> int | None:
@@ -323,4 +323,4 @@ def progress(
         return None if found is None else undisturbed.get(found)
 
     settled, newest = same(decided - 1), same(decided)
-    return Progress(settled, newest, alike=newest == max(decided, -1))
+    return RunProgress(settled, newest, alike=newest == max(decided, -1))

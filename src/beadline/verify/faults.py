@@ -46,7 +46,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; a kill of ``chaos.plan``, or one of the other kinds."""
+    """One fault; a kill of ``plan``, or one of the other kinds."""
 
     what: str
     kill: Kill | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from beadline.verify import processes, scratch
 from beadline.verify.child import Child, kill_at_random
-from beadline.verify.compare import Kind, Violation
+from beadline.verify.compare import Violation, ViolationKind
 from beadline.verify.faults import CUT, EXPIRE, PAUSE, Fault
 from beadline.verify.plan import GROUP, MOMENT, Kill
 from beadline.verify.rounds import Round
@@ -166,7 +166,7 @@ def _ended(run: Round, child: Child, what: str, *, killed: bool) -> Injected:
     if code == -signal.SIGKILL:
         return Injected(unclear=f"{what}: the start was killed by somebody else: {_OUT_OF_MEMORY}")
     text = f"{what}: the query ended with {code}, not with {wanted}: {_said(child)}"
-    return Injected(found=[Violation(Kind.STOPPED, "", text)])
+    return Injected(found=[Violation(ViolationKind.STOPPED, "", text)])
 
 
 def _code(run: Round, child: Child) -> int | None:

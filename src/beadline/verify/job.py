@@ -2,7 +2,7 @@
 
 ``inspect`` looks at the job, copies the ranges of its sources and says what it found, in a pickle:
 sinks travel that way to Spark's workers too. ``run`` works the range off, with other sinks in the
-places of the real ones; each event is one line of JSON on stdout, as in ``chaos.driver``.
+places of the real ones; each event is one line of JSON on stdout, as in ``driver``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from beadline.verify.task import (
     RUN,
     STOP,
     TASK,
-    Found,
-    Recorded,
-    SinkSeen,
+    InspectedSink,
+    Inspection,
+    Recording,
     Task,
     epoch_end,
     query_name,
@@ -61,7 +61,7 @@ from beadline.verify.task import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from beadline.guarantee.sources import SourceSeen
+    from beadline.guarantee.sources import SourceFacts
     from beadline.jobs.loading import Job
     from beadline.stream import Stream
 
@@ -107,7 +107,7 @@ def inspect(task: Task, folder: Path) -> None:
     copies.mkdir(parents=True, exist_ok=True)
     fixed: dict[Key, SourceRange] = {}
 
-    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+    def swap(frame: DataFrame, seen: SourceFacts) -> SourceRange:
         key = key_of(seen)
         if key not in fixed:
             tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
@@ -126,10 +126,10 @@ def inspect(task: Task, folder: Path) -> None:
             left_out.append(output.name)
             continue
         scratch.store_of(output.name, output.sink)  # or an error that says what it needs
-        sinks.append(SinkSeen(output.name, output.sink, level is Guarantee.EXACTLY_ONCE))
+        sinks.append(InspectedSink(output.name, output.sink, level is Guarantee.EXACTLY_ONCE))
     if not sinks:
         raise UsageError("no sink of the job can be read back: there is nothing to compare.")
-    found = Found(
+    found = Inspection(
         stream.name,
         stream.mode,
         tuple(sinks),
@@ -146,7 +146,7 @@ class Recorder:
 
     readers: dict[str, Any]
     folder: Path
-    recorded: Recorded = field(default_factory=Recorded)
+    recorded: Recording = field(default_factory=Recording)
 
     def __call__(self, event: Event) -> None:
         """Record, and emit the event."""
@@ -165,7 +165,7 @@ class Recorder:
 def run(task: Task, folder: Path) -> None:
     """Work the range off, or go on until told to stop."""
 
-    def swap(frame: DataFrame, seen: SourceSeen) -> SourceRange:
+    def swap(frame: DataFrame, seen: SourceFacts) -> SourceRange:
         return found_again(task.ranges, seen)
 
     stream, _, job = _built(task, folder, swap)

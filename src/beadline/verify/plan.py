@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beadline.points import EVERY_POINT, POINTS, Order
+from beadline.points import EVERY_POINT, POINTS, CrashOrder
 
 MOMENT = "moment"
 PROCESS, GROUP, WORKER, BROKER = SCOPES = ("process", "group", "worker", "broker")
@@ -109,10 +109,10 @@ class Kill:
         point, _, count = place.partition("#")
         return cls(point, int(count or 1), scope or PROCESS)
 
-    def order(self, mark: Path, scope: str = "") -> Order:
+    def order(self, mark: Path, scope: str = "") -> CrashOrder:
         """The order by which a child kills itself, or stops itself with ``pause``."""
         own = GROUP if self.scope == GROUP else PROCESS
-        return Order(self.point, self.occurrence, scope or own, str(mark))
+        return CrashOrder(self.point, self.occurrence, scope or own, str(mark))
 
     @property
     def survived(self) -> bool:

@@ -11,7 +11,7 @@ from beadline.points import EVERY_POINT
 from beadline.verify import scratch
 from beadline.verify.compare import Reference, Violation
 from beadline.verify.faults import KINDS, Fault
-from beadline.verify.task import Found, SinkSeen
+from beadline.verify.task import InspectedSink, Inspection
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -281,7 +281,7 @@ def _coloured(verdict: str) -> str:
 
 
 def notes_of(
-    found: Found, references: Mapping[str, Reference], *, chosen: bool = False
+    found: Inspection, references: Mapping[str, Reference], *, chosen: bool = False
 ) -> list[str]:
     """Everything that a reader of the verdict should know; ``chosen``, if faults were by hand."""
     notes = [*(each.said for each in found.ranges), *_of_sinks(found, references)]
@@ -290,12 +290,12 @@ def notes_of(
     return notes
 
 
-def can_expire(seen: SinkSeen) -> bool:
+def can_expire(seen: InspectedSink) -> bool:
     """Whether the server forgets what is prepared after a while."""
     return scratch.store_of(seen.name, seen.sink).with_timeout is not None
 
 
-def _of_sinks(found: Found, references: Mapping[str, Reference]) -> Iterator[str]:
+def _of_sinks(found: Inspection, references: Mapping[str, Reference]) -> Iterator[str]:
     for seen in found.sinks:
         store = scratch.store_of(seen.name, seen.sink)
         reference = references[seen.name]
@@ -311,7 +311,7 @@ def _of_sinks(found: Found, references: Mapping[str, Reference]) -> Iterator[str
         yield f"{name} is not compared: it cannot be read back"
 
 
-def _why_not_watched(reference: Reference, store: scratch.Store) -> str:
+def _why_not_watched(reference: Reference, store: scratch.ScratchStore) -> str:
     if not reference.by_epoch:
         return "its epochs are not the same in every run"
     if reference.atomic:

@@ -21,16 +21,16 @@ from beadline.decisions.store import LOG_FOLDER
 from beadline.errors import BeadlineError, UsageError
 from beadline.files import join, open_files, qualify
 from beadline.ids import PartId
-from beadline.points import Order
+from beadline.points import CrashOrder
 from beadline.verify import scratch
 from beadline.verify.child import Child, Children
 from beadline.verify.compare import (
     EpochEnd,
-    Kind,
-    Progress,
     Reference,
-    Shown,
+    RunProgress,
+    SinkContents,
     Violation,
+    ViolationKind,
     end,
     progress,
     torn,
@@ -44,14 +44,14 @@ from beadline.verify.task import (
     RECORDED,
     RUN,
     STOP,
-    Found,
-    Recorded,
+    Inspection,
+    Recording,
     Task,
     epoch_end,
     query_name,
     task_of,
 )
-from beadline.verify.watch import Watch
+from beadline.verify.watch import SinkWatcher
 
 # How long a start may take, at least; more, if the undisturbed run is slow.
 TIMEOUT_MIN_S = 240.0
@@ -73,7 +73,7 @@ class Round:
     folder: Path
     temporary: Path
     task: Task
-    found: Found
+    found: Inspection
     readers: dict[str, Any]
     proxies: list[scratch.Proxy] = field(default_factory=list)
     scratch_targets: bool = True
@@ -97,7 +97,7 @@ class Round:
 
     def start(
         self,
-        order: Order | None = None,
+        order: CrashOrder | None = None,
         environment: Mapping[str, str] | None = None,
         *,
         last: bool = False,
@@ -133,11 +133,11 @@ class Round:
         finally:
             store.close()
 
-    def shown(self) -> dict[str, Shown]:
+    def shown(self) -> dict[str, SinkContents]:
         """What every sink shows now."""
         return {name: scratch.shown(name, sink) for name, sink in self.readers.items()}
 
-    def recorded(self) -> Recorded:
+    def recorded(self) -> Recording:
         """What the child recorded that ran with ``record``."""
         return _own((self.folder / RECORDED).read_bytes())  # type: ignore[no-any-return]
 
@@ -160,17 +160,17 @@ class Round:
         exactly = [each for each in compared if each.exactly]
         return [*found, *torn(exactly, shown), *left_behind(self.in_doubt())]
 
-    def progress(self, undisturbed: Mapping[EpochEnd, int]) -> Progress:
+    def progress(self, undisturbed: Mapping[EpochEnd, int]) -> RunProgress:
         """How far it is, in epochs of the undisturbed run."""
         end_of = partial(epoch_end, self.folder / CHECKPOINT)
         return progress(undisturbed, end_of, self.decided())
 
     def watch(
         self, references: Mapping[str, Reference], undisturbed: Mapping[EpochEnd, int]
-    ) -> Watch:
+    ) -> SinkWatcher:
         """A reader of this round's sinks; ``undisturbed`` are the epochs of the references."""
         so_far = partial(self.progress, undisturbed)
-        return Watch(self.readers, references, so_far, self.settle_s)
+        return SinkWatcher(self.readers, references, so_far, self.settle_s)
 
     def end(self) -> None:
         """End what runs; the targets stay."""
@@ -206,13 +206,13 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
         if ids:
             first = min(ids, key=lambda id_: (id_.epoch, str(id_)))
             text = f"{len(ids)} prepared parts that nobody finished or aborted, {first} first"
-            found.append(Violation(Kind.LEFT, sink, text, len(ids), first.epoch))
+            found.append(Violation(ViolationKind.LEFT, sink, text, len(ids), first.epoch))
     return found
 
 
 def inspect(
     task: Task, folder: Path, temporary: Path, timeout_s: float, redact: Redact = str
-) -> tuple[Found, Task]:
+) -> tuple[Inspection, Task]:
     """Look at the job in a process of its own; its errors are raised here.
 
     The task comes back with the connectors that the job was found to need.
@@ -234,7 +234,7 @@ def inspect(
         finally:
             child.end()
         if code == 0:
-            found: Found = _taken(folder / FOUND)
+            found: Inspection = _taken(folder / FOUND)
             return found, replace(task, ranges=found.ranges)
         failures = [line for line in child.events if line["kind"] == "failed"]
         if not failures or failures[-1]["error"] != errors.JarsUnavailable.__name__:
@@ -275,7 +275,7 @@ def remove_ranges(folder: Path) -> list[str]:
 
 def make_round(
     task: Task,
-    found: Found,
+    found: Inspection,
     folder: Path,
     temporary: Path,
     *,
@@ -297,7 +297,7 @@ def make_round(
         for number, seen in enumerate(found.sinks):
             store = scratch.store_of(seen.name, seen.sink)
             # Sinks that share a prefix, a topic or a folder's name must not show each other's rows.
-            place = scratch.Place(folder / f"sink-{number}", f"{task.tag}s{number}")
+            place = scratch.ScratchLocation(folder / f"sink-{number}", f"{task.tag}s{number}")
             place.folder.mkdir(exist_ok=True)
             sink = seen.sink if in_place else store.clone(seen.sink, place)
             readers[seen.name] = sinks[seen.name] = sink

@@ -36,8 +36,8 @@ from beadline.verify.rounds import (
     make_round,
     remove_ranges,
 )
-from beadline.verify.source_range import Limits
-from beadline.verify.task import SECRET, Found, Task
+from beadline.verify.source_range import RangeLimits
+from beadline.verify.task import SECRET, Inspection, Task
 
 # Points that only a fault leads to; the undisturbed run does not come by them.
 AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
@@ -62,7 +62,7 @@ class Options:
     seed: int
     kills: int | None = None
     minutes: float = 15.0
-    limits: Limits = field(default_factory=Limits)
+    limits: RangeLimits = field(default_factory=RangeLimits)
     only: tuple[Fault, ...] = ()
     conf: Mapping[str, Any] = field(default_factory=dict)
     output_mode: str | None = None
@@ -77,7 +77,7 @@ class Options:
         return tuple(self._words())
 
     def _words(self) -> Iterator[str]:
-        usual = Limits()
+        usual = RangeLimits()
         for name, value in vars(self.limits).items():
             if value != getattr(usual, name):
                 yield from (f"--{name}", str(value))
@@ -170,7 +170,7 @@ class Verifier:
         self._all_rounds(plan, task, found, references, epochs, network)
         return self._report(found, references, points, epochs)
 
-    def _references(self, task: Task, found: Found) -> tuple[dict[str, Reference], set[str]]:
+    def _references(self, task: Task, found: Inspection) -> tuple[dict[str, Reference], set[str]]:
         """Run twice undisturbed; what the two do not agree on cannot be compared."""
         seen = self.folder / "seen"
         seen.mkdir()
@@ -220,7 +220,7 @@ class Verifier:
             ) from None
 
     def _round(
-        self, task: Task, found: Found, *, for_faults: bool = False, proxied: bool = False
+        self, task: Task, found: Inspection, *, for_faults: bool = False, proxied: bool = False
     ) -> Round:
         """New targets under a tag of their own."""
         self.rounds += 1
@@ -244,7 +244,7 @@ class Verifier:
         self,
         plan: list[Fault],
         task: Task,
-        found: Found,
+        found: Inspection,
         references: Mapping[str, Reference],
         epochs: int,
         network: bool,
@@ -293,7 +293,7 @@ class Verifier:
         return any(result.found for result in self.results)
 
     def _report(
-        self, found: Found, references: Mapping[str, Reference], points: list[str], epochs: int
+        self, found: Inspection, references: Mapping[str, Reference], points: list[str], epochs: int
     ) -> Verification:
         notes = notes_of(found, references, chosen=bool(self.asked.only))
         if self.asked.keep:
@@ -325,7 +325,7 @@ def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]], stateful: boo
     )
 
 
-def _points(seen: set[str], found: Found, expires: bool) -> list[str]:
+def _points(seen: set[str], found: Inspection, expires: bool) -> list[str]:
     """The crash points of this job: those of the undisturbed run, and those behind a fault."""
     also = set(AFTER_A_DECISION) if found.mode is Guarantee.EXACTLY_ONCE else set()
     if any(name.startswith("kafka.") for name in seen):
@@ -333,7 +333,7 @@ def _points(seen: set[str], found: Found, expires: bool) -> list[str]:
     return [name for name in EVERY_POINT if name in seen or name in also]
 
 
-def _check_empty(found: Found) -> None:
+def _check_empty(found: Inspection) -> None:
     """What is there already cannot be told from what the job wrote."""
     for seen in found.sinks:
         rows = scratch.shown(seen.name, seen.sink).rows.total()

@@ -21,7 +21,7 @@ from typing import Any
 
 from beadline.errors import BeadlineError, UsageError
 from beadline.ids import QueryId
-from beadline.verify.compare import Row, Shown, rows_of
+from beadline.verify.compare import Row, SinkContents, rows_of
 from beadline.verify.kafka_proxy import KafkaProxy
 from beadline.verify.proxy import TcpProxy
 
@@ -32,7 +32,7 @@ _TIMEOUT_MAX_S = 10.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ScratchLocation:
     """Where the scratch target of a sink goes: no other, in any round, has this folder and tag."""
 
     folder: Path
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Store:
+class ScratchStore:
     """How one kind of sink is cloned, read and removed; all by its settings, outside Spark.
 
     ``remove`` is told the query's name too: what a server remembers of it goes as well.
@@ -52,7 +52,7 @@ class Store:
     if it neither grows nor is atomic.
     """
 
-    clone: Callable[[Any, Place], Any]
+    clone: Callable[[Any, ScratchLocation], Any]
     shown: Callable[[Any], Rows]
     remove: Callable[[Any, str], None]
     grows: Callable[[Any], bool] = lambda sink: True
@@ -69,7 +69,7 @@ class Store:
     no_watch: str = "its rows change, and an epoch of it does not show at once"
 
 
-def store_of(name: str, sink: Any) -> Store:
+def store_of(name: str, sink: Any) -> ScratchStore:
     """The entry of a sink, or an error that names it and what it needs."""
     if callable(getattr(sink, "scratch", None)) and callable(getattr(sink, "shown", None)):
         return _OWN
@@ -86,7 +86,7 @@ def store_of(name: str, sink: Any) -> Store:
     )
 
 
-def shown(name: str, sink: Any) -> Shown:
+def shown(name: str, sink: Any) -> SinkContents:
     """What a reader of the sink's target sees now."""
     store = store_of(name, sink)
     rows = rows_of(store.shown(sink))
@@ -96,7 +96,7 @@ def shown(name: str, sink: Any) -> Shown:
             key = store.key(row)
             if key is not None:
                 order[key].append(row)
-    return Shown(Counter(rows), {key: tuple(found) for key, found in order.items()})
+    return SinkContents(Counter(rows), {key: tuple(found) for key, found in order.items()})
 
 
 def abort(name: str, sink: Any, query: QueryId) -> None:
@@ -129,7 +129,7 @@ def _hasty(sink: Any) -> Any:
     return sink
 
 
-def _registry() -> dict[str, Store]:
+def _registry() -> dict[str, ScratchStore]:
     """Made when it is asked for: an entry imports its client library when it is used."""
     from beadline.verify import scratch_databases, scratch_files, scratch_kafka, scratch_keys
 
@@ -144,7 +144,7 @@ def _registry() -> dict[str, Store]:
     }
 
 
-_OWN = Store(
+_OWN = ScratchStore(
     clone=lambda sink, place: sink.scratch(place.tag),
     shown=lambda sink: sink.shown(),
     remove=lambda sink, query: getattr(sink, "remove_scratch", lambda: None)(),

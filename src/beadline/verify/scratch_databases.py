@@ -17,7 +17,7 @@ from beadline.shared.secrets import redacted
 from beadline.sink import LEDGER
 from beadline.sinks.mysql.columns import quoted as mysql_quoted
 from beadline.sinks.shared.sql.dialect import quoted
-from beadline.verify.scratch import Place, Store
+from beadline.verify.scratch import ScratchLocation, ScratchStore
 
 if TYPE_CHECKING:
     from beadline.sinks import MySqlSink, PostgresSink
@@ -56,7 +56,7 @@ def _postgres_name(sink: PostgresSink, table: str = "") -> str:
     return quoted(*filter(None, (sink.schema, table or sink.table)))
 
 
-def _clone_postgres(sink: PostgresSink, place: Place) -> PostgresSink:
+def _clone_postgres(sink: PostgresSink, place: ScratchLocation) -> PostgresSink:
     clone = replace(sink, table=_scratch_table(sink.table, place.tag))
     with _postgres(sink) as connection:
         real, scratch = _postgres_name(sink), _postgres_name(clone)
@@ -105,7 +105,7 @@ def _postgres_through(sink: PostgresSink, port: int) -> PostgresSink:
     return replace(sink, dsn=make_conninfo(sink.dsn, hostaddr=_LOOPBACK, port=port))
 
 
-POSTGRES = Store(
+POSTGRES = ScratchStore(
     clone=_clone_postgres,
     shown=_shown_postgres,
     remove=_remove_postgres,
@@ -144,7 +144,7 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
         raise UsageError(f"MySQL table {sink.table!r}: {said}") from None
 
 
-def _clone_mysql(sink: MySqlSink, place: Place) -> MySqlSink:
+def _clone_mysql(sink: MySqlSink, place: ScratchLocation) -> MySqlSink:
     clone = replace(sink, table=_scratch_table(sink.table, place.tag))
     with _mysql(sink) as cursor:
         real, scratch = mysql_quoted(sink.table), mysql_quoted(clone.table)
@@ -197,7 +197,7 @@ def elsewhere(url: str, port: int) -> str:
     return urlunsplit(parts._replace(netloc=f"{who}@{place}" if who else place))
 
 
-MYSQL = Store(
+MYSQL = ScratchStore(
     clone=_clone_mysql,
     shown=_shown_mysql,
     remove=_remove_mysql,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from beadline.verify.scratch import Place, Store
+from beadline.verify.scratch import ScratchLocation, ScratchStore
 
 if TYPE_CHECKING:
     from beadline.sinks import FileSink, SqliteSink
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROW = tuple[Any, ...]
 
 
-def _clone_files(sink: FileSink, place: Place) -> FileSink:
+def _clone_files(sink: FileSink, place: ScratchLocation) -> FileSink:
     folder = place.folder / "files" / sink.default_name
     staging = None if sink.staging is None else str(place.folder / "files" / "staging")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _remove_files(sink: FileSink, query: str) -> None:
         shutil.rmtree(each, ignore_errors=True)
 
 
-FILES = Store(
+FILES = ScratchStore(
     clone=_clone_files,
     shown=_shown_files,
     remove=_remove_files,
@@ -93,7 +93,7 @@ FILES = Store(
 )
 
 
-def _clone_sqlite(sink: SqliteSink, place: Place) -> SqliteSink:
+def _clone_sqlite(sink: SqliteSink, place: ScratchLocation) -> SqliteSink:
     """An empty table with the columns, keys and indexes of the real one, if that is there."""
     path = place.folder / "sqlite" / Path(sink.path).name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _remove_sqlite(sink: SqliteSink, query: str) -> None:
     shutil.rmtree(path.parent / f".{path.name}.beadline", ignore_errors=True)
 
 
-SQLITE = Store(
+SQLITE = ScratchStore(
     clone=_clone_sqlite,
     shown=_shown_sqlite,
     remove=_remove_sqlite,

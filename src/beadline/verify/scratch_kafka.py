@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
 from beadline.verify.kafka_proxy import KafkaProxy, addresses
-from beadline.verify.scratch import Place, Store
+from beadline.verify.scratch import ScratchLocation, ScratchStore
 
 if TYPE_CHECKING:
     from beadline.sinks import KafkaSink
@@ -134,7 +134,7 @@ def _topic_of(sink: KafkaSink) -> str:
     return sink.topic
 
 
-def _clone(sink: KafkaSink, place: Place) -> KafkaSink:
+def _clone(sink: KafkaSink, place: ScratchLocation) -> KafkaSink:
     topic = _topic_of(sink)
     settings = settings_of(sink)
     scratch = scratch_topic(topic, place.tag)
@@ -164,7 +164,7 @@ def _address(sink: KafkaSink) -> tuple[str, int] | None:
     return None if encrypted else addresses(sink.bootstrap_servers)[0]
 
 
-KAFKA = Store(
+KAFKA = ScratchStore(
     clone=_clone,
     shown=_shown,
     remove=_remove,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from beadline.sink import LEDGER
-from beadline.verify.scratch import Place, Store
+from beadline.verify.scratch import ScratchLocation, ScratchStore
 from beadline.verify.scratch_databases import elsewhere
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _REDIS_LEDGER = b"beadline:ledger:"
 _ADDS = ("LPUSH", "RPUSH", "XADD")
 
 
-def _clone_redis(sink: RedisSink, place: Place) -> RedisSink:
+def _clone_redis(sink: RedisSink, place: ScratchLocation) -> RedisSink:
     staging = place.folder / "redis-staging"
     return replace(sink, prefix=f"{place.tag}:{sink.prefix}", staging=str(staging))
 
@@ -74,7 +74,7 @@ def _redis_address(sink: RedisSink) -> tuple[str, int] | None:
     return parts.hostname or "localhost", parts.port or 6379
 
 
-REDIS = Store(
+REDIS = ScratchStore(
     clone=_clone_redis,
     shown=_shown_redis,
     remove=_remove_redis,
@@ -91,7 +91,7 @@ def _hbase(sink: HBaseSink) -> Any:
     return closing(Connection(sink.host, sink.port, timeout=int(sink.timeout_s * 1000)))
 
 
-def _clone_hbase(sink: HBaseSink, place: Place) -> HBaseSink:
+def _clone_hbase(sink: HBaseSink, place: ScratchLocation) -> HBaseSink:
     table = f"{sink.table}_{place.tag}"
     with _hbase(sink) as connection:
         families = [name.decode().rstrip(":") for name in connection.table(sink.table).families()]
@@ -113,7 +113,7 @@ def _remove_hbase(sink: HBaseSink, query: str) -> None:
             ledger.delete(key)
 
 
-HBASE = Store(
+HBASE = ScratchStore(
     clone=_clone_hbase,
     shown=_shown_hbase,
     remove=_remove_hbase,

@@ -28,7 +28,7 @@ from beadline.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from beadline.guarantee.sources import SourceSeen
+    from beadline.guarantee.sources import SourceFacts
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile")
 KAFKA = "kafka"
@@ -42,7 +42,7 @@ Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class RangeLimits:
     """How much is taken of each source, and in how many epochs."""
 
     epochs: int = 12
@@ -73,12 +73,12 @@ class SourceRange:
         return self.key[1]
 
 
-def key_of(seen: SourceSeen) -> Key:
+def key_of(seen: SourceFacts) -> Key:
     """Tell sources apart: two clusters may have one name of a topic, a folder two filters."""
     return seen.name, seen.where, tuple(sorted(seen.options.items()))
 
 
-def found_again(ranges: Sequence[SourceRange], seen: SourceSeen) -> SourceRange:
+def found_again(ranges: Sequence[SourceRange], seen: SourceFacts) -> SourceRange:
     """The copy of a source, in another process that builds the same job."""
     same = [each for each in ranges if each.key == key_of(seen)]
     if not same:  # an option may be made up anew each time, such as one that holds the time
@@ -89,7 +89,9 @@ def found_again(ranges: Sequence[SourceRange], seen: SourceSeen) -> SourceRange:
     return same[0]
 
 
-def fix(frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: Limits) -> SourceRange:
+def fix(
+    frame: DataFrame, seen: SourceFacts, folder: Path, tag: str, limits: RangeLimits
+) -> SourceRange:
     """Copy what a source holds now."""
     name = seen.name.lower()
     if name in FILE_FORMATS:
@@ -106,7 +108,9 @@ def fix(frame: DataFrame, seen: SourceSeen, folder: Path, tag: str, limits: Limi
     )
 
 
-def _fix_files(frame: DataFrame, seen: SourceSeen, folder: Path, limits: Limits) -> SourceRange:
+def _fix_files(
+    frame: DataFrame, seen: SourceFacts, folder: Path, limits: RangeLimits
+) -> SourceRange:
     options = {key: value for key, value in seen.options.items() if key != "path"}
     paths = _listed(frame, seen, options)
     if not paths:
@@ -136,7 +140,7 @@ def _base(root: str) -> str:
 
 
 def _listed(
-    frame: DataFrame, seen: SourceSeen, options: dict[str, str]
+    frame: DataFrame, seen: SourceFacts, options: dict[str, str]
 ) -> list[tuple[str, Callable[[Path], None]]]:
     """The files that Spark would read, oldest first, each with a way to copy it."""
     spark = frame.sparkSession
@@ -186,7 +190,7 @@ def read(frame: DataFrame, fixed: SourceRange) -> DataFrame:
     return made.withColumn("topic", F.regexp_replace("topic", f"-{fixed.tag}$", ""))
 
 
-Swap = Callable[["DataFrame", "SourceSeen"], "SourceRange"]
+Swap = Callable[["DataFrame", "SourceFacts"], "SourceRange"]
 
 
 @contextmanager

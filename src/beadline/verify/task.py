@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from beadline.sink import Guarantee
-from beadline.verify.compare import EpochEnd, Shown
-from beadline.verify.source_range import Limits, SourceRange
+from beadline.verify.compare import EpochEnd, SinkContents
+from beadline.verify.source_range import RangeLimits, SourceRange
 
 INSPECT, RUN = "inspect", "run"
 # Sinks, sources and settings travel in these, with the passwords that are in them: whoever reads
@@ -22,7 +22,7 @@ CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
-class SinkSeen:
+class InspectedSink:
     """One sink of the job, as it was found."""
 
     name: str
@@ -31,22 +31,22 @@ class SinkSeen:
 
 
 @dataclass(frozen=True)
-class Found:
+class Inspection:
     """What an inspection of the job found."""
 
     query: str
     mode: Guarantee
-    sinks: tuple[SinkSeen, ...]
+    sinks: tuple[InspectedSink, ...]
     left_out: tuple[str, ...]
     ranges: tuple[SourceRange, ...]
     stateful: bool
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recording:
     """What an undisturbed run showed after each epoch, by sink, and where the epoch ended."""
 
-    states: dict[int, dict[str, Shown]] = field(default_factory=dict)
+    states: dict[int, dict[str, SinkContents]] = field(default_factory=dict)
     ends: dict[int, EpochEnd | None] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class Task:
     job: str
     conf: dict[str, Any]
     tag: str
-    limits: Limits
+    limits: RangeLimits
     connectors: tuple[str, ...] = ()
     output_mode: str | None = None
     ranges: tuple[SourceRange, ...] = ()

@@ -16,10 +16,10 @@ from beadline.errors import UsageError
 from beadline.sources.kafka.positions import GROUP
 from beadline.sources.kafka.settings import librdkafka_settings
 from beadline.verify import scratch_kafka as kafka
-from beadline.verify.source_range import Limits, SourceRange, key_of
+from beadline.verify.source_range import RangeLimits, SourceRange, key_of
 
 if TYPE_CHECKING:
-    from beadline.guarantee.sources import SourceSeen
+    from beadline.guarantee.sources import SourceFacts
 
 _COPY_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 60.0
@@ -36,7 +36,7 @@ _DROPPED = (
 Start = dict[tuple[str, int], int]
 
 
-def fix_topics(seen: SourceSeen, tag: str, limits: Limits) -> SourceRange:
+def fix_topics(seen: SourceFacts, tag: str, limits: RangeLimits) -> SourceRange:
     """Copy the range of every topic of a source, once."""
     options = dict(seen.options)
     settings: dict[str, Any] = {**librdkafka_settings(options), "log_level": 2}

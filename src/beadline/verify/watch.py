@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from beadline.verify import scratch
-from beadline.verify.compare import Kind, Progress, Reference, Violation, moment
+from beadline.verify.compare import Reference, RunProgress, Violation, ViolationKind, moment
 
 _EVERY_S = 0.4
 # A reader may have at most this share of the time: it must not be what slows the job down.
@@ -23,7 +23,7 @@ _ERRORS_MAX = 5
 
 
 def _lost(found: list[Violation]) -> bool:
-    return any(each.kind is Kind.LOST for each in found)
+    return any(each.kind is ViolationKind.LOST for each in found)
 
 
 def settled(
@@ -40,14 +40,14 @@ def settled(
     return found
 
 
-class Watch:
+class SinkWatcher:
     """Looks at the sinks of one round until it is stopped."""
 
     def __init__(
         self,
         sinks: Mapping[str, Any],
         references: Mapping[str, Reference],
-        progress: Callable[[], Progress],
+        progress: Callable[[], RunProgress],
         settle_s: float = 10.0,
     ) -> None:
         """What does not show in ``settle_s`` is lost."""
@@ -93,7 +93,7 @@ class Watch:
                 found = settled(partial(self._judge, name, sink, before), self._settle_s, _lost)
                 self.found += [(self.fault, each) for each in found]
 
-    def _judge(self, name: str, sink: Any, before: Progress) -> list[Violation]:
+    def _judge(self, name: str, sink: Any, before: RunProgress) -> list[Violation]:
         reference = self._references[name]
         shown = scratch.shown(name, sink).rows
         after = self._progress()

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     of_job = plan.every_point(given.seed, OF_KAFKA)
     kills = plan.parse(given.points) if given.points else of_job
-    folder = Path(tempfile.mkdtemp(prefix="beadline-chaos-"))
+    folder = Path(tempfile.mkdtemp(prefix="beadline-kills-"))
     fine = False
     with kafka(given.brokers) as cluster:
         workload = KafkaWorkload(

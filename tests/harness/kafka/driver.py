@@ -62,7 +62,7 @@ def run(workload: KafkaWorkload) -> None:
     """Run until told to stop."""
     from beadline.environment.session import session
 
-    spark = session("beadline-chaos", ("kafka",), **light_settings(workload.scratch))
+    spark = session("beadline-kills", ("kafka",), **light_settings(workload.scratch))
     stand_by()
     query = stream(spark, workload).start(str(workload.checkpoint), listener=tell)
     run_until(query, workload.stop)

@@ -27,7 +27,7 @@ class Feeder:
         self._rng = random.Random(f"{seed} feed")
         self._next: Counter[str] = Counter()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chaos-feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kills-feed", daemon=True)
         self.sent = 0
 
     def start(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beadline.demo.supervisor import RunFailed
-from beadline.points import Order
+from beadline.points import CrashOrder
 from beadline.verify import processes
 from beadline.verify.child import CHILD_TIMEOUT_S, Child, Children, kill_at_random
 from beadline.verify.plan import BROKER, MOMENT, ONCE, Kill
@@ -101,7 +101,7 @@ class KafkaRun:
         self._orders += 1
         mark = self.workload.scratch / f"order-{self._orders:03d}"
         hidden = self.workload.order.with_suffix(".new")
-        hidden.write_text(Order(point, occurrence, scope, str(mark)).to_text(), "utf-8")
+        hidden.write_text(CrashOrder(point, occurrence, scope, str(mark)).to_text(), "utf-8")
         hidden.rename(self.workload.order)
         return mark
 

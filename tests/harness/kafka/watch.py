@@ -53,7 +53,7 @@ class Watcher:
         self._consumer.assign(places)
         self._sequence = Sequence()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chaos-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kills-watch", daemon=True)
         self.seen = 0
         self.errors: list[str] = []
 

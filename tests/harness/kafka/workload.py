@@ -37,7 +37,7 @@ class KafkaWorkload(RunFolder):
     totals: bool = False
     transaction_timeout_s: float = 120.0
     sink_servers: str = ""  # another way to the same cluster, through a proxy
-    name: str = field(default_factory=lambda: f"chaos-{uuid.uuid4().hex[:12]}")
+    name: str = field(default_factory=lambda: f"kills-{uuid.uuid4().hex[:12]}")
 
     @property
     def source(self) -> str:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from beadline.files import FileSystem, join, open_files, qualify, split_uri
 from beadline.sink import (
+    NEW_QUERY,
     BadSink,
     Capabilities,
     CommitResult,
@@ -266,5 +267,5 @@ def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -
                 f"query {epoch.query.name!r}, epoch {epoch.number}: {target} already "
                 f"holds epoch {mark.epoch} of another query of this name, which runs from "
                 "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
-                "one of the two, and give it another name and target."
+                f"one of the two. {NEW_QUERY}"
             )

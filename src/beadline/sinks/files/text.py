@@ -17,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from beadline.shared.options import option_text
+
 TEXT_FORMATS = ("json", "csv")
 # Five X: before 1900 many zones were minutes *and seconds* from UTC.
 _TIMES = {
@@ -36,7 +38,7 @@ _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9]|[-+]?(nan|inf)|true$|false$", re.IGNOR
 
 def folded(options: Mapping[str, Any]) -> dict[str, str]:
     """Return options as Spark's writer takes them: names and booleans in small letters."""
-    return {key.lower(): _text(value) for key, value in options.items()}
+    return {key.lower(): option_text(value) for key, value in options.items()}
 
 
 def write_options(format_: str, options: Mapping[str, Any]) -> dict[str, str]:
@@ -194,7 +196,3 @@ def _leaves(schema: pa.Schema | pa.StructType) -> Iterator[pa.DataType]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -50,7 +50,7 @@ class ThriftServer:
         return f"{self.host}:{self.port}"
 
 
-class Client:
+class HBaseClient:
     """One connection. Not for two threads at once."""
 
     def __init__(self, connection: Any) -> None:
@@ -109,7 +109,7 @@ class Client:
 
 
 @contextmanager
-def connected(server: ThriftServer) -> Iterator[Client]:
+def connected(server: ThriftServer) -> Iterator[HBaseClient]:
     """A connection for the length of a ``with``; raises ``Unavailable`` if there is none."""
     require("hbase")
     from happybase import Connection
@@ -117,13 +117,15 @@ def connected(server: ThriftServer) -> Iterator[Client]:
     timeout_ms = max(1, int(server.timeout_s * 1000))
     connection = _ask(Connection, server.host, server.port, timeout=timeout_ms)
     try:
-        yield Client(connection)
+        yield HBaseClient(connection)
     finally:
         with suppress(Exception):  # it is not needed any more, whatever became of it
             connection.close()
 
 
-def asked(server: ThriftServer, act: Callable[[Client], T], limits: Mapping[Verdict, float]) -> T:
+def asked(
+    server: ThriftServer, act: Callable[[HBaseClient], T], limits: Mapping[Verdict, float]
+) -> T:
     """Do what may be done again, each time on a new connection, until HBase answers."""
 
     def once() -> T:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from beadline.shared.retry import Rejected
 from beadline.sink import NOTHING_WRITTEN, BadSink
-from beadline.sinks.hbase.client import Client, no_table
+from beadline.sinks.hbase.client import HBaseClient, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text
 
@@ -120,7 +120,7 @@ def _count(cells: Cells, target: bytes) -> int:
     return list(cells.targets.values()).count(target)
 
 
-def check_table(client: Client, table: str, cells: Cells, where: str) -> None:
+def check_table(client: HBaseClient, table: str, cells: Cells, where: str) -> None:
     """Raise unless the table is there, with these families, and enabled."""
     families = ", ".join(f"'{name}'" for name in cells.families)
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from beadline.shared.retry import Rejected, Retries, Verdict, running
 from beadline.sink import LEDGER, BadSink, EpochId, QueryId, Seen
-from beadline.sinks.hbase.client import Client, no_table, put, row_of
+from beadline.sinks.hbase.client import HBaseClient, no_table, put, row_of
 
 FAMILY = "f"
 _CELL = b"f:epoch"
@@ -23,7 +23,7 @@ _SEPARATOR = "~"  # in no name of a query, table or sink
 
 
 @dataclass(frozen=True)
-class Ledger:
+class HBaseLedger:
     """The ledger rows of one target table."""
 
     target: str
@@ -34,7 +34,7 @@ class Ledger:
         namespace, colon, _ = self.target.rpartition(":")
         return f"{namespace}{colon}{LEDGER}"
 
-    def make(self, client: Client) -> None:
+    def make(self, client: HBaseClient) -> None:
         """Make the table if it is missing."""
         try:
             client.families(self.table)
@@ -44,7 +44,7 @@ class Ledger:
             client.create(self.table, FAMILY)
         self._enabled(client)
 
-    def check(self, client: Client, where: str) -> None:
+    def check(self, client: HBaseClient, where: str) -> None:
         """Raise if there is a table of this name that cannot be the ledger."""
         try:
             families = client.families(self.table)
@@ -63,7 +63,7 @@ class Ledger:
                 f"'{self.table}'. Nothing was written."
             )
 
-    def _enabled(self, client: Client) -> bool:
+    def _enabled(self, client: HBaseClient) -> bool:
         """Whether it can be used; one that another query is just making is not enabled at once."""
         retries = Retries(running(_CREATION_S))
         while not client.is_enabled(self.table):
@@ -71,7 +71,7 @@ class Ledger:
                 return False
         return True
 
-    def seen(self, client: Client, query: QueryId, sink: str | None = None) -> Seen | None:
+    def seen(self, client: HBaseClient, query: QueryId, sink: str | None = None) -> Seen | None:
         """Return what the table holds of ``query.name``; another incarnation's row first.
 
         Of this incarnation, the newest, or what the named sink wrote.
@@ -85,7 +85,7 @@ class Ledger:
                 raise
         return self._seen(client, query, sink)
 
-    def _seen(self, client: Client, query: QueryId, sink: str | None) -> Seen | None:
+    def _seen(self, client: HBaseClient, query: QueryId, sink: str | None) -> Seen | None:
         mine: Seen | None = None
         for of_sink, seen in self._rows(client, query.name):
             if seen.incarnation != query.incarnation:
@@ -94,12 +94,12 @@ class Ledger:
                 mine = seen
         return mine
 
-    def seen_of_sink(self, client: Client, query: QueryId, sink: str) -> Seen | None:
+    def seen_of_sink(self, client: HBaseClient, query: QueryId, sink: str) -> Seen | None:
         """Return what this sink of this incarnation wrote: one quick look."""
         cells = client.row(self.table, self._key(query, sink))
         return _read(query.incarnation, cells[_CELL]) if _CELL in cells else None
 
-    def write(self, client: Client, epoch: EpochId, sink: str, rows: int) -> None:
+    def write(self, client: HBaseClient, epoch: EpochId, sink: str, rows: int) -> None:
         """Say that the epoch is there; a newer one stays in force."""
         version_ms = epoch.decided_at_ms
         stored = {"epoch": epoch.number, "nonce": epoch.nonce, "rows": rows, "at_ms": version_ms}
@@ -114,7 +114,7 @@ class Ledger:
     def _key(self, query: QueryId, sink: str) -> bytes:
         return _SEPARATOR.join((query.name, self.target, sink, query.incarnation)).encode()
 
-    def _rows(self, client: Client, query: str) -> Iterator[tuple[str, Seen]]:
+    def _rows(self, client: HBaseClient, query: str) -> Iterator[tuple[str, Seen]]:
         prefix = _SEPARATOR.join((query, self.target, "")).encode()
         for key, cells in client.rows(self.table, prefix):
             words = key.decode(errors="replace").split(_SEPARATOR)

@@ -40,7 +40,7 @@ from beadline.sink import (
     reach,
 )
 from beadline.sinks.hbase.changes import last_changes
-from beadline.sinks.hbase.client import Client, ThriftServer, asked, connected
+from beadline.sinks.hbase.client import HBaseClient, ThriftServer, asked, connected
 from beadline.sinks.hbase.columns import (
     TABLE,
     Cells,
@@ -49,9 +49,9 @@ from beadline.sinks.hbase.columns import (
     check_table,
 )
 from beadline.sinks.hbase.encode import Encoding, encode
-from beadline.sinks.hbase.ledger import Ledger
+from beadline.sinks.hbase.ledger import HBaseLedger
 from beadline.sinks.hbase.refused import without_refused
-from beadline.sinks.hbase.write import RowRejected, Writer
+from beadline.sinks.hbase.write import EpochWriter, HBaseRowRejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,9 +179,9 @@ class HBaseSink(StagedSink):
         check_columns(schema, cells, self.target_name)
         check_writable("staging", str(self.staging), self.target_name)
 
-        def look(client: Client) -> str:
+        def look(client: HBaseClient) -> str:
             check_table(client, self.table, cells, self.target_name)
-            Ledger(self.table).check(client, self.target_name)
+            HBaseLedger(self.table).check(client, self.target_name)
             return client.cluster_id() or str(self._server)
 
         cluster = self._asked(look, "it cannot be used.", starting(self.timeout_s))
@@ -195,13 +195,13 @@ class HBaseSink(StagedSink):
             shared_disk=True,
             remembers=True,
             columns=None if self.columns is None else cells.columns,
-            start_over=f"empty the table, then {Ledger(self.table).start_over(query)}, and delete "
-            f"{self.staging_area.pattern(query)}",
+            start_over=f"empty the table, then {HBaseLedger(self.table).start_over(query)}, and "
+            f"delete {self.staging_area.pattern(query)}",
         )
 
     def open(self, query: QueryId, name: str) -> None:
         """Make the ledger table, in the namespace of the table, if it is missing."""
-        ledger = Ledger(self.table)
+        ledger = HBaseLedger(self.table)
         self._asked(
             ledger.make,
             "the ledger table cannot be made. Make it in the HBase shell: "
@@ -224,7 +224,7 @@ class HBaseSink(StagedSink):
                 return self._write_epoch(client, epoch)
         except Unavailable as problem:
             raise OutcomeUnknown(f"{self.target_name} does not answer: {problem}") from problem
-        except RowRejected as error:
+        except HBaseRowRejected as error:
             key = error.key.decode(errors="backslashreplace")
             shown = key if len(key) <= _KEY_SHOWN else key[:_KEY_SHOWN] + "…"
             what = f"the row of key {shown!r}{self._part_with(error.key, epoch)}"
@@ -232,8 +232,8 @@ class HBaseSink(StagedSink):
         except Rejected as error:
             raise self._rejected("it", error, epoch) from error
 
-    def _write_epoch(self, client: Client, epoch: StagedEpoch) -> Outcome:
-        ledger, query = Ledger(self.table), epoch.id.query
+    def _write_epoch(self, client: HBaseClient, epoch: StagedEpoch) -> Outcome:
+        ledger, query = HBaseLedger(self.table), epoch.id.query
         seen = ledger.seen(client, query, epoch.sink)
         if seen is None and (others := ledger.seen(client, query)) is not None:
             # A sink that has written nothing under its name may have been called otherwise;
@@ -245,7 +245,7 @@ class HBaseSink(StagedSink):
         batches = list(epoch.batches())
         cells = self._cells(batches[0].schema.names)
         families = list(client.families(self.table))
-        writer = Writer(
+        writer = EpochWriter(
             self._server, ledger, cells, families, epoch.id, epoch.sink, self.connections
         )
         if not writer.write(client, last_changes(batches, cells)):
@@ -273,7 +273,7 @@ class HBaseSink(StagedSink):
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
-        ledger = Ledger(self.table)
+        ledger = HBaseLedger(self.table)
         return self._asked(
             partial(ledger.seen, query=query),
             f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
@@ -283,7 +283,7 @@ class HBaseSink(StagedSink):
 
     def _asked(
         self,
-        question: Callable[[Client], T],
+        question: Callable[[HBaseClient], T],
         problem: str,
         limits: Mapping[Verdict, float] | None = None,
     ) -> T:

@@ -17,14 +17,14 @@ from typing import Any
 from beadline.shared.retry import Rejected
 from beadline.sink import EpochId, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
-from beadline.sinks.hbase.client import Client, ThriftServer, connected
+from beadline.sinks.hbase.client import HBaseClient, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells
-from beadline.sinks.hbase.ledger import Ledger
+from beadline.sinks.hbase.ledger import HBaseLedger
 
 PIECE_ROWS = 1000
 
 
-class RowRejected(Rejected):
+class HBaseRowRejected(Rejected):
     """HBase will not take the row of this key."""
 
     def __init__(self, key: bytes, problem: str) -> None:
@@ -33,18 +33,18 @@ class RowRejected(Rejected):
 
 
 @dataclass(frozen=True)
-class Writer:
+class EpochWriter:
     """What it takes to write one epoch of one sink."""
 
     server: ThriftServer
-    ledger: Ledger
+    ledger: HBaseLedger
     cells: Cells
     families: Sequence[str]
     epoch: EpochId
     sink: str
     connections: int
 
-    def write(self, client: Client, changes: Changes) -> bool:
+    def write(self, client: HBaseClient, changes: Changes) -> bool:
         """Write all changes; False if the ledger says that somebody else has finished the epoch."""
         work = _Work(pieces(changes, PIECE_ROWS))
         others = [
@@ -70,14 +70,14 @@ class Writer:
         except BaseException as error:  # noqa: BLE001 (carried to the caller's thread)
             work.fail(error)
 
-    def _run(self, client: Client, work: _Work) -> None:
+    def _run(self, client: HBaseClient, work: _Work) -> None:
         for piece in work:
             for call in mutations(piece, self.cells, self.families, self.epoch.decided_at_ms):
                 if not self._send(client, call):
                     work.superseded = True
                     return
 
-    def _send(self, client: Client, call: Mutations) -> bool:
+    def _send(self, client: HBaseClient, call: Mutations) -> bool:
         """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
         # Of a sink that has written nothing under its name, the commit has asked the others'.
@@ -88,7 +88,7 @@ class Writer:
             client.mutate(self.ledger.target, call.rows, call.at_ms)
         except Rejected as error:
             if len(call.rows) == 1:
-                raise RowRejected(call.rows[0].row, str(error)) from error
+                raise HBaseRowRejected(call.rows[0].row, str(error)) from error
             # HBase does not say which: one by one it does, and writing a row twice is nothing.
             return all(self._send(client, Mutations([row], call.at_ms)) for row in call.rows)
         return True

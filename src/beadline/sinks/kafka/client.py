@@ -3,7 +3,8 @@
 librdkafka ends only transactions that it began itself, so this speaks to the transaction
 coordinators directly, through kafka-python's protocol classes. Its private names stay in this
 module. A broker with two-phase commit of its own (KIP-939) would come in here too: it makes
-``InitProducerId`` keep a prepared transaction, and ``Client.commit`` is the one place to change.
+``InitProducerId`` keep a prepared transaction, and ``TransactionClient.commit`` is the one place to
+change.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ Answers = dict[Transaction, str]
 """The broker's error name for each transaction that it was asked about."""
 
 
-class Client:
+class TransactionClient:
     """A connection to the brokers of one cluster. Safe to use from several threads."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -331,16 +332,16 @@ def _name(code: int) -> str:
     return str(getattr(found, "message", found.__name__))
 
 
-_clients: dict[tuple[int, str], Client] = {}
+_clients: dict[tuple[int, str], TransactionClient] = {}
 _lock = threading.Lock()
 
 
-def connect(settings: KafkaSettings, timeout_s: float = 0) -> Client:
+def connect(settings: KafkaSettings, timeout_s: float = 0) -> TransactionClient:
     """Return this process's client of a cluster, connected once."""
     key = (os.getpid(), settings.key)
     with _lock:
         client = _clients.get(key)
         if client is None:
             made = settings.admin(timeout_s or _REQUEST_TIMEOUT_S)
-            client = _clients[key] = Client(made)
+            client = _clients[key] = TransactionClient(made)
     return client

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from beadline.shared.options import option_text
 from beadline.sinks.kafka import rows
 
 if TYPE_CHECKING:
@@ -112,8 +113,8 @@ class NativeProducer:
         conf = library.rd_kafka_conf_new()
         said = ctypes.create_string_buffer(512)
         for name, value in {**settings, "delivery.report.only.error": True}.items():
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            if library.rd_kafka_conf_set(conf, name.encode(), text.encode(), said, len(said)):
+            text = option_text(value).encode()
+            if library.rd_kafka_conf_set(conf, name.encode(), text, said, len(said)):
                 raise ValueError(f"librdkafka refuses the option {name!r}")
         library.rd_kafka_conf_set_events(conf, _REPORTS)
         self._handle = library.rd_kafka_new(0, conf, said, len(said))

@@ -22,10 +22,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import CommitFailed, EpochId, Prepared
+from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
 
 if TYPE_CHECKING:
-    from beadline.sinks.kafka.client import Client
+    from beadline.sinks.kafka.client import TransactionClient
     from beadline.sinks.kafka.part import KafkaPart
     from beadline.sinks.kafka.producers import Producer
 
@@ -176,7 +176,7 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
 
 
 def recreated(
-    client: Client, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
+    client: TransactionClient, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
 ) -> TopicIds:
     """Return the topics that are others now, or are gone, with the ids of now (empty: gone).
 
@@ -237,5 +237,5 @@ def rows_gone(
         f"({rows} rows, those for other topics included): {gone}. The epoch is decided and does "
         "not count as committed to this sink; its transactions are ended, so that no reader is "
         f"held up and rows for other topics show. {advice}, or do without them, and go on with "
-        f'start(..., drop=["{drop}"]), once; or start over with a new checkpoint.'
+        f'start(..., drop=["{drop}"]), once; or start over: {NEW_QUERY}'
     )

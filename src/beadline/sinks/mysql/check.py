@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beadline.shared.retry import retry, starting
-from beadline.sinks.mysql.connection import Address, Connection, Server
+from beadline.sinks.mysql.connection import Address, Connection, MySqlServer
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
@@ -36,7 +36,7 @@ _HINTS = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class ServerFacts:
     """What a server says of itself."""
 
     brand: str
@@ -46,7 +46,7 @@ class Facts:
     wsrep: bool
 
     @classmethod
-    def read(cls, connection: Connection, address: Address) -> Facts:
+    def read(cls, connection: Connection, address: Address) -> ServerFacts:
         """Ask. MySQL has an id of its own; MariaDB's changes with its port and network card.
 
         So a MariaDB is known by the address that it has for its users.
@@ -93,12 +93,12 @@ def _unsafe(connection: Connection, flush: int) -> tuple[str, ...]:
     return (*found, "sync_binlog") if int(binary_log) and int(sync) != 1 else found
 
 
-def check_server(server: Server, settings: MySqlSettings, schema: pa.Schema) -> Facts:
+def check_server(server: MySqlServer, settings: MySqlSettings, schema: pa.Schema) -> ServerFacts:
     """Return what the server is, or raise ``BadSink`` with what to do."""
 
-    def once() -> Facts:
+    def once() -> ServerFacts:
         with closing(server.connect()) as connection:
-            facts = Facts.read(connection, server.address)
+            facts = ServerFacts.read(connection, server.address)
             facts.check(settings)
             if settings.xa and not may_recover(connection):
                 raise settings.bad(

@@ -57,7 +57,7 @@ _BEYOND_UTF8MB3 = "[\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True)
-class Column:
+class MySqlColumn:
     """A column of the table."""
 
     name: str
@@ -142,7 +142,7 @@ def declaration(type_: pa.DataType, key: bool = False) -> str:
     }[family or "null"]
 
 
-def own_column(name: str, type_: pa.DataType, use: str) -> Column:
+def own_column(name: str, type_: pa.DataType, use: str) -> MySqlColumn:
     """A column that only the staging table has: an order, a mark. It says so in its comment."""
     fraction = 6 if family_of(type_) == "timestamp" else 0
     declared = declaration(type_)
@@ -150,7 +150,7 @@ def own_column(name: str, type_: pa.DataType, use: str) -> Column:
     precision, scale = (
         (type_.precision, type_.scale) if family_of(type_) == "decimal" else (None, None)
     )
-    return Column(
+    return MySqlColumn(
         name,
         "tinyint" if kind == "boolean" else kind,
         declared.lower(),
@@ -161,7 +161,7 @@ def own_column(name: str, type_: pa.DataType, use: str) -> Column:
     )
 
 
-def misfit(type_: pa.DataType, column: Column) -> str:
+def misfit(type_: pa.DataType, column: MySqlColumn) -> str:
     """Say why no value of this type may go into the column; empty if they may, one by one.
 
     What depends on the value, a range, a length, is looked at row by row.
@@ -191,7 +191,7 @@ def misfit(type_: pa.DataType, column: Column) -> str:
     return "" if kind in taken.get(family or "", ()) else "it holds something else"
 
 
-def keeps(was: Column, now: Column) -> bool:
+def keeps(was: MySqlColumn, now: MySqlColumn) -> bool:
     """Whether a column that was altered still takes every value as it is, or refuses it aloud.
 
     A double would be rounded by an integer, in silence; an integer is not changed by a bigint, and
@@ -218,7 +218,7 @@ def keeps(was: Column, now: Column) -> bool:
     return False
 
 
-class MySql(Dialect[Column]):
+class MySql(Dialect[MySqlColumn]):
     """What the shared core must know of MySQL and MariaDB."""
 
     name = "MySQL"
@@ -238,7 +238,7 @@ class MySql(Dialect[Column]):
         """Return the column type that takes every value of an Arrow type."""
         return declaration(type_, key)
 
-    def fit(self, field: pa.Field, column: Column) -> Fit | str:
+    def fit(self, field: pa.Field, column: MySqlColumn) -> Fit | str:
         """Return the checks of a column's values, or why none of them may go in."""
         why = misfit(field.type, column)
         find = _CHECKS.get(family_of(field.type) or "null")
@@ -252,7 +252,7 @@ class MySql(Dialect[Column]):
         """Text is ordered by a collation, which the client does not know."""
         return family_of(type_) in _ORDERS
 
-    def can_be_added(self, type_: pa.DataType, column: Column | None) -> bool:
+    def can_be_added(self, type_: pa.DataType, column: MySqlColumn | None) -> bool:
         """Whether values can be summed."""
         return family_of(type_) in _NUMBERS
 
@@ -261,7 +261,7 @@ MYSQL = MySql()
 quoted = MYSQL.quoted
 
 
-def _integers(type_: pa.DataType, column: Column) -> list[Check]:
+def _integers(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     least, most = 0 if column.unsigned else -(2**63), 2**64
     if column.type in INTEGER_BITS:
         bits = INTEGER_BITS[column.type]
@@ -274,29 +274,29 @@ def _integers(type_: pa.DataType, column: Column) -> list[Check]:
     return [*checks.outside(type_, least, most, _out_of_range(column))]
 
 
-def _out_of_range(column: Column) -> str:
+def _out_of_range(column: MySqlColumn) -> str:
     return f"out of the range of {column.declared}"
 
 
-def _floats(type_: pa.DataType, column: Column) -> list[Check]:
+def _floats(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow.compute as pc
 
     found = [Check("NaN or infinite, which MySQL has not", lambda a: pc.invert(pc.is_finite(a)))]
     return [*found, *_unsigned(type_, column)]
 
 
-def _unsigned(type_: pa.DataType, column: Column) -> list[Check]:
+def _unsigned(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     return [checks.negative(type_, _out_of_range(column))] if column.unsigned else []
 
 
-def _decimals(type_: pa.DataType, column: Column) -> list[Check]:
+def _decimals(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     digits = (column.precision or 0) - (column.scale or 0)
     wide = type_.precision - type_.scale > digits
     found = [checks.too_many_digits(digits, _out_of_range(column))] if wide else []
     return [*found, *_unsigned(type_, column)]
 
 
-def _texts(type_: pa.DataType, column: Column) -> list[Check]:
+def _texts(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow.compute as pc
 
     found = []
@@ -319,7 +319,7 @@ def _texts(type_: pa.DataType, column: Column) -> list[Check]:
     return found
 
 
-def _binaries(type_: pa.DataType, column: Column) -> list[Check]:
+def _binaries(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow.compute as pc
 
     if column.type == "binary":
@@ -329,11 +329,11 @@ def _binaries(type_: pa.DataType, column: Column) -> list[Check]:
     return [checks.too_many_bytes(most, f"longer than {most} bytes")]
 
 
-def _dates(type_: pa.DataType, column: Column) -> list[Check]:
+def _dates(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     return [checks.outside_days(_FIRST_DAY, _LAST_DAY, "outside the years 1 to 9999")]
 
 
-def _timestamps(type_: pa.DataType, column: Column) -> list[Check]:
+def _timestamps(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -364,7 +364,7 @@ def _timestamps(type_: pa.DataType, column: Column) -> list[Check]:
     return found
 
 
-_CHECKS: dict[str, Callable[[Any, Column], list[Check]]] = {
+_CHECKS: dict[str, Callable[[Any, MySqlColumn], list[Check]]] = {
     "integer": _integers,
     "float": _floats,
     "decimal": _decimals,

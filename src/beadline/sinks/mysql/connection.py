@@ -88,7 +88,7 @@ def _bad(why: str) -> BadSink:
 
 
 @dataclass(frozen=True)
-class Server:
+class MySqlServer:
     """Where the server is, and how long it is waited for while it is away."""
 
     address: Address
@@ -217,7 +217,7 @@ def _loading_class() -> type[Any]:
     from pymysql.connections import Connection as Plain
     from pymysql.connections import MySQLResult
 
-    class Result(MySQLResult):  # type: ignore[misc]
+    class LoadingResult(MySQLResult):  # type: ignore[misc]
         def _read_load_local_packet(self, first_packet: Any) -> None:
             connection = self.connection
             rows = connection.payload or memoryview(b"")
@@ -231,7 +231,7 @@ def _loading_class() -> type[Any]:
 
         def _read_query_result(self, unbuffered: bool = False) -> int:
             self._result = None
-            result = Result(self)
+            result = LoadingResult(self)
             result.read()
             self._result = result
             if result.server_status is not None:

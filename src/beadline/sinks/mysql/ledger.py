@@ -35,7 +35,7 @@ APART = "~xa"  # no sink's name has a ~
 
 
 @dataclass(frozen=True)
-class Ledger:
+class MySqlLedger:
     """One sink's row, on one connection."""
 
     connection: Connection

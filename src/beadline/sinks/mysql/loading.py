@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from beadline.sink import Part, PrepareFailed
-from beadline.sinks.mysql.columns import ROW, Column, quoted
-from beadline.sinks.mysql.connection import Connection, Server
+from beadline.sinks.mysql.columns import ROW, MySqlColumn, quoted
+from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
@@ -42,7 +42,7 @@ class Loader:
     local_allowed = True
 
     def __init__(
-        self, connection: Connection, table: str, columns: Sequence[Column], *, numbered: bool
+        self, connection: Connection, table: str, columns: Sequence[MySqlColumn], *, numbered: bool
     ) -> None:
         """``numbered`` says that the table has Beadline's own column that numbers its rows."""
         self._connection = connection
@@ -139,7 +139,7 @@ class PartWriter:
     """What a writer of one part knows, whether it stages the rows or prepares a transaction."""
 
     def __init__(
-        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+        self, server: MySqlServer, settings: MySqlSettings, plan: TablePlan[MySqlColumn], part: Part
     ) -> None:
         """Nothing is made before there is a row to keep."""
         self._server = server

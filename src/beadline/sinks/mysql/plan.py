@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from beadline.sinks.mysql.columns import DELETED, MYSQL, ORDER, Column, own_column, quoted
-from beadline.sinks.mysql.table import Table
+from beadline.sinks.mysql.columns import DELETED, MYSQL, ORDER, MySqlColumn, own_column, quoted
+from beadline.sinks.mysql.table import MySqlTable
 from beadline.sinks.shared.sql.plan import (
     PlannedColumn,
     TablePlan,
@@ -35,7 +35,9 @@ class MySqlSettings(TableSettings):
         return self.how == "xa"
 
 
-def make_plan(settings: MySqlSettings, schema: pa.Schema, table: Table | None) -> TablePlan[Column]:
+def make_plan(
+    settings: MySqlSettings, schema: pa.Schema, table: MySqlTable | None
+) -> TablePlan[MySqlColumn]:
     """Return how rows of this schema are written; raise with the first thing that is wrong."""
     settings.check_rows(schema)
     place = quoted(settings.table)
@@ -58,7 +60,9 @@ def make_plan(settings: MySqlSettings, schema: pa.Schema, table: Table | None) -
     return TablePlan(columns, settings.deleted)
 
 
-def _planned(settings: MySqlSettings, field: pa.Field, table: Table) -> PlannedColumn[Column]:
+def _planned(
+    settings: MySqlSettings, field: pa.Field, table: MySqlTable
+) -> PlannedColumn[MySqlColumn]:
     fold, name = MYSQL.fold, field.name
     is_deleted, is_order = (
         setting is not None and fold(name) == fold(setting)
@@ -92,7 +96,7 @@ def _elsewhere(settings: MySqlSettings) -> str:
     return f"Is it table {name!r} of database {database!r}? Then name that one in the dsn. "
 
 
-def _check_unique(settings: MySqlSettings, schema: pa.Schema, table: Table) -> None:
+def _check_unique(settings: MySqlSettings, schema: pa.Schema, table: MySqlTable) -> None:
     """``ON DUPLICATE KEY`` goes by any unique key: only the one that is meant may be there."""
     if not settings.key:
         return

@@ -33,9 +33,9 @@ from beadline.sink import (
     name_from,
 )
 from beadline.sinks.mysql.check import check_server
-from beadline.sinks.mysql.columns import MYSQL, Column
-from beadline.sinks.mysql.connection import Address, Connection, Server
-from beadline.sinks.mysql.ledger import MAKE, Ledger
+from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
+from beadline.sinks.mysql.connection import Address, Connection, MySqlServer
+from beadline.sinks.mysql.ledger import MAKE, MySqlLedger
 from beadline.sinks.mysql.part import STAGE, MySqlPart
 from beadline.sinks.mysql.plan import How, MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, retried, said
@@ -117,8 +117,8 @@ class MySqlSink(Sink[MySqlPart]):
         return name_from(self._server.address.database, self.table)
 
     @property
-    def _server(self) -> Server:
-        return Server(Address.parse(self.dsn), self.timeout_s)
+    def _server(self) -> MySqlServer:
+        return MySqlServer(Address.parse(self.dsn), self.timeout_s)
 
     @property
     def _settings(self) -> MySqlSettings:
@@ -192,10 +192,10 @@ class MySqlSink(Sink[MySqlPart]):
         with closing(connection):
             return writes(self._server, self._settings, plan, part).write(connection, taken)
 
-    def _plan(self, schema: pa.Schema, part: Part) -> tuple[TablePlan[Column], Connection]:
+    def _plan(self, schema: pa.Schema, part: Part) -> tuple[TablePlan[MySqlColumn], Connection]:
         """What is to become of the rows, and a connection to do it on."""
 
-        def ask() -> tuple[TablePlan[Column], Connection]:
+        def ask() -> tuple[TablePlan[MySqlColumn], Connection]:
             connection = self._server.connect()
             try:
                 table = read_table(connection, self.table)
@@ -274,7 +274,9 @@ class MySqlSink(Sink[MySqlPart]):
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""
-        return self._ask(lambda connection: Ledger(connection, query, self.table, name).last_seen())
+        return self._ask(
+            lambda connection: MySqlLedger(connection, query, self.table, name).last_seen()
+        )
 
     def _ask(self, act: Callable[[Connection], T]) -> T:
         """On a new connection until the server is back; errors that say where, and no secret."""

@@ -32,9 +32,9 @@ from beadline.sink import (
     QueryId,
     reach,
 )
-from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, Column, keeps, quoted
-from beadline.sinks.mysql.connection import Connection, Server
-from beadline.sinks.mysql.ledger import Ledger
+from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, MySqlColumn, keeps, quoted
+from beadline.sinks.mysql.connection import Connection, MySqlServer
+from beadline.sinks.mysql.ledger import MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
@@ -77,7 +77,7 @@ class StagedWriter(PartWriter):
     """Writes one part into its staging table."""
 
     def __init__(
-        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+        self, server: MySqlServer, settings: MySqlSettings, plan: TablePlan[MySqlColumn], part: Part
     ) -> None:
         super().__init__(server, settings, plan, part)
         self._name = stage_name(part.id)
@@ -198,7 +198,7 @@ class StagedWriter(PartWriter):
         self._connection = self._loader = None
 
 
-def _create(name: str, id_: PartId, columns: Sequence[Column], again: str) -> str:
+def _create(name: str, id_: PartId, columns: Sequence[MySqlColumn], again: str) -> str:
     definitions = [f"{quoted(ROW)} BIGINT NOT NULL PRIMARY KEY"]
     definitions += [column.definition for column in columns]
     return (
@@ -249,11 +249,15 @@ def _dropped(connection: Connection, names: Sequence[str]) -> bool:
 
 
 def commit_staged(
-    server: Server, connection: Connection, settings: MySqlSettings, epoch: EpochId, parts: Parts
+    server: MySqlServer,
+    connection: Connection,
+    settings: MySqlSettings,
+    epoch: EpochId,
+    parts: Parts,
 ) -> CommitResult:
     """Closing the connection with the transaction open takes everything back."""
     parts = sorted(parts, key=lambda part: part.id.partition)
-    ledger = Ledger(connection, epoch.query, settings.table, parts[0].id.sink)
+    ledger = MySqlLedger(connection, epoch.query, settings.table, parts[0].id.sink)
     connection.run("START TRANSACTION")
     ledger.lock()
     if ledger.holds(epoch, settings.where):
@@ -385,7 +389,7 @@ def _check_keys(
 
 
 def _merge(
-    server: Server, connection: Connection, merge: Merge, epoch: EpochId, parts: Parts
+    server: MySqlServer, connection: Connection, merge: Merge, epoch: EpochId, parts: Parts
 ) -> str:
     """Run the statements; what is appended is counted by that, and a wrong count is returned."""
     by_stage = {part.committable.name: part for part in parts}

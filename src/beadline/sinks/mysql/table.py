@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.sinks.mysql.columns import MYSQL, Column, quoted
+from beadline.sinks.mysql.columns import MYSQL, MySqlColumn, quoted
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import code_of, library_errors
 
@@ -32,17 +32,17 @@ _NO_COLUMN = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class MySqlTable:
     """A table as it is now; columns by folded name, unique keys by their folded columns."""
 
     name: str
     engine: str
     base: bool
-    columns: dict[str, Column]
+    columns: dict[str, MySqlColumn]
     unique: dict[str, frozenset[str]]
 
 
-def read_table(connection: Connection, name: str) -> Table | None:
+def read_table(connection: Connection, name: str) -> MySqlTable | None:
     """Return the table, or None if there is none of this name."""
     found = connection.ask(_TABLE, (name,))
     if not found:
@@ -54,7 +54,7 @@ def read_table(connection: Connection, name: str) -> Table | None:
     for index, column, length in connection.ask(_UNIQUE, (name,)):
         member = _NO_COLUMN if column is None or length is not None else MYSQL.fold(str(column))
         unique[str(index)].add(member)
-    return Table(
+    return MySqlTable(
         str(exact),
         str(engine or ""),
         kind == "BASE TABLE",
@@ -72,14 +72,14 @@ def _checks(connection: Connection, name: str) -> set[str]:
         raise
 
 
-def _column(row: tuple[Any, ...], checks: set[str]) -> Column:
+def _column(row: tuple[Any, ...], checks: set[str]) -> MySqlColumn:
     name, type_, declared, nullable, default, extra, *numbers, character_set, collation = row
     characters, octets, precision, scale, fraction = (
         None if number is None else int(number) for number in numbers
     )
     extra = str(extra).lower()
     increments = "auto_increment" in extra
-    return Column(
+    return MySqlColumn(
         name=str(name),
         type=str(type_).lower(),
         declared=_text(declared),

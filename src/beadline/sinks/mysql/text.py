@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beadline.sinks.mysql.columns import Column, family_of
+from beadline.sinks.mysql.columns import MySqlColumn, family_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ TUPLES = Form(
 
 
 def rows_text(
-    batch: pa.RecordBatch, columns: Sequence[Column], form: Form, first_row: int | None
+    batch: pa.RecordBatch, columns: Sequence[MySqlColumn], form: Form, first_row: int | None
 ) -> Any:
     """Every row as text, begin and end included; ``first_row`` numbers them in a first column."""
     import numpy as np
@@ -85,7 +85,7 @@ def _scalar(text: str) -> Any:
     return pa.scalar(text, pa.large_string())
 
 
-def _text(array: Any, column: Column, form: Form) -> Any:
+def _text(array: Any, column: MySqlColumn, form: Form) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import EpochId, Outcome, Part, PartId, Prepared, PrepareFailed, QueryId, reach
-from beadline.sinks.mysql.columns import Column
-from beadline.sinks.mysql.connection import Connection, Server
-from beadline.sinks.mysql.ledger import APART, Ledger
+from beadline.sinks.mysql.columns import MySqlColumn
+from beadline.sinks.mysql.connection import Connection, MySqlServer
+from beadline.sinks.mysql.ledger import APART, MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
@@ -68,7 +68,7 @@ class XaWriter(PartWriter):
     """Writes one part; each try has a connection of its own."""
 
     def __init__(
-        self, server: Server, settings: MySqlSettings, plan: TablePlan[Column], part: Part
+        self, server: MySqlServer, settings: MySqlSettings, plan: TablePlan[MySqlColumn], part: Part
     ) -> None:
         super().__init__(server, settings, plan, part)
         self._xid = Xid.of(part.id)
@@ -141,7 +141,7 @@ def commit_xa(
     """Commit every transaction; write the ledger when all of them are there."""
     sink, where = parts[0].id.sink, settings.where
     # A row of its own: parts that are staged because this one is lost ask another one.
-    ledger = Ledger(connection, epoch.query, settings.table, f"{sink}{APART}")
+    ledger = MySqlLedger(connection, epoch.query, settings.table, f"{sink}{APART}")
     if ledger.is_past(epoch, where):
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}
     outcomes = {part.id: _commit(connection, ledger, epoch, part.id, where) for part in parts}
@@ -154,7 +154,7 @@ def commit_xa(
 
 
 def _commit(
-    connection: Connection, ledger: Ledger, epoch: EpochId, id_: PartId, where: str
+    connection: Connection, ledger: MySqlLedger, epoch: EpochId, id_: PartId, where: str
 ) -> Outcome:
     xid = Xid.of(id_)
     if end(connection, "COMMIT", xid):
@@ -175,7 +175,7 @@ def _commit(
 
 
 def _write_ledger(
-    connection: Connection, ledger: Ledger, epoch: EpochId, rows: int, sink: str, where: str
+    connection: Connection, ledger: MySqlLedger, epoch: EpochId, rows: int, sink: str, where: str
 ) -> None:
     """Forward only, and with it forget the marks of older epochs."""
     connection.run("START TRANSACTION")

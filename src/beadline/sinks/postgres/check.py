@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from beadline.shared.retry import retry, starting
 from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId
-from beadline.sinks.postgres.connect import Run, Server, literal
+from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
-from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _NEEDS = {
 
 
 def check(
-    server: Server, settings: PostgresSettings, schema: pa.Schema, query: QueryId
+    server: PostgresAddress, settings: PostgresSettings, schema: pa.Schema, query: QueryId
 ) -> Capabilities:
     """Return what the sink promises on this server and table, or raise with what to do."""
 
@@ -66,7 +66,7 @@ def _check_server(run: Run, settings: PostgresSettings) -> None:
         )
 
 
-def _check_privileges(run: Run, settings: PostgresSettings, table: Table) -> None:
+def _check_privileges(run: Run, settings: PostgresSettings, table: PostgresTable) -> None:
     needs = {*_NEEDS[settings.mode], *(("DELETE",) if settings.deleted is not None else ())}
     missing = sorted(name for name in needs if not table.privileges[name])
     ((user,),) = run("SELECT current_user::text")
@@ -97,7 +97,7 @@ def _check_privileges(run: Run, settings: PostgresSettings, table: Table) -> Non
             )
 
 
-def _check_published(run: Run, settings: PostgresSettings, table: Table) -> None:
+def _check_published(run: Run, settings: PostgresSettings, table: PostgresTable) -> None:
     """Subscribers must know a row that is changed or deleted, or the server refuses the change."""
     if settings.mode == "append":
         return
@@ -125,7 +125,7 @@ WHERE p.pubupdate OR p.pubdelete LIMIT 1"""
 
 
 def _capabilities(
-    run: Run, settings: PostgresSettings, table: Table, query: QueryId
+    run: Run, settings: PostgresSettings, table: PostgresTable, query: QueryId
 ) -> Capabilities:
     reason = why_staged(settings, table)
     if settings.how == "prepared" and reason is not None:
@@ -159,7 +159,7 @@ def _capabilities(
     )
 
 
-def _start_over(table: Table, query: QueryId) -> str:
+def _start_over(table: PostgresTable, query: QueryId) -> str:
     forget = "; ".join(
         f"DELETE FROM {quoted(table.schema, name)} WHERE query = {literal(query.name)}"
         for name in (LEDGER, MARKERS)

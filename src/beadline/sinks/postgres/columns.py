@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import PER_DAY
-from beadline.sinks.postgres.table import Column
+from beadline.sinks.postgres.table import PostgresColumn
 from beadline.sinks.shared.sql import checks
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
@@ -29,7 +29,7 @@ _UUID = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a
 _HEADER_BYTES = 4  # PostgreSQL keeps lengths and precisions with this added
 
 
-class Postgres(Dialect[Column]):
+class Postgres(Dialect[PostgresColumn]):
     """What the shared core must know of PostgreSQL."""
 
     name = "PostgreSQL"
@@ -44,11 +44,11 @@ class Postgres(Dialect[Column]):
         """Return the column type that takes every value of an Arrow type."""
         return declared(type_)
 
-    def fit(self, field: pa.Field, column: Column) -> Fit | str:
+    def fit(self, field: pa.Field, column: PostgresColumn) -> Fit | str:
         """Return how a column of the rows goes into one of the table, or why it does not."""
         return fit(field, column) or "it would change or refuse them"
 
-    def can_be_added(self, type_: pa.DataType, column: Column | None) -> bool:
+    def can_be_added(self, type_: pa.DataType, column: PostgresColumn | None) -> bool:
         """Whether the column holds numbers; money and intervals are not tried."""
         return column is None or column.base in _NUMBERS
 
@@ -56,7 +56,7 @@ class Postgres(Dialect[Column]):
 POSTGRES = Postgres()
 
 
-def fit(field: pa.Field, column: Column) -> Fit | None:
+def fit(field: pa.Field, column: PostgresColumn) -> Fit | None:
     """Return how a column of the rows goes into a column of the table; None if it does not."""
     from pyarrow import types
 
@@ -69,7 +69,7 @@ def fit(field: pa.Field, column: Column) -> Fit | None:
     return next((found for test in _FITS if (found := test(field.type, column)) is not None), None)
 
 
-def keeps(was: Column, now: Column) -> bool:
+def keeps(was: PostgresColumn, now: PostgresColumn) -> bool:
     """Whether a column that was altered still takes every value as it is, or refuses it aloud.
 
     The question that is asked of rows before they are sent, asked of a staged column: a double
@@ -88,11 +88,11 @@ def keeps(was: Column, now: Column) -> bool:
     return fit(pa.field(was.name, type_), now) is not None
 
 
-def _is_longer(was: Column, now: Column) -> bool:
+def _is_longer(was: PostgresColumn, now: PostgresColumn) -> bool:
     return now.modifier < 0 or 0 <= was.modifier <= now.modifier
 
 
-def _arrow_of(column: Column) -> pa.DataType | None:
+def _arrow_of(column: PostgresColumn) -> pa.DataType | None:
     """The rows' type that a column holds; None where its values tell more than the type does."""
     import pyarrow as pa
 
@@ -156,7 +156,7 @@ def _is_binary(type_: pa.DataType) -> bool:
     )
 
 
-def _integer_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _integer_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     import pyarrow as pa
 
     bits = {"int2": 16, "int4": 32, "int8": 64}.get(column.base)
@@ -170,7 +170,7 @@ def _integer_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return Fit(checks.outside(type_, low, high, reason), lambda array: array.cast(wanted))
 
 
-def _float_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _float_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     """Only what no float changes: a double would be rounded in a real, a long in a double."""
     import pyarrow as pa
 
@@ -184,7 +184,7 @@ def _float_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return None
 
 
-def _numeric_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _numeric_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     import pyarrow as pa
 
     if column.base != "numeric":
@@ -211,7 +211,7 @@ def _numeric_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return Fit(found)
 
 
-def _text_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _text_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     if not _is_text(type_):
         return None
     if column.kind == "e":
@@ -230,7 +230,7 @@ def _text_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return Fit(tuple(found))
 
 
-def _binary_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _binary_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     import pyarrow as pa
 
     if column.base == "uuid":
@@ -238,7 +238,7 @@ def _binary_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return Fit() if column.base == "bytea" and _is_binary(type_) else None
 
 
-def _time_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _time_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     import pyarrow as pa
 
     types = pa.types
@@ -254,7 +254,7 @@ def _time_fit(type_: pa.DataType, column: Column) -> Fit | None:
     return Fit((_FAR_TIMESTAMP,), lambda array: array.cast(pa.timestamp("us", tz=type_.tz)))
 
 
-def _boolean_fit(type_: pa.DataType, column: Column) -> Fit | None:
+def _boolean_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     import pyarrow as pa
 
     return Fit() if column.base == "bool" and pa.types.is_boolean(type_) else None

@@ -85,7 +85,7 @@ def _conninfo(dsn: str, timeout_s: float) -> str:
 
 
 @dataclass(frozen=True)
-class Server:
+class PostgresAddress:
     """Where the server is, and how long it is waited for while it is away."""
 
     dsn: str = field(repr=False)

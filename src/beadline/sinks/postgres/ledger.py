@@ -30,7 +30,7 @@ _NO_EPOCH = -1
 
 
 @dataclass(frozen=True)
-class Ledger:
+class PostgresLedger:
     """The ledger of one table, in the table's own schema."""
 
     run: Run

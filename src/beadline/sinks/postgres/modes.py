@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from beadline.sinks.postgres.table import Table
+from beadline.sinks.postgres.table import PostgresTable
 from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.modes import added, largest, summed, union
 from beadline.sinks.shared.sql.settings import TableSettings
 
 
 def statements(
-    settings: TableSettings, table: Table, columns: Sequence[str], stages: Sequence[str]
+    settings: TableSettings, table: PostgresTable, columns: Sequence[str], stages: Sequence[str]
 ) -> Iterator[str]:
     """Yield what writes these staged rows into the table; in append, one statement per part."""
     kept = [name for name in columns if name in table.columns]
@@ -53,5 +53,5 @@ def statements(
     yield f"{_insert(table, kept)} SELECT {listed(kept)} FROM ({rows}) counted {conflict} {act}"
 
 
-def _insert(table: Table, columns: Sequence[str]) -> str:
+def _insert(table: PostgresTable, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table.target} AS _beadline_target ({listed(columns)})"

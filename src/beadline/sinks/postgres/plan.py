@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from beadline.sinks.postgres.columns import declared, fit
-from beadline.sinks.postgres.table import Column, Table
+from beadline.sinks.postgres.table import PostgresColumn, PostgresTable
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.plan import (
     PlannedColumn,
@@ -41,7 +41,7 @@ class PostgresSettings(TableSettings):
     how: How = "auto"
 
 
-def why_not_prepared(settings: PostgresSettings, table: Table) -> str | None:
+def why_not_prepared(settings: PostgresSettings, table: PostgresTable) -> str | None:
     """Return why this table, on this server, cannot take prepared transactions; None if it can."""
     if settings.mode != "append":
         return f"mode {settings.mode!r} needs all parts at once"
@@ -52,7 +52,7 @@ def why_not_prepared(settings: PostgresSettings, table: Table) -> str | None:
     return None
 
 
-def why_staged(settings: PostgresSettings, table: Table, used: int = 0) -> str | None:
+def why_staged(settings: PostgresSettings, table: PostgresTable, used: int = 0) -> str | None:
     """Return why a part is staged; None if it is a prepared transaction.
 
     ``used`` is how many prepared transactions there are now, of anybody.
@@ -66,8 +66,8 @@ def why_staged(settings: PostgresSettings, table: Table, used: int = 0) -> str |
 
 
 def plan_of(
-    settings: PostgresSettings, schema: pa.Schema, table: Table | None
-) -> tuple[Table, TablePlan[Column]]:
+    settings: PostgresSettings, schema: pa.Schema, table: PostgresTable | None
+) -> tuple[PostgresTable, TablePlan[PostgresColumn]]:
     """Return how rows of this schema are written; raise with the first thing that is wrong."""
     settings.check_rows(schema)
     if table is None:
@@ -97,7 +97,9 @@ def _in_schema(settings: PostgresSettings) -> str:
     return f"Is it table {name!r} of schema {schema!r}? Then write {schema=}, table={name!r}. "
 
 
-def _planned(settings: PostgresSettings, field: pa.Field, table: Table) -> PlannedColumn[Column]:
+def _planned(
+    settings: PostgresSettings, field: pa.Field, table: PostgresTable
+) -> PlannedColumn[PostgresColumn]:
     name = field.name
     if name not in table.columns and name in (settings.deleted, settings.order_by):
         return _beside(settings, field)
@@ -114,10 +116,10 @@ def _planned(settings: PostgresSettings, field: pa.Field, table: Table) -> Plann
     )
 
 
-def _beside(settings: PostgresSettings, field: pa.Field) -> PlannedColumn[Column]:
+def _beside(settings: PostgresSettings, field: pa.Field) -> PlannedColumn[PostgresColumn]:
     """A column that orders or deletes and is not kept: staged, and not in the table."""
     kind = declared(field.type)
-    column = None if kind is None else Column.of_type(field.name, kind)
+    column = None if kind is None else PostgresColumn.of_type(field.name, kind)
     natural = None if column is None else fit(field, column)
     if column is None or natural is None:
         raise settings.bad(
@@ -126,7 +128,9 @@ def _beside(settings: PostgresSettings, field: pa.Field) -> PlannedColumn[Column
     return PlannedColumn(field.name, column, natural, in_table=False, in_deletes=True)
 
 
-def staged_checks(settings: PostgresSettings, schema: pa.Schema, table: Table) -> tuple[str, ...]:
+def staged_checks(
+    settings: PostgresSettings, schema: pa.Schema, table: PostgresTable
+) -> tuple[str, ...]:
     """The table's own CHECKs that a staging table can make as well, so that bad rows are found."""
     if settings.mode == "add":
         return ()
@@ -138,7 +142,9 @@ def staged_checks(settings: PostgresSettings, schema: pa.Schema, table: Table) -
     )
 
 
-def exact_key(settings: PostgresSettings, schema: pa.Schema, table: Table) -> tuple[str, ...]:
+def exact_key(
+    settings: PostgresSettings, schema: pa.Schema, table: PostgresTable
+) -> tuple[str, ...]:
     """The key where its values are equal for the server only if they are for us; else none."""
     exact = all(
         table.columns[name].exact and str(schema.field(name).type) != "date64[ms]"

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.shared.retry import Retries, running
 from beadline.sink import Part, PrepareFailed, reach
-from beadline.sinks.postgres.connect import Run, Server, literal
+from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
 from beadline.sinks.postgres.discard import discard
-from beadline.sinks.postgres.ledger import Ledger
+from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.part import (
     NOT_KEPT,
     PREPARED,
@@ -44,7 +44,7 @@ from beadline.sinks.postgres.problems import (
     verdict,
     why_refused,
 )
-from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.errors import key_twice_in_part
 from beadline.sinks.shared.sql.modes import duplicates
@@ -60,7 +60,11 @@ class Preparing:
     """One call of ``prepare``: tries, until the part is there or the time is up."""
 
     def __init__(
-        self, server: Server, settings: PostgresSettings, rows: Iterator[pa.RecordBatch], part: Part
+        self,
+        server: PostgresAddress,
+        settings: PostgresSettings,
+        rows: Iterator[pa.RecordBatch],
+        part: Part,
     ) -> None:
         self._server = server
         self._settings = settings
@@ -140,7 +144,7 @@ class Preparing:
             if staged:
                 self._check_keys(run, begun, rows, exact_key(settings, schema, table))
             else:
-                Ledger(run, table.schema, table.target).mark(id_, begun.name)
+                PostgresLedger(run, table.schema, table.target).mark(id_, begun.name)
             reach("staging.written")
             run("COMMIT" if staged else f"PREPARE TRANSACTION {literal(begun.name)}")
             return begun
@@ -158,7 +162,7 @@ class Preparing:
                 run(f"COMMENT ON COLUMN {place} IS {literal(NOT_KEPT)}")
 
     def _copy(
-        self, cursor: Any, run: Run, begun: PostgresPart, rows: ResendableRows, table: Table
+        self, cursor: Any, run: Run, begun: PostgresPart, rows: ResendableRows, table: PostgresTable
     ) -> None:
         """Everything in one COPY, as it is read; or batch by batch, where a row is at fault."""
         import pyarrow as pa

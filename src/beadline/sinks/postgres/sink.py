@@ -33,9 +33,9 @@ from beadline.sink import (
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES
-from beadline.sinks.postgres.connect import Run, Server
+from beadline.sinks.postgres.connect import PostgresAddress, Run
 from beadline.sinks.postgres.discard import discard, in_doubt
-from beadline.sinks.postgres.ledger import MARKERS, Ledger
+from beadline.sinks.postgres.ledger import MARKERS, PostgresLedger
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart
 from beadline.sinks.postgres.plan import How, PostgresSettings
 from beadline.sinks.postgres.prepare import Preparing
@@ -103,8 +103,8 @@ class PostgresSink(Sink[PostgresPart]):
         return name_from("postgres", *words)
 
     @property
-    def _server(self) -> Server:
-        return Server(self.dsn, self.timeout_s)
+    def _server(self) -> PostgresAddress:
+        return PostgresAddress(self.dsn, self.timeout_s)
 
     @property
     def _settings(self) -> PostgresSettings:
@@ -231,6 +231,6 @@ class PostgresSink(Sink[PostgresPart]):
     def _ask(self, act: Callable[[Run], T]) -> T:
         return self._server.ask(self._settings.where, act)
 
-    def _ledger(self, run: Run) -> Ledger | None:
+    def _ledger(self, run: Run) -> PostgresLedger | None:
         table = read_table(run, self.schema, self.table)
-        return None if table is None else Ledger(run, table.schema, table.target)
+        return None if table is None else PostgresLedger(run, table.schema, table.target)

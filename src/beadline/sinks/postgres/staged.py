@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from beadline.sink import CommitFailed, EpochId, Outcome, Prepared, reach
 from beadline.sinks.postgres.columns import keeps
-from beadline.sinks.postgres.connect import Run, Server, literal
+from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
-from beadline.sinks.postgres.ledger import Ledger
+from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.modes import statements
 from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
 from beadline.sinks.postgres.plan import PostgresSettings
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
-from beadline.sinks.postgres.table import Table, read_table
+from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.errors import column_altered, key_twice_in_epoch, row_refused
 from beadline.sinks.shared.sql.modes import duplicates
@@ -40,14 +40,14 @@ _Columns = dict[str, _Column]
 
 def commit(
     run: Run,
-    server: Server,
+    server: PostgresAddress,
     settings: PostgresSettings,
-    table: Table,
+    table: PostgresTable,
     epoch: EpochId,
     parts: Parts,
 ) -> tuple[Outcome, str]:
     """Write all of the parts; return what became of them, and why. An error takes all back."""
-    ledger = Ledger(run, table.schema, table.target)
+    ledger = PostgresLedger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
     ledger.lock(epoch.query, name)
@@ -93,7 +93,7 @@ def _drop(run: Run, parts: Parts) -> None:
             raise
 
 
-def _columns(run: Run, parts: Parts, table: Table) -> tuple[dict[str, _Columns], _Columns]:
+def _columns(run: Run, parts: Parts, table: PostgresTable) -> tuple[dict[str, _Columns], _Columns]:
     """The columns of each staging table, none if it is gone; and those of the target as it is."""
     found: dict[str, _Columns] = {part.committable.name: {} for part in parts}
     now: _Columns = {}
@@ -117,7 +117,7 @@ def _columns(run: Run, parts: Parts, table: Table) -> tuple[dict[str, _Columns],
 def _check_columns(
     run: Run,
     settings: PostgresSettings,
-    table: Table,
+    table: PostgresTable,
     epoch: EpochId,
     part: Prepared[PostgresPart],
     staged: _Columns,
@@ -148,9 +148,9 @@ def _check_columns(
 
 def _write(
     run: Run,
-    server: Server,
+    server: PostgresAddress,
     settings: PostgresSettings,
-    table: Table,
+    table: PostgresTable,
     epoch: EpochId,
     parts: Parts,
     columns: Sequence[str],

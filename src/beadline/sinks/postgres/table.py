@@ -23,7 +23,7 @@ _BASES = {
 
 
 @dataclass(frozen=True)
-class Column:
+class PostgresColumn:
     """One column: its declared type, and what that is underneath, domains resolved.
 
     ``takes_null`` is about the type alone: a domain may refuse nulls wherever it is used.
@@ -45,7 +45,7 @@ class Column:
     exact: bool
 
     @classmethod
-    def of_type(cls, name: str, declared: str) -> Column:
+    def of_type(cls, name: str, declared: str) -> PostgresColumn:
         """A column that no table has, of a type as ``declared`` in ``columns`` names it."""
         base = "numeric" if declared.startswith("numeric") else _BASES.get(declared, declared)
         return cls(name, declared, base, -1, "b", "", (), False, True, False, False, "", False)
@@ -63,7 +63,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckConstraint:
     """A CHECK constraint, and the columns that it reads."""
 
     name: str
@@ -72,16 +72,16 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Table:
+class PostgresTable:
     """A table, and what of it decides how it can be written."""
 
     schema: str
     name: str
     kind: str
     unlogged: tuple[str, ...]
-    columns: dict[str, Column]
+    columns: dict[str, PostgresColumn]
     keys: frozenset[frozenset[str]]
-    checks: tuple[Check, ...]
+    checks: tuple[CheckConstraint, ...]
     in_the_way: tuple[str, ...]
     privileges: dict[str, bool]
     max_prepared: int
@@ -93,7 +93,7 @@ class Table:
         return quoted(self.schema, self.name)
 
 
-def read_table(run: Run, schema: str | None, name: str) -> Table | None:
+def read_table(run: Run, schema: str | None, name: str) -> PostgresTable | None:
     """Return the table under this name, by the search path if no schema is given; else None."""
     place = quoted(name) if schema is None else quoted(schema, name)
     found = _described(run, place, _PLAIN)
@@ -102,7 +102,7 @@ def read_table(run: Run, schema: str | None, name: str) -> Table | None:
     if found is None:
         return None
     columns = {each["name"]: _column(each) for each in found["columns"]}
-    return Table(
+    return PostgresTable(
         schema=found["schema"],
         name=found["name"],
         kind=found["kind"],
@@ -110,7 +110,7 @@ def read_table(run: Run, schema: str | None, name: str) -> Table | None:
         columns=columns,
         keys=frozenset(frozenset(key) for key in found["keys"]),
         checks=tuple(
-            Check(each["name"], each["condition"], frozenset(each["columns"]))
+            CheckConstraint(each["name"], each["condition"], frozenset(each["columns"]))
             for each in found["checks"]
         ),
         in_the_way=tuple(found["in_the_way"]),
@@ -126,8 +126,8 @@ def _described(run: Run, place: str, underneath: str) -> dict[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
-def _column(found: dict[str, Any]) -> Column:
-    return Column(**{**found, "labels": tuple(found["labels"])})
+def _column(found: dict[str, Any]) -> PostgresColumn:
+    return PostgresColumn(**{**found, "labels": tuple(found["labels"])})
 
 
 # What a type is underneath. A domain may be made of a domain, and the last one has the length or

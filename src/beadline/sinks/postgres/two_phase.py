@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from beadline.sink import EpochId, Outcome, PartId, Prepared, reach
-from beadline.sinks.postgres.connect import Run, Server, literal
-from beadline.sinks.postgres.ledger import Ledger
+from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
+from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.part import PostgresPart
 from beadline.sinks.postgres.problems import (
     BUSY,
@@ -26,7 +26,7 @@ from beadline.sinks.postgres.problems import (
     said,
     sql_state,
 )
-from beadline.sinks.postgres.table import Table
+from beadline.sinks.postgres.table import PostgresTable
 
 Parts = Sequence[Prepared[PostgresPart]]
 # Each commit is one wait for the disk; a connection costs about as much as a few of them.
@@ -36,9 +36,9 @@ _CONNECTIONS_MAX = 8
 
 def commit(
     run: Run,
-    server: Server,
+    server: PostgresAddress,
     where: str,
-    table: Table,
+    table: PostgresTable,
     epoch: EpochId,
     parts: Parts,
     of_all: int,
@@ -47,7 +47,7 @@ def commit(
 
     ``of_all`` is how many parts the epoch has, with those that are staged.
     """
-    ledger = Ledger(run, table.schema, table.target)
+    ledger = PostgresLedger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
     if ledger.read(epoch.query).hold(epoch, where, name):
@@ -79,7 +79,7 @@ def commit(
     return outcomes, "; ".join(sorted(words))
 
 
-def _commit_all(run: Run, server: Server, parts: Parts) -> dict[PartId, str]:
+def _commit_all(run: Run, server: PostgresAddress, parts: Parts) -> dict[PartId, str]:
     count = min(_CONNECTIONS_MAX, -(-len(parts) // _PER_CONNECTION))
     if count == 1:
         return _commit_some(run, server, parts)
@@ -94,7 +94,7 @@ def _commit_all(run: Run, server: Server, parts: Parts) -> dict[PartId, str]:
     return {id_: answer for future in futures for id_, answer in future.result().items()}
 
 
-def _commit_some(run: Run, server: Server, parts: Parts) -> dict[PartId, str]:
+def _commit_some(run: Run, server: PostgresAddress, parts: Parts) -> dict[PartId, str]:
     """What the server answered for each: nothing is good, its code says that it does not know."""
     answers = {}
     for part in parts:

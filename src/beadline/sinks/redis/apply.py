@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from beadline.shared.retry import Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
@@ -43,7 +43,7 @@ class Behind(Exception):
         self.entry = entry
 
 
-class RowRejected(Exception):
+class RedisRowRejected(Exception):
     """The server would not take a row; those before it took effect and are counted."""
 
     def __init__(self, key: bytes, partition: int, problem: str) -> None:
@@ -53,7 +53,7 @@ class RowRejected(Exception):
         self.problem = problem
 
 
-def mark(client: Client, key: bytes, guard: Guard, first: int) -> None:
+def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
     """Move a ledger without rows of its own one step on; fine if somebody else has."""
     script = mark_script()
     answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
@@ -66,7 +66,7 @@ def mark(client: Client, key: bytes, guard: Guard, first: int) -> None:
         raise Overtaken(status, Entry.parse(answer[1]))
 
 
-def apply(client: Client, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
+def apply(client: RedisClient, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
     """Write chunks, whoever else writes them at the same time; each row takes effect once."""
     left = list(chunks)
     while left:
@@ -90,7 +90,7 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
         if status == REFUSED:
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
-            raise RowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+            raise RedisRowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
         if status == BEHIND:
             raise Behind(Entry.parse(answer[1]))
         if status in (NEWER, OTHER, ANOTHER):

@@ -91,7 +91,7 @@ def without_password(text: str, url: str) -> str:
     return redacted(text, secrets)
 
 
-class Client:
+class RedisClient:
     """Connections to one server, or to the nodes of one cluster."""
 
     def __init__(self, redis: Any, url: str, cluster: bool) -> None:
@@ -195,7 +195,7 @@ class Client:
 
 
 @contextmanager
-def connect(url: str, cluster: bool | None, timeout_s: float) -> Iterator[Client]:
+def connect(url: str, cluster: bool | None, timeout_s: float) -> Iterator[RedisClient]:
     """Open a client for the length of a ``with``; ``cluster=None`` lets the server say."""
     require("redis")
     from redis import Redis
@@ -221,7 +221,7 @@ def connect(url: str, cluster: bool | None, timeout_s: float) -> Iterator[Client
         except BaseException:
             made.close()
             raise
-    client = Client(made, url, found)
+    client = RedisClient(made, url, found)
     try:
         yield client
     finally:

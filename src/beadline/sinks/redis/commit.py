@@ -19,8 +19,8 @@ from beadline.sink import (
 )
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.acknowledged import acknowledged, is_lost, loss
-from beadline.sinks.redis.apply import Behind, Overtaken, RowRejected, apply, mark
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.apply import Behind, Overtaken, RedisRowRejected, apply, mark
+from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import BEGUN, ENDED, OPENED, Entry, Guard
 from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
@@ -48,7 +48,7 @@ class Commit:
         """The epoch without what must be there before it, which the scripts look at."""
         return replace(self.epoch.id, previous=-1)
 
-    def run(self, client: Client) -> Outcome:
+    def run(self, client: RedisClient) -> Outcome:
         """Write what is not there; repeating it, late or at the same time, changes nothing."""
         # The setting may name another folder by now than the one that the parts are in.
         staged = (part.committable.file.rpartition("/")[0] for part in self.epoch.parts)
@@ -75,7 +75,7 @@ class Commit:
             # Not a TargetRestored: the way out is on_loss= here, not drop=.
             text = loss(self.where, self.epoch.id.previous, behind.entry)
             raise CommitFailed(f"{self.epoch}: {text}") from None
-        except RowRejected as rejected:
+        except RedisRowRejected as rejected:
             raise self._rejected(rejected) from None
         return Outcome.COMMITTED
 
@@ -91,7 +91,7 @@ class Commit:
             "over."
         )
 
-    def _look(self, client: Client) -> Entry | None:
+    def _look(self, client: RedisClient) -> Entry | None:
         text = client.ask(lambda redis: redis.hget(self._head, self.epoch.sink))
         try:
             return Entry.parse(text)
@@ -112,11 +112,11 @@ class Commit:
             )
         return False
 
-    def _opened(self, client: Client) -> bool:
+    def _opened(self, client: RedisClient) -> bool:
         mark = client.ask(lambda redis: redis.hget(self._head, self.epoch.sink + OPENED))
         return bool(mark == self.epoch.id.query.incarnation.encode())
 
-    def _damaged(self, client: Client, damaged: PartsDamaged) -> Outcome:
+    def _damaged(self, client: RedisClient, damaged: PartsDamaged) -> Outcome:
         """A part is gone: by somebody who finished the epoch, or for good."""
         held = self._look(client)
         if self._there(held):
@@ -128,7 +128,7 @@ class Commit:
             f"{damaged}. Put the file back and start again; if it is gone for good, start over."
         )
 
-    def _write(self, client: Client, held: Entry | None) -> None:
+    def _write(self, client: RedisClient, held: Entry | None) -> None:
         batches = self._batches()
         first = next(batches)
         script = script_for(self.layout, self.layout.fields(first[0].schema.names))
@@ -148,7 +148,9 @@ class Commit:
             for batch in self.epoch.read(part):
                 yield batch, part.id.partition
 
-    def _write_by_slot(self, client: Client, script: Script, rows: Iterator[ScriptRows]) -> None:
+    def _write_by_slot(
+        self, client: RedisClient, script: Script, rows: Iterator[ScriptRows]
+    ) -> None:
         """The head says that the epoch has begun before a slot is written, and when all are."""
         reach("ledger.before")
         mark(client, self._head, self._guard(ENDED), 0)
@@ -167,7 +169,7 @@ class Commit:
         incarnation, nonce = epoch.query.incarnation, epoch.nonce
         return Guard(self.epoch.sink, incarnation, epoch.number, nonce, total, previous)
 
-    def _rejected(self, rejected: RowRejected) -> CommitFailed:
+    def _rejected(self, rejected: RedisRowRejected) -> CommitFailed:
         return CommitFailed(
             f"{self.epoch}, part {rejected.partition}: {self.where} rejects "
             f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "

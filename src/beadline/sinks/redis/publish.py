@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from beadline.shared.retry import Rejected, Retries, Unavailable, running, verdict
 from beadline.sink import PartId, PrepareFailed
 from beadline.sinks.redis import chunks, ledger
-from beadline.sinks.redis.apply import Overtaken, RowRejected, apply
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.apply import Overtaken, RedisRowRejected, apply
+from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
 from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def publish(
-    connect: Callable[[], AbstractContextManager[Client]],
+    connect: Callable[[], AbstractContextManager[RedisClient]],
     layout: Layout,
     batch: pa.RecordBatch,
     part: PartId,
@@ -41,7 +41,7 @@ def publish(
             with connect() as client:
                 _write(client, script, layout, rows, part)
             return
-        except RowRejected as rejected:
+        except RedisRowRejected as rejected:
             raise PrepareFailed(
                 f"{what} rejects {layout.command} on key "
                 f"{rejected.key.decode(errors='replace')!r}: {rejected.problem}. Rows before it "
@@ -64,7 +64,9 @@ def publish(
                 ) from None
 
 
-def _write(client: Client, script: Script, layout: Layout, rows: ScriptRows, part: PartId) -> None:
+def _write(
+    client: RedisClient, script: Script, layout: Layout, rows: ScriptRows, part: PartId
+) -> None:
     guard = Guard(part.sink, part.incarnation, part.epoch, "", 0)
     if client.cluster:
         found = chunks.by_slot(iter((rows,)), layout.prefix, part.query)

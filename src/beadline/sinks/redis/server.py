@@ -15,7 +15,7 @@ from typing import Any
 
 from beadline.shared.retry import Rejected
 from beadline.sink import NOTHING_WRITTEN, BadSink, Guarantee
-from beadline.sinks.redis.client import Client
+from beadline.sinks.redis.client import RedisClient
 
 VERSION_MIN = (6, 0)
 _SETTINGS = (
@@ -60,7 +60,7 @@ class _Findings:
             self.cures.append(cure)
 
 
-def check_server(client: Client, prefix: str, database: int, where: str) -> None:
+def check_server(client: RedisClient, prefix: str, database: int, where: str) -> None:
     """Raise unless every server is one that can be written to by RedisSink."""
     if client.cluster and database:
         raise BadSink(f"{where}: a Redis cluster has database 0 only. {NOTHING_WRITTEN}")
@@ -90,7 +90,7 @@ def _whole_tag(prefix: str) -> bool:
     return bool(tag and end)
 
 
-def promise(client: Client, durable: bool) -> Promise:
+def promise(client: RedisClient, durable: bool) -> Promise:
     """Read what acknowledged writes can be lost by; ``durable`` is the user's promise."""
     findings = _Findings()
     for server in client.servers():
@@ -154,7 +154,7 @@ def _look(settings: dict[str, str], findings: _Findings) -> None:
         )
 
 
-def _settings(client: Client, server: Any) -> dict[str, str] | None:
+def _settings(client: RedisClient, server: Any) -> dict[str, str] | None:
     """The settings that matter; None if they may not be read, as on managed servers."""
 
     def read(_: Any) -> dict[str, str]:
@@ -170,7 +170,7 @@ def _settings(client: Client, server: Any) -> dict[str, str] | None:
     return found if found.get("appendonly") else None
 
 
-def _look_now(client: Client, server: Any, findings: _Findings) -> None:
+def _look_now(client: RedisClient, server: Any, findings: _Findings) -> None:
     """Look at what the settings do not tell: the state that the server is in."""
     state = client.ask(lambda _: {**server.info("persistence"), **server.info("replication")})
     rewrites = state.get("aof_rewrite_in_progress") or state.get("aof_rewrite_scheduled")
@@ -189,7 +189,7 @@ def _look_now(client: Client, server: Any, findings: _Findings) -> None:
         findings.add(*_REPLICAS)
 
 
-def _look_at_cluster(client: Client, findings: _Findings) -> None:
+def _look_at_cluster(client: RedisClient, findings: _Findings) -> None:
     """Look for replicas that the cluster knows, also such as are down at the moment."""
     server = client.servers()[0]
     try:

@@ -42,7 +42,7 @@ from beadline.sink import (
 )
 from beadline.sinks.redis import ledger
 from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
-from beadline.sinks.redis.client import Client, RedisUrl, connect
+from beadline.sinks.redis.client import RedisClient, RedisUrl, connect
 from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns, check_layout
 from beadline.sinks.redis.commit import Commit
 from beadline.sinks.redis.ledger import Head
@@ -156,7 +156,7 @@ class RedisSink(StagedSink):
         fields = self._layout.fields(schema.names)
         script = script_for(self._layout, fields)
 
-        def ask(client: Client) -> Capabilities:
+        def ask(client: RedisClient) -> Capabilities:
             address = RedisUrl.parse(self.url)
             check_server(client, self.prefix, address.database, self.target_name)
             head = ledger.head_key(self.prefix, query.name)
@@ -177,7 +177,7 @@ class RedisSink(StagedSink):
 
         return self._asked(ask, "checked")
 
-    def _asked(self, question: Callable[[Client], T], what: str) -> T:
+    def _asked(self, question: Callable[[RedisClient], T], what: str) -> T:
         """Ask the server while nothing depends on it: an error says that nothing was written."""
 
         def once() -> T:
@@ -199,7 +199,7 @@ class RedisSink(StagedSink):
                 f"when it is up. {NOTHING_WRITTEN}"
             ) from None
 
-    def _connect(self) -> AbstractContextManager[Client]:
+    def _connect(self) -> AbstractContextManager[RedisClient]:
         return connect(self.url, self.cluster, self.timeout_s)
 
     def open(self, query: QueryId, name: str) -> None:

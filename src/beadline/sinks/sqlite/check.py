@@ -19,7 +19,7 @@ from beadline.sink import NOTHING_WRITTEN, BadSink
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.plan import check_required, check_unique, match
 from beadline.sinks.shared.sql.settings import TableSettings
-from beadline.sinks.sqlite.columns import Column, folded
+from beadline.sinks.sqlite.columns import SqliteColumn, folded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,14 +35,14 @@ _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Table:
+class SqliteTable:
     """What the database says of a table: columns by folded name, and what is unique in it.
 
     ``clause`` is a word of its declaration with which it drops rows silently, ``triggers`` are
     the names of those that do.
     """
 
-    columns: dict[str, Column]
+    columns: dict[str, SqliteColumn]
     unique: frozenset[frozenset[str]]
     view: bool
     clause: str = ""
@@ -65,7 +65,7 @@ def is_busy(error: sqlite3.Error) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
-def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
+def check_file(path: Path, busy_timeout_s: float, table: str) -> SqliteTable | None:
     """Raise unless the database can be written; return the table, if there is one."""
     if path.is_dir():
         raise BadSink(f"{path} is a folder, not an SQLite database. {NOTHING_WRITTEN}")
@@ -92,7 +92,7 @@ def check_file(path: Path, busy_timeout_s: float, table: str) -> Table | None:
         raise BadSink(f"{path} cannot be used by SQLite: {error}. {NOTHING_WRITTEN}") from error
 
 
-def read_table(database: sqlite3.Connection, name: str) -> Table | None:
+def read_table(database: sqlite3.Connection, name: str) -> SqliteTable | None:
     """Return what is there under this name; None if nothing is."""
     kind = database.execute(
         "SELECT type, sql FROM sqlite_master"
@@ -113,7 +113,7 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
         ).fetchone()
     )
     columns = {
-        folded(row[0]): Column(row[0], row[1], bool(row[2]), row[3] > 0, bool(strict))
+        folded(row[0]): SqliteColumn(row[0], row[1], bool(row[2]), row[3] > 0, bool(strict))
         for row in found
     }
     unique = {frozenset(folded(row[0]) for row in found if row[4])}
@@ -124,7 +124,7 @@ def read_table(database: sqlite3.Connection, name: str) -> Table | None:
         members = database.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
         unique.add(frozenset(folded(member or "") for (member,) in members))
     clause = _DROPS.search(_NOT_NULL.sub("", _words(kind[1])))
-    return Table(
+    return SqliteTable(
         columns,
         frozenset(unique),
         kind[0] == "view",
@@ -149,7 +149,7 @@ def _dropping_triggers(database: sqlite3.Connection, table: str) -> Iterator[str
             yield name
 
 
-def check_table(table: Table, settings: TableSettings, schema: pa.Schema) -> None:
+def check_table(table: SqliteTable, settings: TableSettings, schema: pa.Schema) -> None:
     """Raise with the first thing for which the table does not fit the rows."""
     if table.view:
         raise settings.bad("it is a view, not a table.")
@@ -161,7 +161,7 @@ def check_table(table: Table, settings: TableSettings, schema: pa.Schema) -> Non
     check_unique(settings, quoted(name), table.unique, quoted(f"{name}_key"))
 
 
-def _check_keeps_rows(table: Table, settings: TableSettings) -> None:
+def _check_keeps_rows(table: SqliteTable, settings: TableSettings) -> None:
     """Raise where the table itself says that it drops rows, which would be lost without a word."""
     for name in table.triggers:
         raise settings.bad(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class SqliteType:
     """What SQLite is given for a column: how it is declared, and where it stays as it is."""
 
     name: str
@@ -36,19 +36,19 @@ class Kind:
         return affinity(declared) in self.affinities.split()
 
 
-INTEGER = Kind("an integer", "INTEGER", "INTEGER NUMERIC BLOB", adds=True)
-FLOAT = Kind("a float", "REAL", "REAL NUMERIC BLOB", adds=True, keys=False)
-BOOLEAN = Kind("a boolean", "INTEGER", "INTEGER NUMERIC BLOB")
-TEXT = Kind("text", "TEXT", "TEXT BLOB")
-DECIMAL = Kind("a decimal, kept as text", "TEXT", "TEXT BLOB", keys=False)
+INTEGER = SqliteType("an integer", "INTEGER", "INTEGER NUMERIC BLOB", adds=True)
+FLOAT = SqliteType("a float", "REAL", "REAL NUMERIC BLOB", adds=True, keys=False)
+BOOLEAN = SqliteType("a boolean", "INTEGER", "INTEGER NUMERIC BLOB")
+TEXT = SqliteType("text", "TEXT", "TEXT BLOB")
+DECIMAL = SqliteType("a decimal, kept as text", "TEXT", "TEXT BLOB", keys=False)
 # ISO text never looks like a number, so a column declared DATE or TIMESTAMP keeps it.
-DATE = Kind("a date, kept as text", "TEXT", "TEXT NUMERIC BLOB")
-TIMESTAMP = Kind("a timestamp, kept as text", "TEXT", "TEXT NUMERIC BLOB")
-BINARY = Kind("binary", "BLOB", "INTEGER REAL NUMERIC TEXT BLOB")
+DATE = SqliteType("a date, kept as text", "TEXT", "TEXT NUMERIC BLOB")
+TIMESTAMP = SqliteType("a timestamp, kept as text", "TEXT", "TEXT NUMERIC BLOB")
+BINARY = SqliteType("binary", "BLOB", "INTEGER REAL NUMERIC TEXT BLOB")
 
 
 @dataclass(frozen=True)
-class Column:
+class SqliteColumn:
     """A column that an existing table has; ``strict`` says that its table is declared STRICT."""
 
     name: str
@@ -58,7 +58,7 @@ class Column:
     strict: bool
 
 
-class Sqlite(Dialect[Column]):
+class Sqlite(Dialect[SqliteColumn]):
     """What the shared core must know of SQLite."""
 
     name = "SQLite"
@@ -82,7 +82,7 @@ class Sqlite(Dialect[Column]):
         kind = kind_of(type_)
         return None if kind is None else kind.declared
 
-    def fit(self, field: pa.Field, column: Column) -> Fit | str:
+    def fit(self, field: pa.Field, column: SqliteColumn) -> Fit | str:
         """Rows that do not fit are found by ``refused``, also where there is no table yet."""
         kind = kind_of(field.type)
         fits = kind is not None and kind.fits(column.declared, column.strict)
@@ -93,7 +93,7 @@ class Sqlite(Dialect[Column]):
         kind = kind_of(type_)
         return kind is not None and kind.keys
 
-    def can_be_added(self, type_: pa.DataType, column: Column | None) -> bool:
+    def can_be_added(self, type_: pa.DataType, column: SqliteColumn | None) -> bool:
         """Whether values can be summed."""
         kind = kind_of(type_)
         return kind is not None and kind.adds
@@ -115,7 +115,7 @@ def affinity(declared: str) -> str:
     return "REAL" if any(word in declared for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def kind_of(type_: pa.DataType) -> Kind | None:
+def kind_of(type_: pa.DataType) -> SqliteType | None:
     """Return how a column is stored, or None if SQLite has no place for it."""
     from pyarrow import types
 

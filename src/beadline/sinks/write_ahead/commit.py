@@ -35,7 +35,7 @@ from beadline.sinks.write_ahead.endpoint import (
     Rejected,
     TryAgain,
 )
-from beadline.sinks.write_ahead.state import ANY_CUT, Lock, Progress, StateFiles, content_of
+from beadline.sinks.write_ahead.state import ANY_CUT, DeliveryProgress, Lock, StateFiles, content_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,7 @@ class EpochDelivery:
         self.epoch = replace(staged.id, previous=-1)
         self.parts = staged.parts
         self.readers = {part.id.partition: _PartReader(staged, part) for part in staged.parts}
-        self.progress: Progress | None = None
+        self.progress: DeliveryProgress | None = None
         self.checked = False
         self.sender = _Sender(settings)
         self.lock = Lock(files)
@@ -125,7 +125,7 @@ class EpochDelivery:
         self._check_staged()
         batch_rows = self.settings.batch_rows
         if self.progress is None:
-            self.progress = Progress.begin(self.files, self.epoch, self.parts, batch_rows)
+            self.progress = DeliveryProgress.begin(self.files, self.epoch, self.parts, batch_rows)
         elif self.progress.cut == ANY_CUT:
             self.progress.recut(batch_rows)
         if self._left():
@@ -136,14 +136,14 @@ class EpochDelivery:
         if self.progress is not None and self.progress.is_current():
             return
         self._forget_progress()
-        self.progress = Progress.read(self.files)
+        self.progress = DeliveryProgress.read(self.files)
 
     def _forget_progress(self) -> None:
         if self.progress is not None:
             self.progress.close()
             self.progress = None
 
-    def _check_same(self, progress: Progress) -> None:
+    def _check_same(self, progress: DeliveryProgress) -> None:
         """An epoch that was begun goes on only with the parts that it was begun with."""
         if progress.content == content_of(self.parts):
             return
@@ -172,7 +172,7 @@ class EpochDelivery:
                 raise self._cannot_go_on(progress, damage)
         self.checked = True
 
-    def _cannot_go_on(self, progress: Progress, damage: dict[PartId, str]) -> CommitFailed:
+    def _cannot_go_on(self, progress: DeliveryProgress, damage: dict[PartId, str]) -> CommitFailed:
         where = ", ".join(
             f"part {id_.partition} from row {progress.done.get(id_.partition, 0)} on"
             for id_ in sorted(damage, key=lambda id_: id_.partition)
@@ -232,7 +232,7 @@ class EpochDelivery:
             raise rejected
         return again
 
-    def _delivery(self, part: Prepared[StagedPart], progress: Progress) -> Delivery:
+    def _delivery(self, part: Prepared[StagedPart], progress: DeliveryProgress) -> Delivery:
         first = progress.done.get(part.id.partition, 0)
         return Delivery(
             query=self.epoch.query.name,

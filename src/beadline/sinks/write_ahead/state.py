@@ -173,7 +173,7 @@ def content_of(parts: Sequence[Prepared[StagedPart]]) -> Content:
 
 
 @dataclass
-class Progress:
+class DeliveryProgress:
     """The epoch that was begun. Use it only while holding the lock."""
 
     uri: str
@@ -188,7 +188,7 @@ class Progress:
     @classmethod
     def begin(
         cls, files: StateFiles, epoch: EpochId, parts: Sequence[Prepared[StagedPart]], cut: int
-    ) -> Progress:
+    ) -> DeliveryProgress:
         """Say, durably, that rows of this epoch go out from now on."""
         content = content_of(parts)
         record = {
@@ -206,7 +206,7 @@ class Progress:
         return found
 
     @classmethod
-    def read(cls, files: StateFiles) -> Progress | None:
+    def read(cls, files: StateFiles) -> DeliveryProgress | None:
         """Read what is there, and cut off what a crash left half-written."""
         uri = files.uri(_PROGRESS)
         try:
@@ -220,7 +220,7 @@ class Progress:
             raise
 
     @classmethod
-    def _read(cls, uri: str, descriptor: int) -> Progress:
+    def _read(cls, uri: str, descriptor: int) -> DeliveryProgress:
         size_bytes = os.fstat(descriptor).st_size
         data = os.pread(descriptor, size_bytes, 0)
         records, whole = _read_lines(data, uri)

@@ -17,6 +17,7 @@ from beadline.environment.jars import require_connector
 from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
 from beadline.shared import secrets
+from beadline.shared.options import option_text
 from beadline.sources.kafka.positions import GROUP
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def kafka(
     ``options`` go to Spark's connector, ``kafka.`` before Kafka's own: ``{"kafka.sasl.mechanism":
     "PLAIN"}``. The session needs the connector's jars: ``session(..., connectors=("kafka",))``.
     """
-    given = {name: _text(value) for name, value in (options or {}).items()}
+    given = {name: option_text(value) for name, value in (options or {}).items()}
     _check_options(given)
     settings = {
         **_without(DEFAULTS, given),
@@ -102,7 +103,7 @@ def kafka(
         "kafka.bootstrap.servers": _servers(bootstrap_servers),
         **_subscription(topic, topics, pattern, given),
         "startingOffsets": _starting(starting),
-        "includeHeaders": _text(headers),
+        "includeHeaders": option_text(headers),
     }
     if max_per_epoch is not None:
         if max_per_epoch < 1:
@@ -230,10 +231,6 @@ def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str,
     """Spark's options know no capitals, so neither may an override of a default."""
     small = {name.lower() for name in given}
     return {name: value for name, value in defaults.items() if name.lower() not in small}
-
-
-def _text(value: Option) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def with_advice(error: BaseException | None, query: str) -> BaseException | None:

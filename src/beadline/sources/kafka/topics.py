@@ -3,7 +3,7 @@
 A topic that was deleted and created again has the same name and other records, and the offsets in
 Spark's checkpoint say nothing of it: if it has as many records as the old one had, Spark goes on in
 the middle of them without a word. So the ids are kept in the decision log and compared, at each
-start and before each decision.
+start and before each decision; where nothing is decided (at-least-once), before an epoch is done.
 
 That costs no time of an epoch's own: the question is asked when the epoch begins, on a thread
 beside it, and counts for the decision if that comes soon after. What becomes of a topic later than
@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from beadline import extras
-from beadline.errors import NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
+from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files
 from beadline.sources.kafka.positions import parse_offsets
 from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
@@ -150,9 +150,7 @@ class SourceTopics:
                     f"checkpoint {self._checkpoint}: {where} has read Kafka topic "
                     f"{_names(left_out)}, and is now to read {_names(named)} only. Positions in "
                     f"one topic say nothing of another. Name {_names(left_out)} again (others may "
-                    f"be added); or, to read {_names(named)} only, start it under another name "
-                    "with a new checkpoint folder, and with starting= where it is to begin: rows "
-                    f"that it has read before would be written again. {NOTHING_WRITTEN}"
+                    f"be added). {NEW_QUERY} {NOTHING_WRITTEN}"
                 )
 
     def _topics(self, epoch: int | None) -> dict[int, list[str]]:
@@ -197,7 +195,7 @@ def _asker(options: Mapping[str, str], jvm: Any) -> Asker:
 
         with suppress(BadSetting, KafkaException):
             return Librdkafka(librdkafka_settings(options))
-    return Java(jvm, options)
+    return JavaAdmin(jvm, options)
 
 
 class Librdkafka:
@@ -233,7 +231,7 @@ class Librdkafka:
         """Nothing to do: it ends with the object."""
 
 
-class Java:
+class JavaAdmin:
     """Asks through the client that Spark's connector brings, with the very settings of the source.
 
     For what has no counterpart in Python: a JKS key store, a login module of one's own.

@@ -1,8 +1,9 @@
-"""Servers that come as packages of the system: found where they are, installed where that is ours.
+"""Servers that come as packages of the system: found where they are, installed on request.
 
-A test run as root on Debian or Ubuntu, a container of CI for example, installs what is missing.
-Anybody else is told what to install: a test does not ask for passwords. Packages of servers start
-them at once; here they are told not to, because tests start their own, on their own data.
+Nothing is installed unless ``BEADLINE_INSTALL_SERVERS=1`` asks for it, which is meant for throwaway
+machines such as a CI container, and needs root on Debian or Ubuntu. Otherwise the error says what
+to install. Debian's packages start their servers at once; here they are told not to, because tests
+start their own, on their own data.
 """
 
 from __future__ import annotations
@@ -18,31 +19,39 @@ from pathlib import Path
 
 from beadline.testing.servers.base import ServerUnavailable
 
-# Where servers are that are not for everybody's PATH; the newest version first.
+INSTALL = "BEADLINE_INSTALL_SERVERS"
+# Where Debian puts servers outside a user's PATH; the newest version first.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/lib/postgresql/*/bin")
 _POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it before it starts a service
-_NOT_NOW = "#!/bin/sh\nexit 101\n"
+_FORBID_START = "#!/bin/sh\nexit 101\n"
 _TIMEOUT_S = 600
 
 
 def program(name: str, package: str) -> Path:
-    """Return a server's program; `ServerUnavailable` if it is not here and cannot be installed."""
+    """Return a server's program; `ServerUnavailable` if it is neither here nor to be installed."""
     found = _find(name)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+    wanted = os.environ.get(INSTALL, "") not in ("", "0")
+    if found is None and wanted and os.geteuid() == 0 and shutil.which("apt-get"):
         with _one_at_a_time():
             found = _find(name)
             if found is None:
                 _install(package)
                 found = _find(name)
     if found is None:
-        raise ServerUnavailable(f"{name} is not installed; on Debian: apt-get install {package}")
+        how = f"{INSTALL}=1 installs it only as root on Debian or Ubuntu"
+        if not wanted:
+            how = f"as root, set {INSTALL}=1 to have it installed by the test run"
+        raise ServerUnavailable(
+            f"the server program {name} is not installed. It is in Debian's package {package} "
+            f"(apt-get install {package}); {how}."
+        )
     return found
 
 
 def _find(name: str) -> Path | None:
-    usual = shutil.which(name)
-    if usual:
-        return Path(usual)
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
     for pattern in _FOLDERS:
         folders = sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
         for folder in folders:
@@ -73,21 +82,21 @@ def _apt(*arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise ServerUnavailable(f"{' '.join(command)} took over {_TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stdout.decode(errors="replace").strip().splitlines()[-5:]
-        raise ServerUnavailable("\n".join([f"{' '.join(command)} failed:", *said]))
+        last_lines = done.stdout.decode(errors="replace").strip().splitlines()[-5:]
+        raise ServerUnavailable("\n".join([f"{' '.join(command)} failed:", *last_lines]))
 
 
 @contextmanager
 def _services_stay_down() -> Iterator[None]:
-    """Leave a policy that is there alone."""
-    ours = not _POLICY.exists()
-    if ours:
-        _POLICY.write_text(_NOT_NOW)
+    """Keep Debian from starting the servers it installs; a policy of the machine's own stays."""
+    made_here = not _POLICY.exists()
+    if made_here:
+        _POLICY.write_text(_FORBID_START)
         _POLICY.chmod(0o755)
     try:
         yield
     finally:
-        if ours:
+        if made_here:
             _POLICY.unlink(missing_ok=True)
 
 

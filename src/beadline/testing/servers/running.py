@@ -14,7 +14,7 @@ from beadline.extras import require
 from beadline.testing.servers.base import ServerUnavailable
 
 
-class Server(Protocol):
+class Startable(Protocol):
     """What can be started and stopped."""
 
     def start(self) -> None:
@@ -24,7 +24,7 @@ class Server(Protocol):
         """End it; its folder stays."""
 
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=Startable)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from beadline.testing.suite.harness import SinkHarness
 from beadline.testing.suite.repeats import FINE
 from beadline.testing.suite.target import (
     POINTS_MAX,
-    Crash,
+    SimulatedCrash,
     Target,
     bag,
     crash_at,
@@ -106,7 +106,7 @@ def test_a_task_that_fails_leaves_nothing_after_the_sweep(harness: SinkHarness) 
 
 def test_a_crash_while_rows_come_is_swept(harness: SinkHarness) -> None:
     """A worker is killed in the middle of a part: no handler of errors has run."""
-    _disturbed(harness, Crash)
+    _disturbed(harness, SimulatedCrash)
 
 
 def _disturbed(harness: SinkHarness, error: type[BaseException]) -> None:

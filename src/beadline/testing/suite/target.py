@@ -30,7 +30,7 @@ Case = Callable[[SinkHarness], None]
 Parts = list[Prepared[Any]]
 
 
-class Crash(BaseException):
+class SimulatedCrash(BaseException):
     """The end of a process, as far as one process can play it: no handler of errors sees it."""
 
 
@@ -177,12 +177,12 @@ def crash_at(nth: int, call: Callable[[], object]) -> str | None:
 
     def hook(name: str) -> None:
         if next(points) == nth:
-            raise Crash(name)
+            raise SimulatedCrash(name)
 
     with hooked(hook):
         try:
             call()
-        except Crash as crash:
+        except SimulatedCrash as crash:
             return str(crash)
     return None
 

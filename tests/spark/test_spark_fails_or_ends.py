@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("how", ["stop", "jvm"])
 def test_spark_ends_under_a_query(tmp_path: Path, how: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.ended", str(tmp_path), how],
+        [sys.executable, "-m", "tests.spark.spark_ends", str(tmp_path), how],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -57,7 +57,7 @@ class KilledSink(SqliteSink):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_worker_is_called_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_python_worker_is_named_as_the_cause(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
     sink = KilledSink(tmp_path / "out.db", "t")
     with pytest.raises(PrepareFailed, match=r"epoch 0, sink 'out-t'.*a Python worker process died"):
@@ -66,7 +66,9 @@ def test_a_killed_worker_is_called_so(spark: SparkSession, tmp_path: Path) -> No
     assert len(table(tmp_path)) == 10
 
 
-def test_another_driver_in_sparks_own_log_is_outlived(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_query_survives_another_driver_that_writes_to_sparks_own_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """An older one may plan one epoch more; the newest claim goes on from there."""
     events: list[Event] = []
     ids = write_input(tmp_path / "in", 1)

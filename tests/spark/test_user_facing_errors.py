@@ -1,4 +1,4 @@
-"""What a user is told: by the name of the thing, at once, and only what is true."""
+"""What a user reads and types: errors that name the thing, at once, and say only what is true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import at_least_once, exactly_once
-from beadline.errors import BadSetting, BadSink, BeadlineError, WrongCheckpoint
+from beadline.errors import NOTHING_WRITTEN, BadSetting, BadSink, BeadlineError, WrongCheckpoint
 from beadline.guarantee.options import KNOWN
 from beadline.ids import EpochId
 from beadline.sink import CommitResult, Part, Prepared
@@ -23,9 +23,6 @@ from tests.spark.jobs import read, run, sqlite_job, table, write_input
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-TOLD = "Nothing was written."
-
 
 # -- a checkpoint with two names
 
@@ -62,12 +59,12 @@ class RefusingSink(MemorySink):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         if part.id.epoch == 1 and self.where == "prepare":
-            raise BadSink(f"the table has changed. {TOLD}")
+            raise BadSink(f"the table has changed. {NOTHING_WRITTEN}")
         return super().prepare(rows, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[MemoryPart]]) -> CommitResult:
         if epoch.number == 1 and self.where == "commit":
-            raise BadSink(f"the table has changed. {TOLD}")
+            raise BadSink(f"the table has changed. {NOTHING_WRITTEN}")
         return super().commit(epoch, parts)
 
 
@@ -98,7 +95,7 @@ def test_an_error_in_mid_run_does_not_say_that_nothing_was_written(
 # -- a query by its name
 
 
-def test_a_query_has_a_repr(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_repr_names_query_generation_and_state(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
     MemorySink.clear("repr")
     stream = exactly_once(read(spark, tmp_path / "in"), "orders").to(MemorySink("repr"))
@@ -118,7 +115,7 @@ def test_a_query_has_a_repr(spark: SparkSession, tmp_path: Path) -> None:
 # -- checkpoints on other file systems
 
 
-def test_a_file_system_that_spark_has_not_got(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_system_that_spark_has_no_classes_for(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
     frame = read(spark, tmp_path / "in")
     stream = at_least_once(frame, "job").to(MemorySink("elsewhere"))
@@ -130,7 +127,9 @@ def test_a_file_system_that_spark_has_not_got(spark: SparkSession, tmp_path: Pat
         exactly_once(frame, "job").to(MemorySink("elsewhere")).start("s3a://bucket/orders")
 
 
-def test_at_least_once_on_a_file_system_without_a_rule(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_at_least_once_starts_on_a_file_system_without_an_atomic_create(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ids = write_input(tmp_path / "in", 2)
     MemorySink.clear("view")
     jsc: Any = spark.sparkContext._jsc
@@ -154,7 +153,7 @@ def test_at_least_once_on_a_file_system_without_a_rule(spark: SparkSession, tmp_
 # -- a Spark that does not start
 
 
-def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
+def test_a_spark_that_does_not_start_is_a_usage_error(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text('CHECKPOINT = "c"\ndef job(spark): ...\n')
     command = [sys.executable, "-m", "beadline", "run", str(job), "--conf", "spark.master=nope"]
@@ -178,7 +177,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("source", "name", "meant"), MISSPELT)
-def test_a_misspelt_option_of_sparks_own_reader(
+def test_a_misspelt_reader_option_is_refused_with_the_right_name(
     spark: SparkSession, tmp_path: Path, source: str, name: str, meant: str
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -1,4 +1,4 @@
-"""The driver of ``test_ended``: ways in which Spark ends under a query, one after the other.
+"""The driver of ``test_spark_fails_or_ends``: ways in which Spark ends under a query.
 
 Run as a program, because Spark does not come back from some of them: a Python worker that is killed
 (which costs an attempt, with the session's own default), ``spark.stop()``, the death of the JVM.
