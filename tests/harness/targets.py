@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.demo.check import Tally, compare_rows, compare_totals, torn
 from beadline.demo.job import clean_rows, main, totals
-from beadline.demo.workload import NAME, Row, Total, Workload
+from beadline.demo.workload import NAME, DemoRow, Total, Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ class Judge:
     purpose, show in them once.
     """
 
-    rows: Mapping[str, Callable[[], Counter[Row]]]
+    rows: Mapping[str, Callable[[], Counter[DemoRow]]]
     totals: Mapping[str, Callable[[], dict[str, Total]]]
     leftovers: Callable[[], Iterable[str]] = tuple
     keyed: frozenset[str] = frozenset()

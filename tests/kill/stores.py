@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from beadline.demo.workload import Row, Total
+from beadline.demo.workload import DemoRow, Total
 from tests.harness.targets import Judge, Target
 
 PROTOCOL_POINTS = (
@@ -185,8 +185,8 @@ def points_of(name: str) -> list[str]:
     return [point for point in PROTOCOL_POINTS if point not in alone]
 
 
-def _rows(read: Callable[[], Iterable[Any]]) -> Callable[[], Counter[Row]]:
-    return lambda: Counter(Row(*found) for found in read())
+def _rows(read: Callable[[], Iterable[Any]]) -> Callable[[], Counter[DemoRow]]:
+    return lambda: Counter(DemoRow(*found) for found in read())
 
 
 def _totals(read: Callable[[], Iterable[Any]]) -> Callable[[], dict[str, Total]]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beadline.demo.check import check
-from beadline.demo.workload import CLEAN, TOTALS, Row, Workload, totals_of
+from beadline.demo.workload import CLEAN, TOTALS, DemoRow, Workload, totals_of
 
 FILES = 3
 
@@ -36,7 +36,7 @@ def right(tmp_path: Path) -> Workload:
     return workload
 
 
-def write(path: Path, rows: Counter[Row]) -> None:
+def write(path: Path, rows: Counter[DemoRow]) -> None:
     pq.write_table(pa.Table.from_pylist([row._asdict() for row in rows.elements()]), path)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("kafka")
 
-from beadline.verify.kafka_proxy import Address, _Conversation, _readers, addresses
+from beadline.verify.kafka_proxy import BrokerAddress, _Conversation, _readers, addresses
 
 BROKER = ("broker.example", 9092)
 NUMBER = 77
@@ -50,9 +50,9 @@ class Ports:
     """Gives every broker a port of its own."""
 
     def __init__(self) -> None:
-        self.asked: list[Address] = []
+        self.asked: list[BrokerAddress] = []
 
-    def __call__(self, broker: Address) -> int:
+    def __call__(self, broker: BrokerAddress) -> int:
         self.asked.append(broker)
         return 4711
 
@@ -119,5 +119,5 @@ def test_answers_to_other_questions_go_on_as_they_are() -> None:
         ("[::1]:9093", [("::1", 9093)]),
     ],
 )
-def test_addresses(servers: str, wanted: list[Address]) -> None:
+def test_addresses(servers: str, wanted: list[BrokerAddress]) -> None:
     assert addresses(servers) == wanted

@@ -3,9 +3,9 @@
 What is checked: functions of at most 60 lines and lines of at most 100 columns; a docstring for
 every module; what a package may import, and that the packages form a graph without cycles (see
 ARCHITECTURE.md); where a SparkSession may be touched; that the states of an epoch stay pure; that
-no class name means two things; that no text names one machine or a package registry. Ruff checks
-the rest. Every rule is also tried on a piece of code that breaks it: a checker that finds nothing
-may be a checker that looks at nothing.
+no name of a class or of an alias means two things; that no text names one machine or a package
+registry. Ruff checks the rest. Every rule is also tried on a piece of code that breaks it: a
+checker that finds nothing may be a checker that looks at nothing.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ REGISTRIES = tuple(
         ("registry", "npmjs", "org"),
     )
 )
+CAMEL_CASE = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*\Z")  # neither T nor LEDGER
 MACHINE_PATH = re.compile(r"(?<![\w./…<>{}-])/" + r"work/")
 
 
@@ -213,12 +214,23 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def twice_defined(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Class names that are defined more than once, and where: one name, one thing."""
+    """Names of classes and aliases defined more than once, and where: one name, one thing.
+
+    An alias is a name in CamelCase that a module is given a value for.
+    """
     where: dict[str, list[str]] = {}
     for name, text in modules:
-        for node in ast.walk(ast.parse(text)):
+        module = ast.parse(text)
+        for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(f"{name}:{node.lineno}")
+        for node in module.body:
+            given = (
+                node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            )
+            for target in given:
+                if isinstance(target, ast.Name) and CAMEL_CASE.match(target.id):
+                    where.setdefault(target.id, []).append(f"{name}:{node.lineno}")
     return {name: places for name, places in where.items() if len(places) > 1}
 
 
@@ -260,7 +272,7 @@ def test_a_cycle_is_found() -> None:
     assert cycles(package_graph([("sinks/kafka.py", sinks), ("spark/query.py", lazy)])) == []
 
 
-def test_no_class_name_is_defined_twice() -> None:
+def test_no_class_or_alias_is_defined_twice() -> None:
     modules = [(name_of(path), path.read_text("utf-8")) for path in python_files("src/beadline")]
     assert twice_defined(modules) == {}
 
@@ -269,6 +281,14 @@ def test_a_class_name_that_is_defined_twice_is_found() -> None:
     code = "class A:\n    class B: ...\n"
     assert twice_defined([("a.py", code), ("b.py", "class B: ...\n")]) == {
         "B": ["a.py:2", "b.py:1"]
+    }
+
+
+def test_an_alias_that_is_defined_twice_is_found() -> None:
+    code = "Row = tuple[int]\nT = TypeVar('T')\nMAX_S = 5\n_Own = int\n"
+    typed = "Row: TypeAlias = int\nT = TypeVar('T')\nMAX_S = 6\n_Own = str\n"
+    assert twice_defined([("a.py", code), ("b.py", typed), ("c.py", "class Row: ...\n")]) == {
+        "Row": ["a.py:1", "b.py:1", "c.py:1"]
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from beadline.verify.compare import (
     Reference,
-    Row,
+    SeenRow,
     SinkContents,
     ViolationKind,
     differences,
@@ -66,7 +66,9 @@ def kinds(found: object) -> list[ViolationKind]:
         (1, [B, B, B], 1, [ViolationKind.LOST, ViolationKind.DUPLICATED]),
     ],
 )
-def test_any_moment(before: int, rows: list[Row], after: int, wanted: list[ViolationKind]) -> None:
+def test_any_moment(
+    before: int, rows: list[SeenRow], after: int, wanted: list[ViolationKind]
+) -> None:
     assert kinds(moment(GROWS, before - 1, Counter(rows), after)) == wanted
 
 

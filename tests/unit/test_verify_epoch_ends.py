@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from beadline.verify.compare import (
+    CountedRows,
     EpochEnd,
     Reference,
-    Row,
-    Rows,
     RunProgress,
+    SeenRow,
     SinkContents,
     ViolationKind,
     epochs_by_end,
@@ -59,7 +59,7 @@ def test_an_epoch_that_holds_two_of_the_undisturbed_run(tmp_path: Path) -> None:
     assert so_far(ends, run, 0) == RunProgress(-1, 0)
     assert so_far(ends, run, 2) == RunProgress(1, 3, alike=False)
     assert so_far(ends, run, 3) == RunProgress(3, 4, alike=False)
-    rows: list[Row] = [(number,) for number in range(5)]
+    rows: list[SeenRow] = [(number,) for number in range(5)]
     reference = Reference("rows", {n: SinkContents(Counter(rows[: n + 1])) for n in range(5)})
     for shown in (rows[:2], rows[:3], rows[:4]):  # before, in the midst of and after its commit
         assert moment(reference, 1, Counter(shown), 3) == []
@@ -83,7 +83,7 @@ def test_what_ended_nowhere_in_the_undisturbed_run_is_no_bound(tmp_path: Path) -
         (None, 2): [ViolationKind.DUPLICATED],
         (None, 0): [ViolationKind.DUPLICATED, ViolationKind.ABORTED],
     }
-    shown: Rows = Counter([(1,), (1,)])
+    shown: CountedRows = Counter([(1,), (1,)])
     for (settled, decided), wanted in kinds.items():
         assert [each.kind for each in moment(reference, settled, shown, decided)] == wanted
     table = replace(reference, grows=False, atomic=True)

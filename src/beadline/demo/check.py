@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from beadline.demo.workload import CLEAN, TOTALS, Expected, Row, Total, Workload
+from beadline.demo.workload import CLEAN, TOTALS, DemoRow, Expected, Total, Workload
 
 _PART_PREFIX = "beadline~"  # how the text form of every part's id begins
 
@@ -82,23 +82,23 @@ def check(workload: Workload) -> Tally:
     )
 
 
-def finished_rows(folder: Path) -> tuple[Counter[Row], int]:
+def finished_rows(folder: Path) -> tuple[Counter[DemoRow], int]:
     """Every row that a reader of the folder sees, and how many files it could not read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: Counter[Row] = Counter()
+    rows: Counter[DemoRow] = Counter()
     unreadable = 0
     for path in sorted(folder.rglob("*.parquet")):
         if any(part.startswith((".", "_")) for part in path.relative_to(folder).parts):
             continue
         try:
-            table = pq.read_table(path, columns=list(Row._fields))
+            table = pq.read_table(path, columns=list(DemoRow._fields))
         except (pa.ArrowException, OSError):
             unreadable += 1
             continue
-        columns = (table.column(name).to_pylist() for name in Row._fields)
-        rows.update(map(Row._make, zip(*columns, strict=True)))
+        columns = (table.column(name).to_pylist() for name in DemoRow._fields)
+        rows.update(map(DemoRow._make, zip(*columns, strict=True)))
     return rows, unreadable
 
 
@@ -150,7 +150,7 @@ def compare_totals(wanted: dict[str, Total], found: dict[str, Total]) -> SinkTal
     )
 
 
-def torn(expected: Expected, found: Counter[Row]) -> int:
+def torn(expected: Expected, found: Counter[DemoRow]) -> int:
     """An epoch shows whole or not at all; an input file is an epoch."""
     shown = (
         (rows.total(), sum(min(count, found[row]) for row, count in rows.items()))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from beadline.stream import Stream
 
-Build = Callable[["SparkSession", Workload], "Stream"]
+BuildDemo = Callable[["SparkSession", Workload], "Stream"]
 
 
 def clean_rows(spark: SparkSession, workload: Workload) -> DataFrame:
@@ -49,7 +49,7 @@ def stream(spark: SparkSession, workload: Workload) -> Stream:
     )
 
 
-def run(workload: Workload, naive: str | None = None, build: Build = stream) -> None:
+def run(workload: Workload, naive: str | None = None, build: BuildDemo = stream) -> None:
     """Work off the input that is there."""
     from beadline.environment.session import session
 
@@ -67,7 +67,7 @@ def run(workload: Workload, naive: str | None = None, build: Build = stream) -> 
     spark.stop()
 
 
-def main(arguments: Sequence[str] | None = None, build: Build = stream) -> None:
+def main(arguments: Sequence[str] | None = None, build: BuildDemo = stream) -> None:
     """Run a job; exit with the code of Beadline's error, if there is one."""
     parser = argparse.ArgumentParser(prog="python -m beadline.demo.job")
     parser.add_argument("folder", type=Path)

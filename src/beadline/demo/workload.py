@@ -32,7 +32,7 @@ _BAD = 0.04
 _TWICE = 0.02
 
 
-class Row(NamedTuple):
+class DemoRow(NamedTuple):
     """One good row."""
 
     id: int
@@ -51,8 +51,8 @@ class Total(NamedTuple):
 class Expected:
     """What must come out, by input file and in all."""
 
-    files: dict[str, Counter[Row]]
-    rows: Counter[Row]
+    files: dict[str, Counter[DemoRow]]
+    rows: Counter[DemoRow]
     bad: int
 
     @property
@@ -130,7 +130,7 @@ class Workload(RunFolder):
         """The lines of one input file: the same for the same seed and number."""
         rng = random.Random(f"{self.seed} {number}")
         for index in range(self.rows_per_file):
-            row = Row(number * _ID_STEP + index, rng.choice(KEYS), rng.randint(1, 1_000_000))
+            row = DemoRow(number * _ID_STEP + index, rng.choice(KEYS), rng.randint(1, 1_000_000))
             if rng.random() < _BAD:
                 yield _spoilt(row, rng)
                 continue
@@ -141,8 +141,8 @@ class Workload(RunFolder):
 
     def expected(self) -> Expected:
         """Read the input back and work out what must come of it."""
-        files: dict[str, Counter[Row]] = {}
-        rows: Counter[Row] = Counter()
+        files: dict[str, Counter[DemoRow]] = {}
+        rows: Counter[DemoRow] = Counter()
         bad = 0
         for path in self.files():
             found = [good_row(line) for line in path.read_text("utf-8").splitlines()]
@@ -153,19 +153,19 @@ class Workload(RunFolder):
         return Expected(files, rows, bad)
 
 
-def good_row(line: str) -> Row | None:
+def good_row(line: str) -> DemoRow | None:
     """The row of a line, or None if the job must drop it."""
     try:
         fields = json.loads(line)
     except ValueError:
         return None
-    id_, key, amount = (fields.get(name) for name in Row._fields)
+    id_, key, amount = (fields.get(name) for name in DemoRow._fields)
     if id_ is None or key is None or amount is None or amount <= 0:
         return None
-    return Row(id_, key, amount)
+    return DemoRow(id_, key, amount)
 
 
-def totals_of(rows: Counter[Row]) -> dict[str, Total]:
+def totals_of(rows: Counter[DemoRow]) -> dict[str, Total]:
     """Add rows up by key."""
     totals: dict[str, Total] = {}
     for row, count in rows.items():
@@ -174,7 +174,7 @@ def totals_of(rows: Counter[Row]) -> dict[str, Total]:
     return totals
 
 
-def _spoilt(row: Row, rng: random.Random) -> str:
+def _spoilt(row: DemoRow, rng: random.Random) -> str:
     """A line that must not come out: cut off, without a key, or without a usable amount."""
     whole = json.dumps(row._asdict())
     return rng.choice(

@@ -37,8 +37,8 @@ class SourceFacts:
         return str(self.options.get(name.lower(), default)).strip().lower()
 
 
-Judge = Callable[[SourceFacts], Iterator[Finding]]
-_JUDGES: dict[str, Judge] = {}
+JudgeSource = Callable[[SourceFacts], Iterator[Finding]]
+_JUDGES: dict[str, JudgeSource] = {}
 
 
 def judge_source(seen: SourceFacts) -> list[Finding]:
@@ -63,8 +63,8 @@ def _found(
     return Finding(FindingKind.SOURCE, seen.part, level, why, cure, warning)
 
 
-def _judged(*names: str) -> Callable[[Judge], Judge]:
-    def add(judge: Judge) -> Judge:
+def _judged(*names: str) -> Callable[[JudgeSource], JudgeSource]:
+    def add(judge: JudgeSource) -> JudgeSource:
         _JUDGES.update(dict.fromkeys((name.lower() for name in names), judge))
         return judge
 

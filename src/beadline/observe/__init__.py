@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from beadline.observe.events import Event, Listener, ignore
+from beadline.observe.events import Event, Listener, Tell, ignore
 
-__all__ = ["Event", "Listener", "ignore"]
+__all__ = ["Event", "Listener", "Tell", "ignore"]

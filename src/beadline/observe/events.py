@@ -21,6 +21,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+Tell = Callable[..., None]  # the kind of event, its epoch, and what is to be said of it
 
 
 def ignore(event: Event) -> None:

@@ -25,7 +25,7 @@ class Verdict(enum.Enum):
     FINAL = "the next answer would be the same"
 
 
-Judge = Callable[[Exception], Verdict]
+JudgeError = Callable[[Exception], Verdict]
 
 
 class Unavailable(Exception):
@@ -96,7 +96,7 @@ class Retries:
         return True
 
 
-def retry(act: Callable[[], T], judge: Judge, limits: Mapping[Verdict, float]) -> T:
+def retry(act: Callable[[], T], judge: JudgeError, limits: Mapping[Verdict, float]) -> T:
     """Return what ``act`` returns, or raise its last error.
 
     For acts that may be done twice: an answer that is lost says nothing of what was done.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from beadline.spark.tasks import Task
+    from beadline.spark.tasks import BatchTask
 
 _EXECUTION = "spark.sql.execution.id"
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
@@ -45,7 +45,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(texts or pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def arrow_task(frame: DataFrame, schema: pa.Schema, task: Task) -> ArrowTask | None:
+def arrow_task(frame: DataFrame, schema: pa.Schema, task: BatchTask) -> ArrowTask | None:
     """Make a task known to Spark; None if it cannot be run like this, or not by this Spark."""
     if not usable(frame, schema):
         return None
@@ -58,7 +58,7 @@ def arrow_task(frame: DataFrame, schema: pa.Schema, task: Task) -> ArrowTask | N
 class ArrowTask:
     """A task that was made known to Spark, to be run on the parts of every epoch's frame."""
 
-    def __init__(self, frame: DataFrame, schema: pa.Schema, task: Task) -> None:
+    def __init__(self, frame: DataFrame, schema: pa.Schema, task: BatchTask) -> None:
         """``schema`` is that of the rows, which do not bring it along."""
         from pyspark.core.rdd import _prepare_for_python_RDD
 
@@ -124,7 +124,7 @@ def _like_sql(frame: DataFrame) -> dict[str, str]:
     return {f"SPARK_{name}": "1" for name in on}
 
 
-def _on_bytes(task: Task, schema: pa.Schema) -> Any:
+def _on_bytes(task: BatchTask, schema: pa.Schema) -> Any:
     """Return the task as a function of Spark's: from batches as bytes to acks as texts."""
 
     def run(_: int, messages: Iterator[bytes]) -> Iterator[str]:

@@ -42,7 +42,7 @@ from beadline.spark.refusals import keeping
 from beadline.spark.sharing import TAG, Columns, Shared, Tags, release, tags_in, tags_of
 from beadline.spark.slots import SLOTS, SlotOwners
 from beadline.spark.source_files import PlannedFiles
-from beadline.spark.tasks import CHECKSUM, TICKET, Task, prepare_task, publish_task
+from beadline.spark.tasks import CHECKSUM, TICKET, BatchTask, prepare_task, publish_task
 
 _TAG = f"`{TAG}`"
 RowsFunction = Callable[[DataFrame], DataFrame]
@@ -218,7 +218,7 @@ class SparkBatch:
         return Acks((), len(acks), refused=refused_rows(sink, acks), published=rows)
 
     def _run(
-        self, frame: DataFrame, name: str, kind: str, make: Callable[[], Task], ticket: Ticket
+        self, frame: DataFrame, name: str, kind: str, make: Callable[[], BatchTask], ticket: Ticket
     ) -> tuple[Sequence[Ack], Any]:
         """Run a task on every part of the frame; return their acks in order, and Spark's record.
 
@@ -242,7 +242,7 @@ class SparkBatch:
         return acks, execution
 
     def _collect(
-        self, frame: DataFrame, key: tuple[str, str], column: Any, make: Callable[[], Task]
+        self, frame: DataFrame, key: tuple[str, str], column: Any, make: Callable[[], BatchTask]
     ) -> tuple[Sequence[Ack], Any]:
         """Hand the rows over in the way that is quicker for them."""
         engine = self._engine

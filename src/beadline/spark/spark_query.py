@@ -35,7 +35,7 @@ _END_TIMEOUT_S = 30.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
 _starting = threading.Lock()
 
-Judge = Callable[[BaseException, bool], None]
+OnSparkError = Callable[[BaseException, bool], None]
 
 
 class SparkQuery:
@@ -46,7 +46,7 @@ class SparkQuery:
         writer: DataStreamWriter,
         session: SparkSession,
         conf: dict[str, str],
-        judge: Judge,
+        judge: OnSparkError,
         is_fenced: Callable[[], bool],
         use: Callable[[StreamingQuery | None], None],
     ) -> None:

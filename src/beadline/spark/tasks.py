@@ -35,7 +35,7 @@ _LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more
 _tasks_seen = 0
 _worker = WorkerSlots()
 
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+BatchTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Counted:
@@ -107,7 +107,7 @@ def _this_part() -> tuple[Part, TaskContext]:
 
 def prepare_task(
     sink: Sink[Any], checksum: str | None, refusing: Refusing = None, tagged: bool = False
-) -> Task:
+) -> BatchTask:
     """Return the function that prepares one part and answers with its ack.
 
     The same function serves every epoch, so that Spark is given it once. ``refusing`` takes the
@@ -130,7 +130,7 @@ def prepare_task(
     return task
 
 
-def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = False) -> Task:
+def publish_task(sink: Sink[Any], refusing: Refusing = None, tagged: bool = False) -> BatchTask:
     """Return the function that publishes one part at once."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
-from beadline.observe import Event, Listener
+from beadline.observe import Event, Listener, Tell
 
 REPORT_AFTER_S = 10.0
 REPORT_EVERY_S = 10.0
 
-Tell = Callable[..., Any]
 # What follows an event of the protocol, in the words of whoever reads along.
 _DOING = {
     "claimed": "finishing what older starts left",

@@ -69,9 +69,9 @@ class CrashStep:
 
 CRASH = CrashStep()
 
-Rows = Sequence["Mapping[str, Any] | Row"]
-Script = Sequence["Rows | CrashStep"]
-Build = Callable[["DataFrame"], Stream]
+GivenRows = Sequence["Mapping[str, Any] | Row"]
+Script = Sequence["GivenRows | CrashStep"]
+BuildStream = Callable[["DataFrame"], Stream]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class EpochsRun:
 
 def run_epochs(
     spark: SparkSession,
-    build: Build,
+    build: BuildStream,
     script: Script,
     folder: str | os.PathLike[str],
     *,
@@ -127,7 +127,7 @@ class _Source:
         reader = self.spark.readStream.schema(self.schema).option("recursiveFileLookup", "true")
         return reader.parquet(str(self.folder))
 
-    def stage(self, rows: Rows) -> Path:
+    def stage(self, rows: GivenRows) -> Path:
         """Write an epoch's rows where the stream does not look yet."""
         staged = self.folder.with_name(f"staged-{len(list(self.folder.iterdir())):05d}")
         frame = self.spark.createDataFrame(list(rows), self.schema)
@@ -142,7 +142,9 @@ class _Source:
 class _Drivers:
     """One driver after the other, on one checkpoint."""
 
-    def __init__(self, build: Build, source: _Source, checkpoint: str, output_mode: str) -> None:
+    def __init__(
+        self, build: BuildStream, source: _Source, checkpoint: str, output_mode: str
+    ) -> None:
         self.build = build
         self.source = source
         self.checkpoint = checkpoint
@@ -152,7 +154,7 @@ class _Drivers:
         self.crashes: list[str] = []
         self.threads = frozenset(threading.enumerate())  # those of other queries
 
-    def epoch(self, number: int, rows: Rows, crashes: Sequence[CrashStep]) -> None:
+    def epoch(self, number: int, rows: GivenRows, crashes: Sequence[CrashStep]) -> None:
         """Process one epoch to its end, however often the driver dies on the way."""
         staged: Path | None = self.source.stage(rows)
         if crashes and crashes[0].point in AT_START:
@@ -234,9 +236,9 @@ def _armed(crash: CrashStep | None) -> Iterator[list[str]]:
         yield passed
 
 
-def _read_script(script: Script) -> list[tuple[tuple[CrashStep, ...], Rows]]:
+def _read_script(script: Script) -> list[tuple[tuple[CrashStep, ...], GivenRows]]:
     """Pair every epoch with the deaths that come in it."""
-    epochs: list[tuple[tuple[CrashStep, ...], Rows]] = []
+    epochs: list[tuple[tuple[CrashStep, ...], GivenRows]] = []
     crashes: list[CrashStep] = []
     for step in script:
         if isinstance(step, CrashStep):
@@ -254,7 +256,7 @@ def _read_script(script: Script) -> list[tuple[tuple[CrashStep, ...], Rows]]:
 
 def _schema(
     spark: SparkSession,
-    epochs: Sequence[tuple[tuple[CrashStep, ...], Rows]],
+    epochs: Sequence[tuple[tuple[CrashStep, ...], GivenRows]],
     schema: StructType | str | None,
 ) -> StructType:
     """Return the schema of every epoch, which must be the same."""

@@ -23,8 +23,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-Row = tuple[Hashable, ...]
-Rows = Counter[Row]
+SeenRow = tuple[Hashable, ...]
+CountedRows = Counter[SeenRow]
 _EXAMPLE_CHARACTERS_MAX = 120
 
 
@@ -69,8 +69,8 @@ class Violation:
 class SinkContents:
     """What one sink shows at one moment; ``order`` holds the rows of each key, as they follow."""
 
-    rows: Rows
-    order: Mapping[Hashable, tuple[Row, ...]] = field(default_factory=dict)
+    rows: CountedRows
+    order: Mapping[Hashable, tuple[SeenRow, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Reference:
         """Whether ``moment`` can tell right from wrong before the end."""
         return self.by_epoch and (self.grows or (self.atomic and self.exactly))
 
-    def epoch_of(self, rows: Rows) -> int | None:
+    def epoch_of(self, rows: CountedRows) -> int | None:
         """The first epoch after which any of these rows shows."""
         for epoch in sorted(self.states):
             if any(row in self.states[epoch].rows for row in rows):
@@ -123,7 +123,7 @@ class Reference:
         return None
 
 
-def rows_of(values: Iterable[Sequence[Any]]) -> list[Row]:
+def rows_of(values: Iterable[Sequence[Any]]) -> list[SeenRow]:
     """Rows that can be counted, of whatever a client library gave."""
     return [tuple(plain(value) for value in row) for row in values]
 
@@ -142,7 +142,7 @@ def plain(value: Any) -> Hashable:
 
 
 def moment(
-    reference: Reference, settled: int | None, shown: Rows, after: int | None
+    reference: Reference, settled: int | None, shown: CountedRows, after: int | None
 ) -> list[Violation]:
     """Judge what shows at a moment of the run, by epochs of the undisturbed one.
 
@@ -180,7 +180,7 @@ def moment(
 
 
 def _one_of_the_states(
-    reference: Reference, settled: int, shown: Rows, after: int
+    reference: Reference, settled: int, shown: CountedRows, after: int
 ) -> list[Violation]:
     fitting = [
         epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
@@ -269,11 +269,13 @@ def in_common(one: Reference, other: Reference) -> Reference:
     return replace(one, states=states, by_epoch=same_epochs)
 
 
-def _violation(kind: ViolationKind, reference: Reference, rows: Rows, text: str) -> Violation:
+def _violation(
+    kind: ViolationKind, reference: Reference, rows: CountedRows, text: str
+) -> Violation:
     return Violation(kind, reference.sink, text, rows.total(), reference.epoch_of(rows))
 
 
-def _some(rows: Rows) -> str:
+def _some(rows: CountedRows) -> str:
     """The first rows as text, and how many there are."""
     count = rows.total()
     example = repr(min(rows, key=repr))
@@ -282,7 +284,7 @@ def _some(rows: Rows) -> str:
     return f"1 row, {example}," if count == 1 else f"{count:,} rows, {example} among them,"
 
 
-def _difference(reference: Reference, epoch: int, shown: Rows) -> str:
+def _difference(reference: Reference, epoch: int, shown: CountedRows) -> str:
     wanted = reference.state(epoch).rows
     missing, extra = wanted - shown, shown - wanted
     there = f"{_some(extra)} shows" if extra else "nothing is too much"

@@ -21,7 +21,7 @@ from typing import Any
 
 from beadline.verify.proxy import Change, TcpProxy
 
-Address = tuple[str, int]
+BrokerAddress = tuple[str, int]
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 9092
@@ -31,7 +31,7 @@ _REQUEST = struct.Struct(">hhi")  # what is asked for, in which version, and its
 _NUMBER = struct.Struct(">i")
 
 
-def addresses(servers: str) -> list[Address]:
+def addresses(servers: str) -> list[BrokerAddress]:
     """Read what clients are given as bootstrap servers.
 
     >>> addresses("one:9093, two")
@@ -50,7 +50,7 @@ class KafkaProxy:
     def __init__(self, servers: str) -> None:
         self._lock = threading.Lock()
         self._first = _Wire(addresses(servers), self._port_of)
-        self._brokers: dict[Address, _Wire] = {}
+        self._brokers: dict[BrokerAddress, _Wire] = {}
 
     @property
     def port(self) -> int:
@@ -96,7 +96,7 @@ class KafkaProxy:
         with self._lock:
             return [self._first, *self._brokers.values()]
 
-    def _port_of(self, broker: Address) -> int:
+    def _port_of(self, broker: BrokerAddress) -> int:
         """The port of a broker's proxy, made when the broker is first heard of."""
         with self._lock:
             if broker not in self._brokers:
@@ -109,7 +109,9 @@ class KafkaProxy:
 class _Wire(TcpProxy):
     """Reads the answers of one broker, or of the first that can be reached."""
 
-    def __init__(self, targets: Sequence[Address], port_of: Callable[[Address], int]) -> None:
+    def __init__(
+        self, targets: Sequence[BrokerAddress], port_of: Callable[[BrokerAddress], int]
+    ) -> None:
         super().__init__(targets[0][1], target_host=targets[0][0])
         self._targets = targets
         self._port_of = port_of
@@ -135,7 +137,7 @@ class _Wire(TcpProxy):
 class _Conversation:
     """One connection: what was asked says how to read the answer."""
 
-    def __init__(self, port_of: Callable[[Address], int]) -> None:
+    def __init__(self, port_of: Callable[[BrokerAddress], int]) -> None:
         self._port_of = port_of
         self._asked: dict[int, tuple[int, int]] = {}
         self._requests = bytearray()

@@ -21,11 +21,11 @@ from typing import Any
 
 from beadline.errors import BeadlineError, UsageError
 from beadline.ids import QueryId
-from beadline.verify.compare import Row, SinkContents, rows_of
+from beadline.verify.compare import SeenRow, SinkContents, rows_of
 from beadline.verify.kafka_proxy import KafkaProxy
 from beadline.verify.proxy import TcpProxy
 
-Rows = Iterable[Sequence[Any]]
+FoundRows = Iterable[Sequence[Any]]
 Proxy = TcpProxy | KafkaProxy
 # For a server that is away: the sink's own patience is meant for a job that runs.
 _TIMEOUT_MAX_S = 10.0
@@ -53,11 +53,11 @@ class ScratchStore:
     """
 
     clone: Callable[[Any, ScratchLocation], Any]
-    shown: Callable[[Any], Rows]
+    shown: Callable[[Any], FoundRows]
     remove: Callable[[Any, str], None]
     grows: Callable[[Any], bool] = lambda sink: True
     atomic: Callable[[Any], bool] = lambda sink: False
-    key: Callable[[Row], Hashable] | None = None
+    key: Callable[[SeenRow], Hashable] | None = None
     address: Callable[[Any], tuple[str, int] | None] = lambda sink: None
     proxy: Callable[[Any, tuple[str, int]], Proxy] = lambda sink, address: TcpProxy(
         address[1], target_host=address[0]
@@ -90,7 +90,7 @@ def shown(name: str, sink: Any) -> SinkContents:
     """What a reader of the sink's target sees now."""
     store = store_of(name, sink)
     rows = rows_of(store.shown(sink))
-    order: dict[Hashable, list[Row]] = defaultdict(list)
+    order: dict[Hashable, list[SeenRow]] = defaultdict(list)
     if store.key is not None:
         for row in rows:
             key = store.key(row)

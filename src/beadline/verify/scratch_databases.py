@@ -122,9 +122,9 @@ def _mysql(sink: MySqlSink) -> Iterator[Any]:
     """A cursor of verify's own; what goes wrong is reported without the address."""
     import pymysql
 
-    from beadline.sinks.mysql.connection import Address
+    from beadline.sinks.mysql.connection import MySqlAddress
 
-    address = Address.parse(sink.dsn)
+    address = MySqlAddress.parse(sink.dsn)
     try:
         connection = pymysql.connect(
             host=address.host,
@@ -179,9 +179,9 @@ def _remove_mysql(sink: MySqlSink, query: str) -> None:
 
 
 def _mysql_address(sink: MySqlSink) -> tuple[str, int] | None:
-    from beadline.sinks.mysql.connection import Address
+    from beadline.sinks.mysql.connection import MySqlAddress
 
-    address = Address.parse(sink.dsn)
+    address = MySqlAddress.parse(sink.dsn)
     return address.host, address.port
 
 

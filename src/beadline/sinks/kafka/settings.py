@@ -16,7 +16,7 @@ from typing import Any
 from beadline.shared import secrets
 from beadline.sink import BadSink
 
-Options = Mapping[str, Any]
+ClientOptions = Mapping[str, Any]
 
 # What Beadline sets itself, each with the reason that a user is told.
 REFUSED = {
@@ -88,7 +88,7 @@ class KafkaSettings:
     """
 
     servers: str
-    options: Options = field(default_factory=dict, repr=False)  # may hold a password
+    options: ClientOptions = field(default_factory=dict, repr=False)  # may hold a password
     transaction_timeout_s: float = 900.0
 
     @property
@@ -177,7 +177,7 @@ class KafkaSettings:
         return settings
 
 
-def _unverified(options: Options) -> ssl.SSLContext:
+def _unverified(options: ClientOptions) -> ssl.SSLContext:
     """Trust every broker. kafka-python loads no certificate of ours into a context it is given."""
     context = ssl.create_default_context()
     context.check_hostname = False

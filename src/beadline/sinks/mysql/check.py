@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beadline.shared.retry import retry, starting
-from beadline.sinks.mysql.connection import Address, Connection, MySqlServer
+from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServer
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
@@ -46,7 +46,7 @@ class ServerFacts:
     wsrep: bool
 
     @classmethod
-    def read(cls, connection: Connection, address: Address) -> ServerFacts:
+    def read(cls, connection: Connection, address: MySqlAddress) -> ServerFacts:
         """Ask. MySQL has an id of its own; MariaDB's changes with its port and network card.
 
         So a MariaDB is known by the address that it has for its users.

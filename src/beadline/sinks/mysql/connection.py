@@ -39,7 +39,7 @@ _SQL_MODE = (
 
 
 @dataclass(frozen=True)
-class Address:
+class MySqlAddress:
     """A server, who we are there, and the database."""
 
     host: str
@@ -50,7 +50,7 @@ class Address:
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def parse(cls, dsn: str) -> Address:
+    def parse(cls, dsn: str) -> MySqlAddress:
         """Read ``mysql://user:password@host:port/database``, percent-encoded like any URL."""
         try:
             url = urlsplit(dsn)
@@ -91,7 +91,7 @@ def _bad(why: str) -> BadSink:
 class MySqlServer:
     """Where the server is, and how long it is waited for while it is away."""
 
-    address: Address
+    address: MySqlAddress
     timeout_s: float
 
     def connect(self) -> Connection:
@@ -102,7 +102,7 @@ class MySqlServer:
         return _connect(self.address, self.timeout_s)
 
 
-def _connect(address: Address, timeout_s: float) -> Connection:
+def _connect(address: MySqlAddress, timeout_s: float) -> Connection:
     require("mysql")
     settings = {
         "sql_mode": f"'{_SQL_MODE}'",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.sink import Committable, PartId, PrepareFailed, QueryId
+from beadline.sink import Committable, PartId, Prepared, PrepareFailed, QueryId
 
 STAGE = "_beadline_stage_"
 _XID = re.compile(r"beadline~([0-9a-f]{20})~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)\Z")
@@ -21,6 +22,9 @@ class MySqlPart(Committable):
     how: str  # "staged" or "xa"
     name: str
     rows: int
+
+
+MySqlParts = Sequence[Prepared[MySqlPart]]
 
 
 def stage_name(id_: PartId) -> str:

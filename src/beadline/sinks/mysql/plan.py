@@ -20,14 +20,14 @@ from beadline.sinks.shared.sql.settings import TableSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-How = Literal["auto", "staged", "xa"]
+MySqlHow = Literal["auto", "staged", "xa"]
 
 
 @dataclass(frozen=True)
 class MySqlSettings(TableSettings):
     """And how parts are delivered."""
 
-    how: How = "auto"
+    how: MySqlHow = "auto"
 
     @property
     def xa(self) -> bool:

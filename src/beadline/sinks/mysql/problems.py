@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from beadline.shared.retry import Verdict, retry, running
 from beadline.shared.secrets import redacted
-from beadline.sinks.mysql.connection import Address
+from beadline.sinks.mysql.connection import MySqlAddress
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def verdict(error: BaseException) -> Verdict:
     return Verdict.BUSY if code in GONE | BUSY else Verdict.FINAL
 
 
-def said(error: BaseException, address: Address) -> str:
+def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _ABOUT_ROWS:

@@ -34,10 +34,10 @@ from beadline.sink import (
 )
 from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
-from beadline.sinks.mysql.connection import Address, Connection, MySqlServer
+from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServer
 from beadline.sinks.mysql.ledger import MAKE, MySqlLedger
-from beadline.sinks.mysql.part import STAGE, MySqlPart
-from beadline.sinks.mysql.plan import How, MySqlSettings, make_plan
+from beadline.sinks.mysql.part import STAGE, MySqlPart, MySqlParts
+from beadline.sinks.mysql.plan import MySqlHow, MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, retried, said
 from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Parts = Sequence[Prepared[MySqlPart]]
 _OURS = (LEDGER, MARKS)
 _TIMEOUT_MAX_S = 86_400
 
@@ -86,7 +85,7 @@ class MySqlSink(Sink[MySqlPart]):
     key: Sequence[str] = ()
     order_by: str | None = None
     deleted: str | None = None
-    how: How = "auto"
+    how: MySqlHow = "auto"
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -99,7 +98,7 @@ class MySqlSink(Sink[MySqlPart]):
         settings = self._settings
         settings.check()
         columns = [MYSQL.fold(name) for name in (*self.key, self.order_by, self.deleted) if name]
-        if self.how not in get_args(How):
+        if self.how not in get_args(MySqlHow):
             raise settings.bad(f"how {self.how!r} is not auto, staged or xa.")
         if len(set(columns)) < len(columns):
             raise settings.bad("the key, order_by= and deleted= must be different columns.")
@@ -118,7 +117,7 @@ class MySqlSink(Sink[MySqlPart]):
 
     @property
     def _server(self) -> MySqlServer:
-        return MySqlServer(Address.parse(self.dsn), self.timeout_s)
+        return MySqlServer(MySqlAddress.parse(self.dsn), self.timeout_s)
 
     @property
     def _settings(self) -> MySqlSettings:
@@ -212,7 +211,7 @@ class MySqlSink(Sink[MySqlPart]):
                 f"{self._said(error)}"
             ) from None
 
-    def commit(self, epoch: EpochId, parts: Parts) -> CommitResult:
+    def commit(self, epoch: EpochId, parts: MySqlParts) -> CommitResult:
         """Show all parts: staged ones in one transaction with the ledger row, or nothing."""
         if not parts:
             return CommitResult({})
@@ -228,7 +227,7 @@ class MySqlSink(Sink[MySqlPart]):
             unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
             return CommitResult(unknown, f"{self._settings.where}: {self._said(error)}")
 
-    def _commit(self, connection: Connection, epoch: EpochId, parts: Parts) -> CommitResult:
+    def _commit(self, connection: Connection, epoch: EpochId, parts: MySqlParts) -> CommitResult:
         """Staged parts first: only they tell by the ledger that this epoch is there already."""
         staged = [part for part in parts if part.committable.how == "staged"]
         prepared = [part for part in parts if part.committable.how == "xa"]
@@ -246,7 +245,7 @@ class MySqlSink(Sink[MySqlPart]):
                 drop(connection, [part.committable.name for part in staged])
         return CommitResult(outcomes, detail)
 
-    def abort(self, parts: Parts) -> None:
+    def abort(self, parts: MySqlParts) -> None:
         """Drop staging tables, roll back XA transactions."""
         staged = [part.committable.name for part in parts if part.committable.how == "staged"]
         prepared = [part.id for part in parts if part.committable.how == "xa"]

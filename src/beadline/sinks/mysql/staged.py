@@ -37,7 +37,7 @@ from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.modes import Merge
-from beadline.sinks.mysql.part import STAGE, MySqlPart, stage_name
+from beadline.sinks.mysql.part import STAGE, MySqlPart, MySqlParts, stage_name
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
@@ -63,8 +63,7 @@ from beadline.sinks.shared.sql.rows import misfits, refuse_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Parts = Sequence[Prepared[MySqlPart]]
-Columns = dict[str, dict[str, str]]  # of each staging table: its columns, and their use
+StagedColumns = dict[str, dict[str, str]]  # of each staging table: its columns, and their use
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_schema.COLUMNS
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
 _TYPES = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME
@@ -253,7 +252,7 @@ def commit_staged(
     connection: Connection,
     settings: MySqlSettings,
     epoch: EpochId,
-    parts: Parts,
+    parts: MySqlParts,
 ) -> CommitResult:
     """Closing the connection with the transaction open takes everything back."""
     parts = sorted(parts, key=lambda part: part.id.partition)
@@ -282,17 +281,19 @@ def commit_staged(
     return CommitResult.all(parts, Outcome.COMMITTED)
 
 
-def _columns(connection: Connection, stages: Sequence[str]) -> Columns:
+def _columns(connection: Connection, stages: Sequence[str]) -> StagedColumns:
     """The columns of staging tables, and what else than writing they are for; empty if gone."""
     marks = ", ".join(["%s"] * len(stages))
-    found: Columns = defaultdict(dict)
+    found: StagedColumns = defaultdict(dict)
     for stage, column, use in connection.ask(_COLUMNS.format(marks), stages):
         if column != ROW:
             found[str(stage)][str(column)] = str(use)
     return found
 
 
-def _damage(connection: Connection, parts: Parts, columns: Columns, *, count: bool) -> str:
+def _damage(
+    connection: Connection, parts: MySqlParts, columns: StagedColumns, *, count: bool
+) -> str:
     """Say which parts are gone or not as they were staged; empty if none is."""
     problems = []
     for part in parts:
@@ -309,7 +310,7 @@ def _gone(part: Prepared[MySqlPart], what: str) -> str:
     return f"part {part.id.partition}: staging table {part.committable.name} {what}"
 
 
-def _written(columns: Columns) -> tuple[str, ...]:
+def _written(columns: StagedColumns) -> tuple[str, ...]:
     """Everything that was staged to be written, whatever the table looks like now.
 
     A column that it has lost since is an error of the server's: its values must not vanish.
@@ -325,7 +326,7 @@ def _never_null(connection: Connection, settings: MySqlSettings) -> frozenset[st
     return frozenset(MYSQL.fold(str(name)) for name, _, nullable, *_ in columns if nullable == "NO")
 
 
-def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: Columns) -> None:
+def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: StagedColumns) -> None:
     """A row was staged as deleted by one setting: by another it would come back as a row."""
     now = [settings.deleted] if settings.deleted else []
     for staged in columns.values():
@@ -341,7 +342,11 @@ def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: Columns) ->
 
 
 def _check_types(
-    connection: Connection, settings: MySqlSettings, epoch: EpochId, parts: Parts, columns: Columns
+    connection: Connection,
+    settings: MySqlSettings,
+    epoch: EpochId,
+    parts: MySqlParts,
+    columns: StagedColumns,
 ) -> None:
     """A column that was altered since a part was staged must still take its values as they are."""
     connection.ask(
@@ -377,7 +382,7 @@ def _text(value: Any) -> str:
 
 
 def _check_keys(
-    connection: Connection, settings: MySqlSettings, epoch: EpochId, parts: Parts
+    connection: Connection, settings: MySqlSettings, epoch: EpochId, parts: MySqlParts
 ) -> None:
     """Two parts may hold one key, which neither of them could know."""
     if settings.mode != "upsert":
@@ -389,7 +394,7 @@ def _check_keys(
 
 
 def _merge(
-    server: MySqlServer, connection: Connection, merge: Merge, epoch: EpochId, parts: Parts
+    server: MySqlServer, connection: Connection, merge: Merge, epoch: EpochId, parts: MySqlParts
 ) -> str:
     """Run the statements; what is appended is counted by that, and a wrong count is returned."""
     by_stage = {part.committable.name: part for part in parts}

@@ -27,7 +27,7 @@ from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import APART, MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
-from beadline.sinks.mysql.part import FORMAT, MySqlPart, Xid
+from beadline.sinks.mysql.part import FORMAT, MySqlPart, MySqlParts, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BUSY,
@@ -136,7 +136,7 @@ def commit_xa(
     connection: Connection,
     settings: MySqlSettings,
     epoch: EpochId,
-    parts: Sequence[Prepared[MySqlPart]],
+    parts: MySqlParts,
 ) -> dict[PartId, Outcome]:
     """Commit every transaction; write the ledger when all of them are there."""
     sink, where = parts[0].id.sink, settings.where

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from beadline.shared.retry import retry, starting
 from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId
-from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
+from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
@@ -52,7 +52,7 @@ def check(
         ) from None
 
 
-def _check_server(run: Run, settings: PostgresSettings) -> None:
+def _check_server(run: RunStatement, settings: PostgresSettings) -> None:
     ((version, standby, read_only),) = run(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), "
         "current_setting('transaction_read_only')"
@@ -66,7 +66,7 @@ def _check_server(run: Run, settings: PostgresSettings) -> None:
         )
 
 
-def _check_privileges(run: Run, settings: PostgresSettings, table: PostgresTable) -> None:
+def _check_privileges(run: RunStatement, settings: PostgresSettings, table: PostgresTable) -> None:
     needs = {*_NEEDS[settings.mode], *(("DELETE",) if settings.deleted is not None else ())}
     missing = sorted(name for name in needs if not table.privileges[name])
     ((user,),) = run("SELECT current_user::text")
@@ -97,7 +97,7 @@ def _check_privileges(run: Run, settings: PostgresSettings, table: PostgresTable
             )
 
 
-def _check_published(run: Run, settings: PostgresSettings, table: PostgresTable) -> None:
+def _check_published(run: RunStatement, settings: PostgresSettings, table: PostgresTable) -> None:
     """Subscribers must know a row that is changed or deleted, or the server refuses the change."""
     if settings.mode == "append":
         return
@@ -125,7 +125,7 @@ WHERE p.pubupdate OR p.pubdelete LIMIT 1"""
 
 
 def _capabilities(
-    run: Run, settings: PostgresSettings, table: PostgresTable, query: QueryId
+    run: RunStatement, settings: PostgresSettings, table: PostgresTable, query: QueryId
 ) -> Capabilities:
     reason = why_staged(settings, table)
     if settings.how == "prepared" and reason is not None:
@@ -171,7 +171,7 @@ def _start_over(table: PostgresTable, query: QueryId) -> str:
     return f"run what this lists: {prepared}; empty the table; and run {forget}"
 
 
-def _database(run: Run) -> str:
+def _database(run: RunStatement) -> str:
     """What stays the same wherever the server moves: its system identifier and the database."""
     ((name, oid, may),) = run(
         "SELECT current_database()::text, (SELECT oid::bigint FROM pg_database "

@@ -20,7 +20,7 @@ from beadline.sinks.postgres.problems import is_database_error, said, verdict
 if TYPE_CHECKING:
     import psycopg
 
-Run = Callable[[str], list[tuple[Any, ...]]]
+RunStatement = Callable[[str], list[tuple[Any, ...]]]
 
 _CONNECT_TIMEOUT_S = 10.0
 # Commits, and the making of a staging table, must survive a power cut whatever the server's
@@ -92,7 +92,7 @@ class PostgresAddress:
     timeout_s: float
 
     @contextmanager
-    def connected(self, *, again: bool = False) -> Iterator[Run]:
+    def connected(self, *, again: bool = False) -> Iterator[RunStatement]:
         """A connection on which every statement is a transaction, unless one is begun.
 
         ``again`` takes one that this process used before, if it still answers, and leaves it for
@@ -110,7 +110,7 @@ class PostgresAddress:
             yield _runner(connection)
 
     @contextmanager
-    def arrow_connected(self) -> Iterator[tuple[Any, Run]]:
+    def arrow_connected(self) -> Iterator[tuple[Any, RunStatement]]:
         """A connection that takes Arrow, used again; its cursor, and a way to run SQL."""
         address = _conninfo(self.dsn, self.timeout_s)
         from adbc_driver_postgresql import dbapi
@@ -124,7 +124,7 @@ class PostgresAddress:
         ):
             yield cursor, _arrow_runner(connection)
 
-    def ask(self, where: str, act: Callable[[Run], T]) -> T:
+    def ask(self, where: str, act: Callable[[RunStatement], T]) -> T:
         """Do what may be done again, until the server answers; the errors are fit to be shown."""
 
         def once() -> T:
@@ -162,7 +162,10 @@ def _close_idle() -> None:
 
 @contextmanager
 def _kept(
-    name: tuple[str, str], make: Callable[[], Any], run_on: Callable[[Any], Run], again: bool
+    name: tuple[str, str],
+    make: Callable[[], Any],
+    run_on: Callable[[Any], RunStatement],
+    again: bool,
 ) -> Iterator[Any]:
     place = (os.getpid(), *name)
     connection = _idle.pop(place, None) if again else None
@@ -183,7 +186,7 @@ def _kept(
         _close(connection)
 
 
-def _answers(connection: Any, run_on: Callable[[Any], Run]) -> bool:
+def _answers(connection: Any, run_on: Callable[[Any], RunStatement]) -> bool:
     try:
         run_on(connection)(_FIRST)
     except Exception as error:
@@ -203,7 +206,7 @@ def _close(connection: Any) -> None:
             raise
 
 
-def _runner(connection: psycopg.Connection[Any]) -> Run:
+def _runner(connection: psycopg.Connection[Any]) -> RunStatement:
     """Return a way to run SQL on a connection of psycopg."""
 
     def run(statement: str) -> list[tuple[Any, ...]]:
@@ -213,7 +216,7 @@ def _runner(connection: psycopg.Connection[Any]) -> Run:
     return run
 
 
-def _arrow_runner(connection: Any) -> Run:
+def _arrow_runner(connection: Any) -> RunStatement:
     """Return a way to run SQL on a connection of ADBC."""
 
     def run(statement: str) -> list[tuple[Any, ...]]:

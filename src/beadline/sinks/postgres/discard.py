@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from beadline.shared.retry import Verdict, retry
 from beadline.sink import PartId, Prepared, QueryId
-from beadline.sinks.postgres.connect import Run, literal
+from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
     BUSY,
@@ -32,7 +32,7 @@ _LOCK_TIMEOUT_MS = 100
 _BUSY_TIMEOUT_S = 10.0
 
 
-def discard(run: Run, parts: Iterable[PostgresPart]) -> None:
+def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
     """Drop and roll back; what is not there any more is no error."""
     tables = []
     for part in parts:
@@ -43,7 +43,7 @@ def discard(run: Run, parts: Iterable[PostgresPart]) -> None:
     drop(run, tables)
 
 
-def drop(run: Run, tables: Sequence[str]) -> None:
+def drop(run: RunStatement, tables: Sequence[str]) -> None:
     """Drop staging tables, those that are there and that nobody reads."""
     for first in range(0, len(tables), DROPPED_AT_ONCE):
         some = tables[first : first + DROPPED_AT_ONCE]
@@ -52,7 +52,7 @@ def drop(run: Run, tables: Sequence[str]) -> None:
                 _dropped(run, [one])
 
 
-def drop_within(run: Run, tables: Sequence[str]) -> None:
+def drop_within(run: RunStatement, tables: Sequence[str]) -> None:
     """Drop a few staging tables in the transaction that goes on, just before its end."""
     try:
         run(
@@ -65,7 +65,7 @@ def drop_within(run: Run, tables: Sequence[str]) -> None:
         run("ROLLBACK TO SAVEPOINT dropping")
 
 
-def _dropped(run: Run, tables: Sequence[str]) -> bool:
+def _dropped(run: RunStatement, tables: Sequence[str]) -> bool:
     try:
         run(
             f"BEGIN; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "
@@ -82,7 +82,7 @@ def _dropped(run: Run, tables: Sequence[str]) -> bool:
     return True
 
 
-def _roll_back(run: Run, gid: str) -> None:
+def _roll_back(run: RunStatement, gid: str) -> None:
     def act() -> None:
         try:
             run(f"ROLLBACK PREPARED {literal(gid)}")
@@ -99,7 +99,7 @@ def _judge_roll_back(error: Exception) -> Verdict:
     return Verdict.BUSY if busy else Verdict.FINAL
 
 
-def in_doubt(run: Run, query: QueryId) -> Iterator[Prepared[PostgresPart]]:
+def in_doubt(run: RunStatement, query: QueryId) -> Iterator[Prepared[PostgresPart]]:
     """Yield the parts of this query in this database, whatever sink and schema they were for."""
     tables = run(
         "SELECT n.nspname, c.relname, d.description FROM pg_class c "

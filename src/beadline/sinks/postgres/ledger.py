@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from beadline.sink import LEDGER, EpochId, PartId, QueryId, Seen
-from beadline.sinks.postgres.connect import Run, literal
+from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.ledger import LedgerRows
 
@@ -33,7 +33,7 @@ _NO_EPOCH = -1
 class PostgresLedger:
     """The ledger of one table, in the table's own schema."""
 
-    run: Run
+    run: RunStatement
     schema: str
     target: str
 

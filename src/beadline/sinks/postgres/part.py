@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.sink import Committable, PartId, QueryId
+from beadline.sink import Committable, PartId, Prepared, QueryId
 
 PREPARED = "prepared"
 STAGED = "staged"
@@ -41,6 +42,9 @@ class PostgresPart(Committable):
         if not isinstance(other, PostgresPart) or (self.way, self.name) != (other.way, other.name):
             return False
         return self.way == PREPARED or self.schema == other.schema
+
+
+PostgresParts = Sequence[Prepared[PostgresPart]]
 
 
 def new_nonce() -> str:

@@ -27,7 +27,7 @@ from beadline.sinks.shared.sql.settings import TableSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-How = Literal["auto", "staged", "prepared"]
+PostgresHow = Literal["auto", "staged", "prepared"]
 
 # So many free slots must be left to others, and to parts that begin at the same moment.
 _FREE_MIN = 4
@@ -38,7 +38,7 @@ class PostgresSettings(TableSettings):
     """And the table's schema, and whether parts are prepared transactions or staged."""
 
     schema: str | None = None
-    how: How = "auto"
+    how: PostgresHow = "auto"
 
 
 def why_not_prepared(settings: PostgresSettings, table: PostgresTable) -> str | None:

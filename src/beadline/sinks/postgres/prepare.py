@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.shared.retry import Retries, running
 from beadline.sink import Part, PrepareFailed, reach
-from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
+from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.part import (
@@ -150,7 +150,7 @@ class Preparing:
             return begun
 
     def _stage(
-        self, run: Run, begun: PostgresPart, rows: ResendableRows, checks: tuple[str, ...]
+        self, run: RunStatement, begun: PostgresPart, rows: ResendableRows, checks: tuple[str, ...]
     ) -> None:
         columns, name = rows.plan.columns, quoted(begun.schema, begun.name)
         definitions = [*(each.column.definition for each in columns), *checks]
@@ -162,7 +162,12 @@ class Preparing:
                 run(f"COMMENT ON COLUMN {place} IS {literal(NOT_KEPT)}")
 
     def _copy(
-        self, cursor: Any, run: Run, begun: PostgresPart, rows: ResendableRows, table: PostgresTable
+        self,
+        cursor: Any,
+        run: RunStatement,
+        begun: PostgresPart,
+        rows: ResendableRows,
+        table: PostgresTable,
     ) -> None:
         """Everything in one COPY, as it is read; or batch by batch, where a row is at fault."""
         import pyarrow as pa
@@ -195,7 +200,7 @@ class Preparing:
             send(pa.RecordBatchReader.from_batches(first.schema, chain((first,), batches)))
 
     def _check_keys(
-        self, run: Run, begun: PostgresPart, rows: ResendableRows, exact: tuple[str, ...]
+        self, run: RunStatement, begun: PostgresPart, rows: ResendableRows, exact: tuple[str, ...]
     ) -> None:
         """Raise if the part itself holds a key twice, and nothing says which row counts."""
         if self._settings.mode != "upsert" or rows.all_differ_in(exact):

@@ -33,11 +33,11 @@ from beadline.sink import (
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
 from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES
-from beadline.sinks.postgres.connect import PostgresAddress, Run
+from beadline.sinks.postgres.connect import PostgresAddress, RunStatement
 from beadline.sinks.postgres.discard import discard, in_doubt
 from beadline.sinks.postgres.ledger import MARKERS, PostgresLedger
-from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart
-from beadline.sinks.postgres.plan import How, PostgresSettings
+from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, PostgresParts
+from beadline.sinks.postgres.plan import PostgresHow, PostgresSettings
 from beadline.sinks.postgres.prepare import Preparing
 from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
@@ -81,7 +81,7 @@ class PostgresSink(Sink[PostgresPart]):
     key: Sequence[str] = ()
     order_by: str | None = None
     deleted: str | None = None
-    how: How = "auto"
+    how: PostgresHow = "auto"
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class PostgresSink(Sink[PostgresPart]):
                 raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         settings = self._settings
         settings.check()
-        if self.how not in get_args(How):
+        if self.how not in get_args(PostgresHow):
             raise settings.bad(f"how {self.how!r} is not auto, staged or prepared.")
 
     @property
@@ -128,7 +128,7 @@ class PostgresSink(Sink[PostgresPart]):
     def open(self, query: QueryId, name: str) -> None:
         """Create the ledger."""
 
-        def make(run: Run) -> None:
+        def make(run: RunStatement) -> None:
             ledger = self._ledger(run)
             if ledger is not None:
                 ledger.make()
@@ -139,7 +139,7 @@ class PostgresSink(Sink[PostgresPart]):
         """Copy the part in; what the table would not take is refused, while nothing is decided."""
         return Preparing(self._server, self._settings, rows, part).run()
 
-    def commit(self, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]) -> CommitResult:
+    def commit(self, epoch: EpochId, parts: PostgresParts) -> CommitResult:
         """Commit the prepared transactions, then all that is staged in one."""
         if not parts:
             return CommitResult({})
@@ -176,9 +176,7 @@ class PostgresSink(Sink[PostgresPart]):
             return "Correct address, user, password or certificates first."
         return "Repair what the server says first."
 
-    def _commit(
-        self, run: Run, epoch: EpochId, parts: Sequence[Prepared[PostgresPart]]
-    ) -> CommitResult:
+    def _commit(self, run: RunStatement, epoch: EpochId, parts: PostgresParts) -> CommitResult:
         server, settings = self._server, self._settings
         table = read_table(run, self.schema, self.table)
         if table is None:
@@ -205,7 +203,7 @@ class PostgresSink(Sink[PostgresPart]):
             outcomes |= {part.id: outcome for part in waiting}
         return CommitResult(outcomes, detail)
 
-    def abort(self, parts: Sequence[Prepared[PostgresPart]]) -> None:
+    def abort(self, parts: PostgresParts) -> None:
         """Roll back, and drop."""
         if parts:
             self._ask(lambda run: discard(run, [part.committable for part in parts]))
@@ -220,7 +218,7 @@ class PostgresSink(Sink[PostgresPart]):
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return the newest whole epoch of this sink in the table; another incarnation's first."""
 
-        def look(run: Run) -> Seen | None:
+        def look(run: RunStatement) -> Seen | None:
             ledger = self._ledger(run)
             if ledger is None or not ledger.is_made():
                 return None
@@ -228,9 +226,9 @@ class PostgresSink(Sink[PostgresPart]):
 
         return self._ask(look)
 
-    def _ask(self, act: Callable[[Run], T]) -> T:
+    def _ask(self, act: Callable[[RunStatement], T]) -> T:
         return self._server.ask(self._settings.where, act)
 
-    def _ledger(self, run: Run) -> PostgresLedger | None:
+    def _ledger(self, run: RunStatement) -> PostgresLedger | None:
         table = read_table(run, self.schema, self.table)
         return None if table is None else PostgresLedger(run, table.schema, table.target)

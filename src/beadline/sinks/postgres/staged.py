@@ -12,19 +12,17 @@ from dataclasses import dataclass
 
 from beadline.sink import CommitFailed, EpochId, Outcome, Prepared, reach
 from beadline.sinks.postgres.columns import keeps
-from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
+from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
 from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.modes import statements
-from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart
+from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart, PostgresParts
 from beadline.sinks.postgres.plan import PostgresSettings
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.errors import column_altered, key_twice_in_epoch, row_refused
 from beadline.sinks.shared.sql.modes import duplicates
-
-Parts = Sequence[Prepared[PostgresPart]]
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,12 @@ _Columns = dict[str, _Column]
 
 
 def commit(
-    run: Run,
+    run: RunStatement,
     server: PostgresAddress,
     settings: PostgresSettings,
     table: PostgresTable,
     epoch: EpochId,
-    parts: Parts,
+    parts: PostgresParts,
 ) -> tuple[Outcome, str]:
     """Write all of the parts; return what became of them, and why. An error takes all back."""
     ledger = PostgresLedger(run, table.schema, table.target)
@@ -80,11 +78,11 @@ def commit(
     return Outcome.COMMITTED, ""
 
 
-def _stages(parts: Parts) -> list[str]:
+def _stages(parts: PostgresParts) -> list[str]:
     return [quoted(part.committable.schema, part.committable.name) for part in parts]
 
 
-def _drop(run: Run, parts: Parts) -> None:
+def _drop(run: RunStatement, parts: PostgresParts) -> None:
     """Drop the tables of an epoch that the ledger has, if the server lets us; or a sweep does."""
     try:
         drop(run, _stages(parts))
@@ -93,7 +91,9 @@ def _drop(run: Run, parts: Parts) -> None:
             raise
 
 
-def _columns(run: Run, parts: Parts, table: PostgresTable) -> tuple[dict[str, _Columns], _Columns]:
+def _columns(
+    run: RunStatement, parts: PostgresParts, table: PostgresTable
+) -> tuple[dict[str, _Columns], _Columns]:
     """The columns of each staging table, none if it is gone; and those of the target as it is."""
     found: dict[str, _Columns] = {part.committable.name: {} for part in parts}
     now: _Columns = {}
@@ -115,7 +115,7 @@ def _columns(run: Run, parts: Parts, table: PostgresTable) -> tuple[dict[str, _C
 
 
 def _check_columns(
-    run: Run,
+    run: RunStatement,
     settings: PostgresSettings,
     table: PostgresTable,
     epoch: EpochId,
@@ -147,12 +147,12 @@ def _check_columns(
 
 
 def _write(
-    run: Run,
+    run: RunStatement,
     server: PostgresAddress,
     settings: PostgresSettings,
     table: PostgresTable,
     epoch: EpochId,
-    parts: Parts,
+    parts: PostgresParts,
     columns: Sequence[str],
 ) -> None:
     stages = _stages(parts)

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.sinks.postgres.connect import Run, literal
+from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.shared.sql.dialect import quoted
 
 _BASES = {
@@ -93,7 +93,7 @@ class PostgresTable:
         return quoted(self.schema, self.name)
 
 
-def read_table(run: Run, schema: str | None, name: str) -> PostgresTable | None:
+def read_table(run: RunStatement, schema: str | None, name: str) -> PostgresTable | None:
     """Return the table under this name, by the search path if no schema is given; else None."""
     place = quoted(name) if schema is None else quoted(schema, name)
     found = _described(run, place, _PLAIN)
@@ -120,7 +120,7 @@ def read_table(run: Run, schema: str | None, name: str) -> PostgresTable | None:
     )
 
 
-def _described(run: Run, place: str, underneath: str) -> dict[str, Any] | None:
+def _described(run: RunStatement, place: str, underneath: str) -> dict[str, Any] | None:
     statement = _DESCRIBE.replace("%UNDERNEATH%", underneath).replace("%PLACE%", literal(place))
     ((text,),) = run(statement)
     return None if text is None else json.loads(text)

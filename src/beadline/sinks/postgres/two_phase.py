@@ -11,13 +11,12 @@ all that was written before it; where it does not, the part is lost, and asked a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from beadline.sink import EpochId, Outcome, PartId, Prepared, reach
-from beadline.sinks.postgres.connect import PostgresAddress, Run, literal
+from beadline.sink import EpochId, Outcome, PartId, reach
+from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.ledger import PostgresLedger
-from beadline.sinks.postgres.part import PostgresPart
+from beadline.sinks.postgres.part import PostgresParts
 from beadline.sinks.postgres.problems import (
     BUSY,
     UNKNOWN_OBJECT,
@@ -28,19 +27,18 @@ from beadline.sinks.postgres.problems import (
 )
 from beadline.sinks.postgres.table import PostgresTable
 
-Parts = Sequence[Prepared[PostgresPart]]
 # Each commit is one wait for the disk; a connection costs about as much as a few of them.
 _PER_CONNECTION = 4
 _CONNECTIONS_MAX = 8
 
 
 def commit(
-    run: Run,
+    run: RunStatement,
     server: PostgresAddress,
     where: str,
     table: PostgresTable,
     epoch: EpochId,
-    parts: Parts,
+    parts: PostgresParts,
     of_all: int,
 ) -> tuple[dict[PartId, Outcome], str]:
     """Commit every part; return what became of each, and a word on what is unknown.
@@ -79,13 +77,15 @@ def commit(
     return outcomes, "; ".join(sorted(words))
 
 
-def _commit_all(run: Run, server: PostgresAddress, parts: Parts) -> dict[PartId, str]:
+def _commit_all(
+    run: RunStatement, server: PostgresAddress, parts: PostgresParts
+) -> dict[PartId, str]:
     count = min(_CONNECTIONS_MAX, -(-len(parts) // _PER_CONNECTION))
     if count == 1:
         return _commit_some(run, server, parts)
     shares = [parts[number::count] for number in range(count)]
 
-    def one(share: Parts) -> dict[PartId, str]:
+    def one(share: PostgresParts) -> dict[PartId, str]:
         with server.connected() as other:
             return _commit_some(other, server, share)
 
@@ -94,7 +94,9 @@ def _commit_all(run: Run, server: PostgresAddress, parts: Parts) -> dict[PartId,
     return {id_: answer for future in futures for id_, answer in future.result().items()}
 
 
-def _commit_some(run: Run, server: PostgresAddress, parts: Parts) -> dict[PartId, str]:
+def _commit_some(
+    run: RunStatement, server: PostgresAddress, parts: PostgresParts
+) -> dict[PartId, str]:
     """What the server answered for each: nothing is good, its code says that it does not know."""
     answers = {}
     for part in parts:

@@ -20,7 +20,7 @@ from beadline.sinks.redis.script import (
     NEWER,
     OTHER,
     REFUSED,
-    Script,
+    RedisScript,
     mark_script,
 )
 
@@ -66,7 +66,7 @@ def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
         raise Overtaken(status, Entry.parse(answer[1]))
 
 
-def apply(client: RedisClient, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
+def apply(client: RedisClient, script: RedisScript, guard: Guard, chunks: Sequence[Chunk]) -> None:
     """Write chunks, whoever else writes them at the same time; each row takes effect once."""
     left = list(chunks)
     while left:

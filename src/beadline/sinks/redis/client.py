@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from beadline.shared.retry import Rejected, Unavailable
 from beadline.shared.secrets import redacted
 from beadline.sink import BadSink, require
-from beadline.sinks.redis.script import Script
+from beadline.sinks.redis.script import RedisScript
 
 _SCHEMES = ("redis", "rediss", "unix")
 # Only options that leave the answers as they are: one that turned them into text, say, would make
@@ -113,7 +113,7 @@ class RedisClient:
             return [self._redis]
         return [self._redis.get_redis_connection(node) for node in self._redis.get_primaries()]
 
-    def run(self, script: Script, calls: Sequence[tuple[bytes, bytes]]) -> list[list[bytes]]:
+    def run(self, script: RedisScript, calls: Sequence[tuple[bytes, bytes]]) -> list[list[bytes]]:
         """Run a script many times, each call given as its first key and its wire form.
 
         Calls for one node run in their order, and all of them are sent whatever is answered. An
@@ -151,7 +151,7 @@ class RedisClient:
     def _send(
         self,
         node: str,
-        script: Script,
+        script: RedisScript,
         calls: Sequence[tuple[bytes, bytes]],
         numbers: Sequence[int],
     ) -> list[int]:

@@ -23,7 +23,7 @@ from beadline.sinks.redis.apply import Behind, Overtaken, RedisRowRejected, appl
 from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import BEGUN, ENDED, OPENED, Entry, Guard
-from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
+from beadline.sinks.redis.script import RedisScript, ScriptRows, rows_of, script_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +149,7 @@ class Commit:
                 yield batch, part.id.partition
 
     def _write_by_slot(
-        self, client: RedisClient, script: Script, rows: Iterator[ScriptRows]
+        self, client: RedisClient, script: RedisScript, rows: Iterator[ScriptRows]
     ) -> None:
         """The head says that the epoch has begun before a slot is written, and when all are."""
         reach("ledger.before")

@@ -13,7 +13,7 @@ from beadline.sinks.redis.apply import Overtaken, RedisRowRejected, apply
 from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.columns import Layout
 from beadline.sinks.redis.ledger import Guard
-from beadline.sinks.redis.script import Script, ScriptRows, rows_of, script_for
+from beadline.sinks.redis.script import RedisScript, ScriptRows, rows_of, script_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def publish(
 
 
 def _write(
-    client: RedisClient, script: Script, layout: Layout, rows: ScriptRows, part: PartId
+    client: RedisClient, script: RedisScript, layout: Layout, rows: ScriptRows, part: PartId
 ) -> None:
     guard = Guard(part.sink, part.incarnation, part.epoch, "", 0)
     if client.cluster:

@@ -154,7 +154,7 @@ class ScriptRows:
 
 
 @dataclass(frozen=True)
-class Script:
+class RedisScript:
     """A script, and the name under which the server keeps it."""
 
     source: bytes
@@ -191,17 +191,17 @@ def command(words: Sequence[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def script_for(layout: Layout, fields: tuple[str, ...], guarded: bool = True) -> Script:
+def script_for(layout: Layout, fields: tuple[str, ...], guarded: bool = True) -> RedisScript:
     """Return the script of a command; without a guard it writes unless a newer epoch is there."""
     names = f"local names = {len(fields)}"
     body = _ROWS % "\n".join(f"  {line}" for line in _act(layout, fields).splitlines())
     source = "\n".join((names, _GUARD if guarded else _NEWEST, body))
-    return Script(source.encode(), tuple(name.encode() for name in fields))
+    return RedisScript(source.encode(), tuple(name.encode() for name in fields))
 
 
-def mark_script() -> Script:
+def mark_script() -> RedisScript:
     """Return the script that moves a ledger on and writes no rows."""
-    return Script(f"{_GUARD}return {{'applied', ''}}".encode())
+    return RedisScript(f"{_GUARD}return {{'applied', ''}}".encode())
 
 
 def _act(layout: Layout, fields: tuple[str, ...]) -> str:

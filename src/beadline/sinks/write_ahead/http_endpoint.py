@@ -29,7 +29,7 @@ from beadline.shared.secrets import redacted
 from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
-Form = Literal["lines", "array"]
+BodyForm = Literal["lines", "array"]
 _TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application/json"}
 _OURS = {"idempotency-key", "content-type", "content-length", "transfer-encoding", "host"}
 _TRY_AGAIN = {408, 409, 429}
@@ -70,7 +70,7 @@ class HttpEndpoint(Endpoint):
     url: str
     headers: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
     timeout_s: float = 10.0
-    form: Form = "lines"
+    form: BodyForm = "lines"
     already_taken_status: int | None = None
     # Of this epoch, and not in use just now; a batch that is sent takes one of them, or a new one.
     _idle: list[http.client.HTTPConnection] = field(default_factory=list, init=False, compare=False)

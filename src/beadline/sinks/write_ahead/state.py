@@ -40,7 +40,7 @@ from beadline.files import join, open_files
 from beadline.files.local import local_path
 from beadline.sink import CorruptRecord, EpochId, Prepared, QueryId, Seen, StagedPart, reach
 
-Record = dict[str, Any]
+StateLine = dict[str, Any]
 Content = dict[int, tuple[int, str]]
 _VERSION = 1
 _LEDGER = ".ledger"
@@ -237,7 +237,7 @@ class DeliveryProgress:
             raise _corrupt(uri, "its lines do not say what they should") from None
         return found
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: StateLine) -> None:
         if "part" in record:
             self.done[int(record["part"])] = int(record["to"])
         else:
@@ -254,7 +254,7 @@ class DeliveryProgress:
         if cut != self.cut:
             self._append({"cut": cut})
 
-    def _append(self, record: Record) -> None:
+    def _append(self, record: StateLine) -> None:
         line = _to_line(record)
         if os.write(self.descriptor, line) != len(line):
             raise OSError(f"{self.uri} could not be written to its end: is the disk full?")
@@ -281,13 +281,13 @@ class DeliveryProgress:
         os.close(self.descriptor)
 
 
-def _to_line(record: Record) -> bytes:
+def _to_line(record: StateLine) -> bytes:
     """Return the stored form, with its newline."""
     text = json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _from_line(line: bytes) -> Record | None:
+def _from_line(line: bytes) -> StateLine | None:
     """Read a line without its newline; None if it is not whole."""
     if len(line) < 10 or line[8:9] != b" " or line[:8] != b"%08x" % zlib.crc32(line[9:]):
         return None
@@ -298,9 +298,9 @@ def _from_line(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _read_lines(data: bytes, where: str) -> tuple[list[Record], int]:
+def _read_lines(data: bytes, where: str) -> tuple[list[StateLine], int]:
     """Return the records, and how many bytes of the data they take; a torn end is left out."""
-    records: list[Record] = []
+    records: list[StateLine] = []
     whole = 0
     while whole < len(data):
         end = data.find(b"\n", whole)

@@ -51,7 +51,7 @@ class JournalProblem(BeadlineError):
 
 
 @dataclass(frozen=True)
-class Record:
+class JournalRecord:
     """One value, where it stands, and when it arrived."""
 
     position: int
@@ -79,7 +79,7 @@ def segments(folder: Path) -> list[Segment]:
     return sorted(Segment(int(first), int(after), path) for (first, after), path in named)
 
 
-def read(folder: Path, start: int, end: int) -> Iterator[Record]:
+def read(folder: Path, start: int, end: int) -> Iterator[JournalRecord]:
     """Yield the records between two positions; raises where one is missing or damaged."""
     at = start
     for segment in segments(folder):
@@ -101,13 +101,13 @@ def read(folder: Path, start: int, end: int) -> Iterator[Record]:
         )
 
 
-def _next(file: BinaryIO, at: int, path: Path) -> Record:
+def _next(file: BinaryIO, at: int, path: Path) -> JournalRecord:
     head = file.read(_HEAD.size)
     if len(head) == _HEAD.size:
         length, checksum, received_us = _HEAD.unpack(head)
         value = file.read(length) if length <= VALUE_BYTES_MAX else b""
         if len(value) == length and zlib.crc32(value, zlib.crc32(head[8:])) == checksum:
-            return Record(at, received_us, value)
+            return JournalRecord(at, received_us, value)
     raise JournalProblem(f"{path}: the record at position {at} is damaged. Nothing was skipped.")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from beadline.errors import BadSetting
 from beadline.files.local import local_path
 from beadline.guarantee import declare
-from beadline.sources.journal.log import Journal, JournalProblem, Record, read, segments
+from beadline.sources.journal.log import Journal, JournalProblem, JournalRecord, read, segments
 from beadline.sources.journal.receivers import Receiver
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class JournalReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: the records as Arrow batches."""
         assert isinstance(partition, Range)
-        records: list[Record] = []
+        records: list[JournalRecord] = []
         for record in read(Path(self._folder), partition.start, partition.end):
             records.append(record)
             if len(records) == _ROWS_PER_BATCH:
@@ -178,7 +178,7 @@ def _receive(receiver: Receiver, journal: Journal) -> None:
         journal.stopping.wait(_PAUSE_S)
 
 
-def _batch(records: list[Record]) -> pa.RecordBatch:
+def _batch(records: list[JournalRecord]) -> pa.RecordBatch:
     import pyarrow as pa
 
     values = pa.array([record.value for record in records], pa.binary())

@@ -12,12 +12,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from beadline.files import join, open_files
-from beadline.observe import Event, Listener
+from beadline.observe import Event, Listener, Tell
 from beadline.shared.retry import Verdict, retry, running
 from beadline.sources.kafka.settings import librdkafka_settings
 
@@ -32,8 +32,7 @@ REQUEST_TIMEOUT_S = 10.0
 COORDINATOR_TIMEOUT_S = 3.0
 FLUSH_TIMEOUT_S = 5.0
 
-Offsets = dict[str, dict[int, int]]
-Tell = Callable[..., None]
+Offsets = Mapping[str, Mapping[int, int]]  # of each topic: of each partition
 
 
 @dataclass(frozen=True)

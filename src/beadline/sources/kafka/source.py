@@ -18,13 +18,12 @@ from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
 from beadline.shared import secrets
 from beadline.shared.options import option_text
-from beadline.sources.kafka.positions import GROUP
+from beadline.sources.kafka.positions import GROUP, Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Option = str | int | bool
-Offsets = Mapping[str, Mapping[int, int]]
 
 DEFAULTS: Mapping[str, str] = {
     # A record counts when its transaction is committed; until then it may yet be aborted.

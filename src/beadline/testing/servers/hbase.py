@@ -43,7 +43,7 @@ _JAVA_OPTIONS = (
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
 )
 
-Row = dict[str, bytes]
+HBaseRow = dict[str, bytes]
 
 
 class HBaseServer:
@@ -106,7 +106,7 @@ class HBaseServer:
         with closing(self.connect(timeout_s=_START_TIMEOUT_S)) as connection:
             connection.create_table(name, {family: dict(options) for family in families})
 
-    def rows(self, table: str) -> dict[bytes, Row]:
+    def rows(self, table: str) -> dict[bytes, HBaseRow]:
         """Every row that a reader sees now, by its key; cells by `family:qualifier`."""
         with closing(self.connect()) as connection:
             return {

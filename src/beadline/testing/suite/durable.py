@@ -26,7 +26,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _SYNCS = ("fsync", "fdatasync")
 _PLACES = {"os.mkdir": 0, "os.rename": 1, "os.link": 1}  # which argument names what is made
 Node = tuple[int, int]  # device and inode
-State = tuple[int, int]  # size and time of change
+FileState = tuple[int, int]  # size and time of change
 
 
 class Disk:
@@ -35,8 +35,8 @@ class Disk:
     def __init__(self, volatile: Collection[str] = ()) -> None:
         """Nothing was seen yet; names like those in ``volatile`` may be lost."""
         self.volatile = volatile
-        self.before: dict[str, tuple[Node, State] | None] = {}
-        self.files: dict[Node, State] = {}
+        self.before: dict[str, tuple[Node, FileState] | None] = {}
+        self.files: dict[Node, FileState] = {}
         self.names: dict[Node, frozenset[str]] = {}
 
     def note(self, path: Any) -> None:
@@ -79,7 +79,7 @@ class Disk:
             yield f"the content of {path}: it was not synced after the last write"
 
 
-def _look(path: str) -> tuple[Node, State] | None:
+def _look(path: str) -> tuple[Node, FileState] | None:
     try:
         found = os.lstat(path)
     except OSError:
@@ -91,7 +91,7 @@ def _node(found: os.stat_result) -> Node:
     return found.st_dev, found.st_ino
 
 
-def _state(found: os.stat_result) -> State:
+def _state(found: os.stat_result) -> FileState:
     return found.st_size, found.st_mtime_ns
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from beadline.ids import PartId
 from beadline.sink import AnySink, Outcome, Prepared
-from beadline.testing.suite.target import Parts, epoch_id, pickled
+from beadline.testing.suite.target import PreparedParts, epoch_id, pickled
 
 TIMEOUT_S = 120
 _RUN = "from beadline.testing.suite.elsewhere import main; main()"
@@ -31,7 +31,7 @@ class _Order:
     parts: list[tuple[PartId, int, dict[str, Any]]]
 
 
-def commit_elsewhere(sink: AnySink, epoch: int, parts: Parts) -> set[Outcome]:
+def commit_elsewhere(sink: AnySink, epoch: int, parts: PreparedParts) -> set[Outcome]:
     """Commit in a new process; return the outcomes that it told."""
     order = _Order(sink, epoch, [(p.id, p.rows, p.committable.to_json()) for p in parts])
     done = subprocess.run(

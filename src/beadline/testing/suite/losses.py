@@ -7,7 +7,7 @@ from beadline.ids import PartId
 from beadline.sink import Outcome
 from beadline.testing.suite.harness import Row, SinkHarness
 from beadline.testing.suite.repeats import FINE
-from beadline.testing.suite.target import Parts, Target, bag, does_not_apply, epoch_id
+from beadline.testing.suite.target import PreparedParts, Target, bag, does_not_apply, epoch_id
 
 __all__ = [
     "test_a_part_that_is_gone_is_not_committed",
@@ -39,7 +39,7 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     target.sweep()
 
 
-def _told(target: Target, parts: Parts) -> dict[PartId, Outcome]:
+def _told(target: Target, parts: PreparedParts) -> dict[PartId, Outcome]:
     """What becomes of each part, asked as the coordinator asks: what is not said is unknown.
 
     Nothing more if the sink stops with an error, which is its right.
@@ -123,7 +123,7 @@ def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: Sin
     return None
 
 
-def _refused(target: Target, epoch: int, parts: Parts, previous: int) -> None:
+def _refused(target: Target, epoch: int, parts: PreparedParts, previous: int) -> None:
     try:
         told = target.copy().commit(epoch, parts, previous=previous)
     except TargetRestored as error:

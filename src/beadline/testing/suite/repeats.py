@@ -13,7 +13,7 @@ from beadline.testing.suite.elsewhere import commit_elsewhere
 from beadline.testing.suite.harness import SinkHarness
 from beadline.testing.suite.target import (
     POINTS_MAX,
-    Parts,
+    PreparedParts,
     Target,
     crash_at,
     does_not_apply,
@@ -105,7 +105,7 @@ def test_two_commits_at_once_show_each_row_once(harness: SinkHarness) -> None:
         target.assert_clean()
 
 
-def _race(target: Target, epoch: int, parts: Parts) -> None:
+def _race(target: Target, epoch: int, parts: PreparedParts) -> None:
     barrier = threading.Barrier(2)
     problems: list[BaseException] = []
 
@@ -139,7 +139,7 @@ def test_a_commit_that_pauses_while_others_go_on_has_no_effect(harness: SinkHarn
             return
 
 
-def _pause(nth: int, target: Target, first: Parts, second: Parts) -> bool:
+def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts) -> bool:
     """Commit ``first``, paused at its nth crash point while others commit both epochs."""
     points = itertools.count()
     reached, others = threading.Event(), threading.Event()

@@ -27,7 +27,7 @@ POINTS_MAX = 50
 BATCH_ROWS = 2  # small, so that every part has several batches
 
 Case = Callable[[SinkHarness], None]
-Parts = list[Prepared[Any]]
+PreparedParts = list[Prepared[Any]]
 
 
 class SimulatedCrash(BaseException):
@@ -82,7 +82,7 @@ class Target:
         assert type(committable) is self.sink.committable, "committable is not of the declared type"
         return through_json(self, Prepared(id_, len(rows), committable))
 
-    def prepare_epoch(self, epoch: int, *shares: list[Row], generation: int = 1) -> Parts:
+    def prepare_epoch(self, epoch: int, *shares: list[Row], generation: int = 1) -> PreparedParts:
         """Prepare an epoch in several parts; a FrameSink is given one frame per epoch."""
         if isinstance(self.sink, FrameSink):
             shares = ([row for share in shares for row in share],)
@@ -90,7 +90,7 @@ class Target:
         return [self.prepare(share, id_) for share, id_ in zip(shares, ids, strict=True)]
 
     def commit(
-        self, number: int, parts: Parts, query: QueryId = QUERY, previous: int = -1
+        self, number: int, parts: PreparedParts, query: QueryId = QUERY, previous: int = -1
     ) -> set[Outcome]:
         """Commit until every outcome is known, as the coordinator does."""
         epoch = epoch_id(number, query, previous)
