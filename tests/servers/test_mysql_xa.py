@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from beadline.ids import PartId, QueryId
 from beadline.sink import Outcome, Part, Prepared
+from beadline.sinks import MySqlSink
 from beadline.sinks.mysql import xa
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.part import MySqlPart, Xid
@@ -42,6 +44,26 @@ def test_it_outlives_the_connection_and_the_server(table: Table) -> None:
     assert table.rows() == [(1,), (2,), (3,)]
 
 
+def one_rolled_back(table: Table, sink: MySqlSink) -> tuple[Prepared[Any], Prepared[Any]]:
+    """Two prepared parts, of which somebody has rolled the second back."""
+    kept, gone = table.prepare(sink, ROWS, 0, 0), table.prepare(sink, MORE, 0, 1)
+    assert kept is not None
+    assert gone is not None
+    table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
+    return kept, gone
+
+
+def replaced(table: Table, sink: MySqlSink, kept: Prepared[Any]) -> list[Prepared[Any]]:
+    """The replay: the same epoch, decided again and committed, with another part for the lost."""
+    id_ = table.part_id(0, 1, attempt=1)
+    committable = sink.prepare(iter(MORE.to_batches()), Part(id_))
+    assert committable is not None
+    again = [kept, Prepared(id_, 1, committable)]
+    outcomes = sink.commit(table.epoch(), again).outcomes
+    assert outcomes == {kept.id: Outcome.ALREADY_COMMITTED, id_: Outcome.COMMITTED}
+    return again
+
+
 def test_committed_then_the_server_forgets_but_the_mark_does_not(table: Table) -> None:
     """Another driver committed, and died before the ledger."""
     sink = table.opened(ROWS.schema)
@@ -55,28 +77,17 @@ def test_committed_then_the_server_forgets_but_the_mark_does_not(table: Table) -
 
 def test_rolled_back_by_somebody_is_proven_lost_and_replaced(table: Table) -> None:
     sink = table.opened(ROWS.schema)
-    kept, gone = table.prepare(sink, ROWS, 0, 0), table.prepare(sink, MORE, 0, 1)
-    assert kept is not None
-    assert gone is not None
-    table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
+    kept, gone = one_rolled_back(table, sink)
     result = sink.commit(table.epoch(), [kept, gone])
     assert result.outcomes == {kept.id: Outcome.COMMITTED, gone.id: Outcome.LOST}
     assert sink.last_seen(table.query, "mine") is None, "an epoch that is not whole is not there"
-    # The replay: the same epoch, decided again, with another part in its place.
-    id_ = table.part_id(0, 1, attempt=1)
-    committable = sink.prepare(iter(MORE.to_batches()), Part(id_))
-    assert committable is not None
-    again = [kept, Prepared(id_, 1, committable)]
-    outcomes = sink.commit(table.epoch(), again).outcomes
-    assert outcomes == {kept.id: Outcome.ALREADY_COMMITTED, id_: Outcome.COMMITTED}
+    replaced(table, sink, kept)
     assert table.rows() == [(1,), (2,), (3,)]
 
 
 def test_one_call_that_sees_only_the_rest_does_not_hide_a_lost_part(table: Table) -> None:
     sink = table.opened(ROWS.schema)
-    kept, gone = table.prepare(sink, ROWS, 0, 0), table.prepare(sink, MORE, 0, 1)
-    assert gone is not None
-    table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
+    kept, gone = one_rolled_back(table, sink)
     assert table.commit(sink, [kept]) == {Outcome.COMMITTED}
     assert table.commit(sink, [gone]) == {Outcome.LOST}
 
@@ -139,18 +150,10 @@ def test_the_way_may_change_between_two_starts(table: Table) -> None:
 
 def test_a_lost_part_may_be_replaced_by_a_staged_one(table: Table) -> None:
     before = table.opened(ROWS.schema)
-    kept, gone = table.prepare(before, ROWS, 0, 0), table.prepare(before, MORE, 0, 1)
-    assert kept is not None
-    assert gone is not None
-    table.run(f"XA ROLLBACK {Xid.of(gone.id).sql}")
+    kept, _ = one_rolled_back(table, before)
     table.commit(before, [kept])  # asked of the rest alone, it calls the epoch whole
     now = table.sink(how="staged")
-    id_ = table.part_id(0, 1, attempt=1)
-    committable = now.prepare(iter(MORE.to_batches()), Part(id_))
-    assert committable is not None
-    again = [kept, Prepared(id_, 1, committable)]
-    outcomes = now.commit(table.epoch(), again).outcomes
-    assert outcomes == {kept.id: Outcome.ALREADY_COMMITTED, id_: Outcome.COMMITTED}
+    again = replaced(table, now, kept)
     assert table.commit(now, again) == {Outcome.ALREADY_COMMITTED}
     assert table.rows() == [(1,), (2,), (3,)]
 

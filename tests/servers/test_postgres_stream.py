@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,15 @@ CRASHES = (
     "ledger.after",
     "commit.after",
 )
+
+
+@pytest.fixture(params=["prepared", "staged"])
+def both_ways(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer
+) -> tuple[Orders, PostgresSink]:
+    """An empty table, and a sink that commits to it in the one way and in the other."""
+    log = Orders(postgres_server, "id bigint, k text, v bigint")
+    return log, PostgresSink(postgres_server.dsn, "orders", log.schema, how=request.param)
 
 
 def test_a_driver_that_keeps_dying(
@@ -77,16 +86,11 @@ def test_a_driver_that_keeps_dying(
         )
 
 
-@pytest.mark.parametrize("way", ["prepared", "staged"])
 def test_a_server_that_was_restored_is_refused(
-    spark: SparkSession,
-    postgres_server: PostgresServer,
-    tmp_path: Path,
-    way: Literal["prepared", "staged"],
+    spark: SparkSession, both_ways: tuple[Orders, PostgresSink], tmp_path: Path
 ) -> None:
     """As if an old backup had been restored: two epochs are gone that it had acknowledged."""
-    log = Orders(postgres_server, "id bigint, k text, v bigint")
-    sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how=way)
+    log, sink = both_ways
     place = f'"{log.schema}"'
     kept = ("orders", "_beadline_ledger", "_beadline_parts")
 
@@ -111,16 +115,11 @@ def test_a_server_that_was_restored_is_refused(
     assert sorted(row[0] for row in log.rows()) == first + last
 
 
-@pytest.mark.parametrize("way", ["prepared", "staged"])
 def test_a_standby_that_lags_takes_over_between_two_epochs(
-    spark: SparkSession,
-    postgres_server: PostgresServer,
-    tmp_path: Path,
-    way: Literal["prepared", "staged"],
+    spark: SparkSession, both_ways: tuple[Orders, PostgresSink], tmp_path: Path
 ) -> None:
     """No start is in between: the commit itself finds that an epoch is missing."""
-    log = Orders(postgres_server, "id bigint, k text, v bigint")
-    sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how=way)
+    log, sink = both_ways
     place = f'"{log.schema}"'
     decided: list[str] = []
 
@@ -128,7 +127,7 @@ def test_a_standby_that_lags_takes_over_between_two_epochs(
         decided.extend([point] if point == "decide.after" else [])
         if point == "decide.after" and len(decided) == 3:  # epoch 1 had not reached the standby
             log.run(f"DELETE FROM {place}.orders WHERE id >= 10")
-            back = "epoch = 0, rows = 0" if way == "staged" else "epoch = -1, rows = -1"
+            back = "epoch = 0, rows = 0" if sink.how == "staged" else "epoch = -1, rows = -1"
             log.run(f"UPDATE {place}._beadline_ledger SET {back}")
             log.run(f"UPDATE {place}._beadline_parts SET epoch = 0")
 

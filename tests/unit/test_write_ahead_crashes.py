@@ -44,6 +44,16 @@ def deadly(
     return WriteAheadSink(endpoint, folder / "wal", batch_rows=2, **settings)
 
 
+def killed(
+    folder: Path, first_row: int, when: str, part: int, **settings: Any
+) -> tuple[WriteAheadSink, Parts]:
+    """A process has died in the delivery of two parts of four rows: the sink, and the parts."""
+    sink = deadly(folder, first_row, when, part, **settings)
+    parts = prepare(sink, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
+    assert ended(commit_in_child(sink, 0, parts)) == -signal.SIGKILL
+    return sink, parts
+
+
 def left(folder: Path) -> list[str]:
     """What stays of an epoch that is finished: its ledger, and the empty hands of the lock."""
     names = {path.name for path in (folder / "wal").rglob("*") if path.is_file()}
@@ -58,9 +68,7 @@ def repeated(folder: Path) -> list[int]:
 def test_killed_before_delivery_nothing_comes_twice(
     tmp_path: Path, part: int, first_row: int
 ) -> None:
-    sink = deadly(tmp_path, first_row, "before", part)
-    parts = prepare(sink, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
-    assert ended(commit_in_child(sink, 0, parts)) == -signal.SIGKILL
+    sink, parts = killed(tmp_path, first_row, "before", part)
     assert numbers(tmp_path / "received") == ALL[: part * 4 + first_row]
     assert commit(sink, 0, parts) == FINE
     assert numbers(tmp_path / "received") == ALL
@@ -72,9 +80,7 @@ def test_killed_between_delivery_and_progress_that_one_batch_comes_twice(
     tmp_path: Path, part: int, first_row: int
 ) -> None:
     """The honest limit of at-least-once: this batch and no other."""
-    sink = deadly(tmp_path, first_row, "after", part)
-    parts = prepare(sink, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
-    assert ended(commit_in_child(sink, 0, parts)) == -signal.SIGKILL
+    sink, parts = killed(tmp_path, first_row, "after", part)
     assert commit(sink, 0, parts) == FINE
     batch = ALL[part * 4 + first_row : part * 4 + first_row + 2]
     assert repeated(tmp_path) == batch
@@ -108,9 +114,7 @@ def test_killed_at_the_crash_points(tmp_path: Path, point: str, count: int) -> N
 
 
 def test_killed_with_parallel_parts_at_most_their_batches_come_twice(tmp_path: Path) -> None:
-    sink = deadly(tmp_path, 2, "after", 1, parallel=2)
-    parts = prepare(sink, 0, rows(1, 2, 3, 4), rows(5, 6, 7, 8))
-    assert ended(commit_in_child(sink, 0, parts)) == -signal.SIGKILL
+    sink, parts = killed(tmp_path, 2, "after", 1, parallel=2)
     assert commit(sink, 0, parts) == FINE
     assert set(numbers(tmp_path / "received")) == set(ALL)
     assert set(repeated(tmp_path)) <= {3, 4, 7, 8}

@@ -17,6 +17,9 @@ from beadline.jobs.loading import JobFile, reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JobArgument = Annotated[
+    str, typer.Argument(help="A TOML file, or Python with: def job(spark) -> Stream.")
+]
 ConfOption = Annotated[
     list[str] | None, typer.Option(help="A Spark setting, KEY=VALUE; may be repeated.")
 ]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from beadline.cli._jobs import (
     ConfOption,
+    JobArgument,
     VerboseOption,
     as_beadline_error,
     job_session,
@@ -34,9 +35,7 @@ _COLORS = {
 
 
 def analyze(
-    job: Annotated[
-        str, typer.Argument(help="A TOML file, or Python with: def job(spark) -> Stream.")
-    ],
+    job: JobArgument,
     restart: Annotated[
         float, typer.Option(help="The longest restart to plan for, in seconds.", min=0)
     ] = 600.0,

@@ -25,6 +25,7 @@ from rich.markup import escape
 
 from beadline.cli._jobs import (
     ConfOption,
+    JobArgument,
     VerboseOption,
     as_beadline_error,
     job_session,
@@ -48,9 +49,7 @@ _one_at_a_time = threading.Lock()
 
 
 def run(
-    job: Annotated[
-        str, typer.Argument(help="A TOML file, or Python with: def job(spark) -> Stream.")
-    ],
+    job: JobArgument,
     checkpoint: Annotated[
         str | None, typer.Option(help="The query's folder; the job's CHECKPOINT otherwise.")
     ] = None,

@@ -8,7 +8,7 @@ soon, and for finding out whether it is Beadline at all that holds a reader up.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -81,50 +81,40 @@ def list_(
         show_open(cluster, query, everybodys, out)
 
 
-@transactions.command("commit")
-def commit(
-    ids: IdsArgument,
-    bootstrap_servers: ServersOption,
-    checkpoint: CheckpointOption = None,
-    option: SettingsOption = None,
-    options_file: FileOption = None,
-    control_topic: ControlTopicOption = None,
-    force: ForceOption = False,
-    yes: YesOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Commit transactions that the newest decision names. Stop the query first.
+_COMMIT_HELP = """Commit transactions that the newest decision names. Stop the query first.
 
-    It is what the next start of the query does. Whether the query is running cannot be known from
-    here, unless it runs on this machine or writes to its log meanwhile: see to it yourself.
-    """
-    from beadline.cli._transactions import asking, end_all
+It is what the next start of the query does. Whether the query is running cannot be known from
+here, unless it runs on this machine or writes to its log meanwhile: see to it yourself.
+"""
+_ABORT_HELP = """Abort transactions that the newest decision does not name. Stop the query first.
 
-    out = output(json)
-    with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
-        end_all("commit", ids, cluster, out, force, yes, json)
+It is what the next start of the query does. A driver that still runs may decide, the moment
+after the log was read, what is then gone: see to it that there is none. A producer that still
+lives is fenced.
+"""
 
 
-@transactions.command("abort")
-def abort(
-    ids: IdsArgument,
-    bootstrap_servers: ServersOption,
-    checkpoint: CheckpointOption = None,
-    option: SettingsOption = None,
-    options_file: FileOption = None,
-    control_topic: ControlTopicOption = None,
-    force: ForceOption = False,
-    yes: YesOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Abort transactions that the newest decision does not name. Stop the query first.
+def _ending(command: Literal["commit", "abort"], words: str) -> None:
+    """Add one of the two commands that end transactions; they take the same options."""
 
-    It is what the next start of the query does. A driver that still runs may decide, the moment
-    after the log was read, what is then gone: see to it that there is none. A producer that still
-    lives is fenced.
-    """
-    from beadline.cli._transactions import asking, end_all
+    @transactions.command(command, help=words)
+    def end(
+        ids: IdsArgument,
+        bootstrap_servers: ServersOption,
+        checkpoint: CheckpointOption = None,
+        option: SettingsOption = None,
+        options_file: FileOption = None,
+        control_topic: ControlTopicOption = None,
+        force: ForceOption = False,
+        yes: YesOption = False,
+        json: JsonOption = False,
+    ) -> None:
+        from beadline.cli._transactions import asking, end_all
 
-    out = output(json)
-    with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
-        end_all("abort", ids, cluster, out, force, yes, json)
+        out = output(json)
+        with asking(bootstrap_servers, option, options_file, checkpoint, control_topic) as cluster:
+            end_all(command, ids, cluster, out, force, yes, json)
+
+
+_ending("commit", _COMMIT_HELP)
+_ending("abort", _ABORT_HELP)

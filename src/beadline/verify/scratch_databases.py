@@ -32,6 +32,11 @@ _POSTGRES_COLUMNS = """SELECT a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 
 
+def _appends(sink: MySqlSink | PostgresSink) -> bool:
+    """Whether its epochs only add rows: they may show part by part, and change none."""
+    return sink.mode == "append"
+
+
 def _scratch_table(table: str, tag: str) -> str:
     room = _TABLE_BYTES_MAX - len(tag) - 1
     return f"{table.encode()[:room].decode(errors='ignore')}_{tag}"
@@ -109,8 +114,8 @@ POSTGRES = ScratchStore(
     clone=_clone_postgres,
     shown=_shown_postgres,
     remove=_remove_postgres,
-    grows=lambda sink: sink.mode == "append",
-    atomic=lambda sink: sink.mode != "append",
+    grows=_appends,
+    atomic=lambda sink: not _appends(sink),
     address=_postgres_address,
     through=_postgres_through,
     no_cuts="it is reached by a socket of this machine",
@@ -201,8 +206,8 @@ MYSQL = ScratchStore(
     clone=_clone_mysql,
     shown=_shown_mysql,
     remove=_remove_mysql,
-    grows=lambda sink: sink.mode == "append",
-    atomic=lambda sink: sink.mode != "append",
+    grows=_appends,
+    atomic=lambda sink: not _appends(sink),
     address=_mysql_address,
     through=_mysql_through,
 )

@@ -40,7 +40,30 @@ def settled(
     return found
 
 
-class SinkWatcher:
+class BackgroundReader:
+    """What reads on a thread of its own, from ``start`` to ``stop``."""
+
+    def __init__(self, name: str) -> None:
+        """Name the thread; it does not run yet."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Read in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        """Read until ``_ended`` is set."""
+        raise NotImplementedError
+
+
+class SinkWatcher(BackgroundReader):
     """Looks at the sinks of one round until it is stopped."""
 
     def __init__(
@@ -51,27 +74,16 @@ class SinkWatcher:
         settle_s: float = 10.0,
     ) -> None:
         """What does not show in ``settle_s`` is lost."""
+        super().__init__("verify-watch")
         self._sinks = sinks
         self._references = references
         self._progress = progress
         self._settle_s = settle_s
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="verify-watch", daemon=True)
         self.fault = ""
         self.looks = 0
         self.errors: list[str] = []
         self.found: list[tuple[str, Violation]] = []
-
-    def start(self) -> None:
-        """Look in the background."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         while not self._ended.is_set():

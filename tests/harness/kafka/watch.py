@@ -7,11 +7,12 @@ dies around it, and compares each record with the one that is due.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from beadline.verify.watch import BackgroundReader
 
 PROBLEMS_MAX = 20
 
@@ -32,12 +33,13 @@ class Sequence:
         self.due[key] = max(due, number + 1)
 
 
-class Watcher:
+class Watcher(BackgroundReader):
     """A thread that reads the target topic from its beginning."""
 
     def __init__(self, servers: str, topic: str, partitions: Iterable[int]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+        super().__init__("kills-watch")
         self._consumer: Any = Consumer(
             {
                 "bootstrap.servers": servers,
@@ -52,8 +54,6 @@ class Watcher:
         places = [TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions]
         self._consumer.assign(places)
         self._sequence = Sequence()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kills-watch", daemon=True)
         self.seen = 0
         self.errors: list[str] = []
 
@@ -62,15 +62,9 @@ class Watcher:
         """Every record that was not the one that was due, and why reading stopped if it did."""
         return [*self._sequence.problems, *self.errors]
 
-    def start(self) -> None:
-        """Read in the background."""
-        self._thread.start()
-
     def stop(self) -> None:
         """Read no more."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
         self._consumer.close()
 
     def wait_for(self, count: int, timeout_s: float, goes_on: Callable[[], bool]) -> bool:
