@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -69,9 +69,12 @@ def starting(timeout_s: float) -> dict[Verdict, float]:
 class Retries:
     """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
 
-    def __init__(self, limits: Mapping[Verdict, float]) -> None:
-        """The time runs from the first failure, not from now."""
+    def __init__(
+        self, limits: Mapping[Verdict, float], pauses_s: Sequence[float] = _PAUSES_S
+    ) -> None:
+        """The time runs from the first failure, not from now; the last pause is repeated."""
         self._limits = limits
+        self._pauses_s = pauses_s
         self._first_s: float | None = None
         self._tries = 0
 
@@ -90,7 +93,7 @@ class Retries:
         left_s = self._first_s + self._limits.get(verdict, 0.0) - now_s
         if left_s <= 0:
             return False
-        pause_s = _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]
+        pause_s = self._pauses_s[min(self._tries, len(self._pauses_s) - 1)]
         time.sleep(min(left_s, max(pause_s, after_s)))
         self._tries += 1
         return True

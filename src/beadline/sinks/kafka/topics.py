@@ -35,7 +35,7 @@ _AS_KAFKA = str.maketrans("+/", "-_")  # librdkafka writes the other base64
 
 UNKNOWN_S = 5.0  # unless topic.metadata.propagation.max.ms is given, librdkafka's name for it
 _AGAIN_S = 0.5
-_PAUSE_S = 0.05
+_PAUSES_S = (0.05,)
 _ASK_TIMEOUT_S = 10.0
 _REMEMBERED_MAX = 10_000
 SURE_S = 5.0  # a broker that is behind with its metadata may know the topic of before
@@ -94,7 +94,7 @@ class Topics:
     def _ask(self, topic: str) -> Known:
         from confluent_kafka import KafkaError, KafkaException
 
-        deadline_s = time.monotonic() + self._timeout_s
+        retries = Retries({Verdict.UNCLEAR: self._timeout_s}, _PAUSES_S)
         while True:
             found = self._producer.list_topics(topic, self._timeout_s)
             error = found.error
@@ -108,9 +108,8 @@ class Topics:
             final = code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION)
             if final or (code == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_sure(topic)):
                 raise self._missing(topic, error, final)
-            if time.monotonic() > deadline_s:
+            if not retries.again(Verdict.UNCLEAR):
                 raise KafkaException(error)
-            time.sleep(_PAUSE_S)
 
     def _is_sure(self, topic: str) -> bool:
         """Whether it has been unknown for so long that it does not exist."""

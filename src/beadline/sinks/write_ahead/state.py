@@ -24,12 +24,10 @@ machines only as far as the file system's locks do.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import socket
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +36,7 @@ from typing import Any
 
 from beadline.files import join, open_files
 from beadline.files.local import local_path
+from beadline.shared.locks import wait_for_lock
 from beadline.sink import CorruptRecord, EpochId, Prepared, QueryId, Seen, StagedPart, reach
 
 StateLine = dict[str, Any]
@@ -47,8 +46,6 @@ _LEDGER = ".ledger"
 _PROGRESS = ".progress"
 _LOCK = ".lock"
 ANY_CUT = 0
-_POLL_S = 0.01
-_BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -134,12 +131,9 @@ class Lock:
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[bool]:
         """Take the lock, waiting so long; gives False if somebody else has it all that time."""
-        deadline_s = time.monotonic() + timeout_s
-        while not self._try():
-            if time.monotonic() >= deadline_s:
-                yield False
-                return
-            time.sleep(_POLL_S)
+        if not wait_for_lock(self._file, timeout_s):
+            yield False
+            return
         try:
             # For the people who will ask who holds it.
             os.ftruncate(self._file, 0)
@@ -147,15 +141,6 @@ class Lock:
             yield True
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _BUSY:
-                return False
-            raise
-        return True
 
     @property
     def holder(self) -> str:

@@ -17,7 +17,6 @@ record = length of the value, CRC-32 of the rest, microseconds since 1970, value
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import os
@@ -34,6 +33,7 @@ from typing import BinaryIO
 from beadline.errors import BeadlineError
 from beadline.files.local import sync_path
 from beadline.points import reach
+from beadline.shared.locks import wait_for_lock
 
 logger = logging.getLogger("beadline")
 
@@ -312,16 +312,10 @@ class Journal:
 def _locked(folder: Path) -> int:
     """A second writer would offer other records under the same positions."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline_s:
-                os.close(descriptor)
-                raise JournalProblem(
-                    f"journal {folder} is being written by another process. Each query needs a "
-                    "journal of its own; an older start of this one must be stopped first."
-                ) from None
-            time.sleep(0.1)
+    if wait_for_lock(descriptor, LOCK_TIMEOUT_S):
+        return descriptor
+    os.close(descriptor)
+    raise JournalProblem(
+        f"journal {folder} is being written by another process. Each query needs a journal of its "
+        "own; an older start of this one must be stopped first."
+    )
