@@ -45,7 +45,16 @@ from beadline.sink.interface import (
     Sink,
 )
 from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
-from beadline.sink.refused import PER_DAY, far_dates, not_utf8, refuse, without_unreadable
+from beadline.sink.refused import (
+    PER_DAY,
+    far_dates,
+    larger_than,
+    not_utf8,
+    nulls,
+    refuse,
+    without_far_dates,
+    without_unreadable,
+)
 from beadline.sink.staged import (
     OutcomeUnknown,
     PartsDamaged,
@@ -104,13 +113,16 @@ __all__ = [
     "far_dates",
     "folders_in",
     "holds",
+    "larger_than",
     "local_folder",
     "name_from",
     "not_utf8",
+    "nulls",
     "reach",
     "refuse",
     "require",
     "sync_path",
     "way_out",
+    "without_far_dates",
     "without_unreadable",
 ]

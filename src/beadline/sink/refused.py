@@ -1,12 +1,13 @@
 """Rows that a target could never take: found at prepare, while nothing is decided (rule 23).
 
 At commit the epoch is decided, and a row that cannot be written would hold it up for good. Here is
-what many sinks look for: text that is not UTF-8, which Spark makes of bytes without looking, dates
-that have no ISO text, and whatever Python cannot hold.
+what many sinks look for: nulls, rows that are too large, text that is not UTF-8, which Spark makes
+of bytes without looking, dates that have no ISO text, and whatever Python cannot hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink.interface import Part
@@ -39,6 +40,30 @@ def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.Recor
         return batch
     part.refuse(batch.filter(bad), reason)
     return batch.filter(pc.invert(bad))
+
+
+def nulls(column: pa.Array, *, nan: bool = False) -> Any:
+    """Where a value is null; with ``nan`` also where a float is NaN, for targets that keep none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nan = nan and pa.types.is_floating(column.type)
+    return pc.is_null(column, nan_is_null=nan) if column.null_count or nan else None
+
+
+def larger_than(bytes_max: Any, columns: Sequence[pa.Array]) -> Any:
+    """Where the texts and bytes in these columns are more than so many bytes together.
+
+    ``bytes_max`` is a number, or one for each row.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    total: Any = pa.scalar(0, pa.int64())
+    for column in columns:
+        sizes = pc.fill_null(pc.binary_length(column), 0)
+        total = pc.add(total, sizes.cast(pa.int64()))
+    return pc.greater(total, bytes_max) if columns else None
 
 
 def not_utf8(column: pa.Array) -> Any:
@@ -86,6 +111,19 @@ def far_dates(column: pa.Array, first: int = _FIRST_DAY, last: int = _LAST_DAY) 
     early = pc.less(numbers, first * per_day)
     late = pc.greater_equal(numbers, (last + 1) * per_day)
     return pc.fill_null(pc.or_(early, late), False)
+
+
+def without_far_dates(
+    batch: pa.RecordBatch, name: str, part: Part, but: Any = None
+) -> pa.RecordBatch:
+    """Refuse the rows whose date in a column has no ISO text, but those where ``but`` is true."""
+    import pyarrow.compute as pc
+
+    far = far_dates(batch.column(name))
+    if far is not None and but is not None:
+        far = pc.and_not(far, but)
+    reason = f"column {name!r} is outside the years 0 to 9999, which is what ISO text can say"
+    return refuse(batch, far, reason, part)
 
 
 def without_unreadable(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part, far_dates, refuse
+from beadline.sink import Part, larger_than, nulls, refuse, without_far_dates
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.encode import encode
 
@@ -30,10 +30,12 @@ def without_refused(
     key_bytes_max = _KEY_BYTES_MAX - _KEY_AROUND - len(table.encode())
     if cells.deleted is not None:
         reason = f"null in column {cells.deleted!r}, which says whether the row is deleted"
-        batch = refuse(batch, pc.is_null(batch.column(cells.deleted)), reason, part)
+        batch = refuse(batch, nulls(batch.column(cells.deleted)), reason, part)
     reason = f"null in column {cells.row_key!r}, which is the row key"
-    batch = refuse(batch, pc.is_null(batch.column(cells.row_key)), reason, part)
-    batch = _without_far_dates(batch, cells, part)
+    batch = refuse(batch, nulls(batch.column(cells.row_key)), reason, part)
+    if cells.encoding == "text":
+        for name in dict.fromkeys((cells.row_key, *cells.targets)):
+            batch = without_far_dates(batch, name, part)
     sizes = pc.binary_length(encode(batch.column(cells.row_key), cells.encoding))
     reason = f"column {cells.row_key!r} is empty, and HBase has no row without a key"
     batch, sizes = _refuse_by(batch, sizes, pc.equal(sizes, 0), reason, part)
@@ -71,18 +73,8 @@ def _large(batch: pa.RecordBatch, cells: Cells, column: str, key_sizes: Any, byt
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    sizes = pc.binary_length(encode(batch.column(column), cells.encoding))
-    sizes = pc.add(pc.fill_null(sizes, 0).cast(pa.int64()), key_sizes.cast(pa.int64()))
-    large = pc.greater(sizes, bytes_max)
+    room = pc.subtract(pa.scalar(bytes_max, pa.int64()), key_sizes.cast(pa.int64()))
+    large = larger_than(room, [encode(batch.column(column), cells.encoding)])
     if cells.deleted is not None:  # of a deleted row nothing but the key is sent
         large = pc.and_(large, pc.invert(batch.column(cells.deleted)))
     return large
-
-
-def _without_far_dates(batch: pa.RecordBatch, cells: Cells, part: Part) -> pa.RecordBatch:
-    if cells.encoding != "text":
-        return batch
-    for name in dict.fromkeys((cells.row_key, *cells.targets)):
-        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
-        batch = refuse(batch, far_dates(batch.column(name)), reason, part)
-    return batch

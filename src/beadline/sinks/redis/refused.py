@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from beadline.sink import Part, far_dates, refuse
+from beadline.sink import Part, larger_than, nulls, refuse, without_far_dates
 from beadline.sinks.redis.columns import EXPIRE_MAX_S, ONE_VALUE, Layout, binary
 from beadline.sinks.redis.ledger import MARK
 
@@ -23,21 +23,19 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
     """Refuse what Redis cannot take, each row once, and return the others."""
     if layout.key:
         reason = f"null in column {layout.key!r}, which holds the key"
-        batch = refuse(batch, _nulls(batch.column(layout.key)), reason, part)
+        batch = refuse(batch, nulls(batch.column(layout.key)), reason, part)
         reason = f"the key in column {layout.key!r} contains {MARK!r}, which is Beadline's own"
         if layout.prefix:
             reason = f"with prefix={layout.prefix!r} {reason}"
         batch = refuse(batch, _marked(batch.column(layout.key), layout.prefix), reason, part)
     if layout.deleted:
         reason = f"null in column {layout.deleted!r}: is the row deleted or not?"
-        batch = refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
+        batch = refuse(batch, nulls(batch.column(layout.deleted)), reason, part)
     fields = layout.fields(batch.schema.names)
     for name in (*layout.special, *fields):
-        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
-        far = far_dates(batch.column(name))
-        batch = refuse(
-            batch, far if name == layout.key else _kept(batch, layout, far), reason, part
-        )
+        needless = layout.deleted and name != layout.key
+        gone = batch.column(layout.deleted) if needless else None
+        batch = without_far_dates(batch, name, part, but=gone)
     if layout.command in ONE_VALUE:
         batch = _without_bad_values(batch, layout, part)
     if isinstance(layout.expire, str):
@@ -49,7 +47,8 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
         batch = refuse(batch, _all_null(batch, fields), reason, part)
     if batch.nbytes > ROW_BYTES_MAX:
         reason = f"the row is larger than {ROW_BYTES_MAX:,} bytes, Redis's limit"
-        batch = refuse(batch, _large(batch, (*layout.special, *fields)), reason, part)
+        values = [binary(batch.column(name)) for name in (*layout.special, *fields)]
+        batch = refuse(batch, larger_than(ROW_BYTES_MAX, values), reason, part)
     return batch
 
 
@@ -58,7 +57,7 @@ def _without_bad_values(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa
     import pyarrow.compute as pc
 
     reason = f"null in column {layout.value!r}, which {layout.command} needs"
-    bad = _kept(batch, layout, _nulls(batch.column(layout.value)))
+    bad = _kept(batch, layout, nulls(batch.column(layout.value)))
     batch = refuse(batch, bad, reason, part)
     column = batch.column(layout.value)
     if layout.command == "INCRBY" and pa.types.is_uint64(column.type):
@@ -77,10 +76,6 @@ def _kept(batch: pa.RecordBatch, layout: Layout, bad: Any) -> Any:
     if bad is None or not layout.deleted:
         return bad
     return pc.and_(bad, pc.invert(batch.column(layout.deleted)))
-
-
-def _nulls(column: pa.Array) -> Any:
-    return column.is_null() if column.null_count else None
 
 
 def _marked(column: pa.Array, prefix: str) -> Any:
@@ -107,19 +102,8 @@ def _all_null(batch: pa.RecordBatch, fields: tuple[str, ...]) -> Any:
 
     bad = None
     for name in fields:
-        nulls = _nulls(batch.column(name))
-        if nulls is None:
+        empty = nulls(batch.column(name))
+        if empty is None:
             return None
-        bad = nulls if bad is None else pc.and_(bad, nulls)
+        bad = empty if bad is None else pc.and_(bad, empty)
     return bad
-
-
-def _large(batch: pa.RecordBatch, names: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    total = pa.array([0] * batch.num_rows, pa.int64())
-    for name in names:
-        sizes = pc.binary_length(binary(batch.column(name)))
-        total = pc.add(total, pc.fill_null(sizes, 0).cast(pa.int64()))
-    return pc.greater(total, ROW_BYTES_MAX)
