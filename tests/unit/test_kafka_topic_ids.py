@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from beadline.shared.kafka import topic_id
 from beadline.sinks.kafka import topics
 
 pytest.importorskip("kafka")
@@ -17,7 +18,7 @@ def by_librdkafka(id_: uuid.UUID) -> str:
     high, low = (
         int.from_bytes(half, "big", signed=True) for half in (id_.bytes[:8], id_.bytes[8:])
     )
-    return topics.id_of(SimpleNamespace(topic_id=confluent_kafka.Uuid(high, low)))
+    return topic_id(SimpleNamespace(topic_id=confluent_kafka.Uuid(high, low)))
 
 
 def by_kafka_python(id_: uuid.UUID | None, error: int = 0) -> dict[str, str]:

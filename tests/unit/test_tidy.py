@@ -129,6 +129,8 @@ def boundary_problems(name: str, code: str) -> Iterator[str]:
         foreign = inside(imported, "beadline") and not inside(imported, *SINK_MAY_IMPORT, own)
         if name.startswith("sinks/") and name != "sinks/__init__.py" and foreign:
             yield f"{where}: a sink may import only {', '.join(SINK_MAY_IMPORT)}"
+        if name.startswith("sources/") and inside(imported, "beadline.sinks"):
+            yield f"{where}: sources and sinks know nothing of each other; see shared/"
         if inside(imported, "tests", "bench"):
             yield f"{where}: what users install cannot need our tests"
         if name.startswith("protocol/") and inside(imported, "pyspark", "py4j"):
@@ -311,6 +313,7 @@ BROKEN: tuple[tuple[Rule, str, str], ...] = (
     (boundary_problems, "sinks/files/sink.py", "from beadline.sinks.redis import RedisSink\n"),
     (boundary_problems, "sinks/files/sink.py", "from beadline.environment import session\n"),
     (boundary_problems, "sinks/files/sink.py", "from . import _staging\n"),
+    (boundary_problems, "sources/kafka/topics.py", "def f():\n    from beadline.sinks import x\n"),
     (boundary_problems, "protocol/decide.py", "def f():\n    from pyspark.sql import Row\n"),
     (boundary_problems, "protocol/epoch.py", "import os.path\n"),
     (boundary_problems, "protocol/epoch.py", "from pathlib import Path\n"),

@@ -1,1 +1,1 @@
-"""What sinks, sources and jobs have in common: retries, redaction of secrets, rows as JSON."""
+"""What sinks, sources and jobs have in common: retries, locks, secrets, rows as JSON, topic ids."""

@@ -7,9 +7,9 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any
 
+from beadline.shared.kafka import topic_id
 from beadline.sink import BadSink, require
 from beadline.sinks.kafka.settings import KafkaSettings, said
-from beadline.sinks.kafka.topics import id_of
 
 _ANSWER_TIMEOUT_S = 10.0
 _BROKERS_ASKED = 3
@@ -84,7 +84,7 @@ def _check_topic(admin: Any, topic: str) -> str:
     found = admin.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic]
     if found.error is None:
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_TIMEOUT_S)
-        return id_of(asked[topic].result())
+        return topic_id(asked[topic].result())
 
     if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise BadSink(f"not authorised to see topic {topic!r}. Grant it; nothing was written.")

@@ -9,8 +9,7 @@ Kafka gives a topic an id when it is created, and never to another, so one that 
 created again has another id under the old name. Kafka ends a transaction without a word where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
 the committable, and are compared at commit; that of the topic which the sink names is asked for
-before each decision too (``KafkaSink.instance_now``). Ids are text here, as Kafka's own tools print
-it, and empty where an id is not told: brokers before 2.8 have none.
+before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.kafka``.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from beadline.shared.kafka import topic_id
 from beadline.shared.retry import Retries, Verdict
 from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from beadline.sinks.kafka.producers import Producer
 
 TopicIds = dict[str, str]  # by the topic's name
-_NONE = "A" * 22  # 16 bytes of zeros
-_AS_KAFKA = str.maketrans("+/", "-_")  # librdkafka writes the other base64
 
 UNKNOWN_S = 5.0  # unless topic.metadata.propagation.max.ms is given, librdkafka's name for it
 _AGAIN_S = 0.5
@@ -101,7 +99,7 @@ class Topics:
             if error is None:
                 try:
                     described = self._producer.describe_topic(topic, _ASK_TIMEOUT_S)
-                    return Known(len(found.partitions), id_of(described))
+                    return Known(len(found.partitions), topic_id(described))
                 except KafkaException as not_known:  # to the broker that was asked this time
                     error = not_known.args[0]
             code = error.code()
@@ -128,12 +126,6 @@ class Topics:
         if topic == self._fixed:  # not the rows' fault: as dead letters they would be lost
             return OSError(f"{why}; it could be used when the query started")
         return Missing(why)
-
-
-def id_of(topic: Any) -> str:
-    """Return the topic's id in an answer to confluent-kafka's ``describe_topics``."""
-    id_ = str(topic.topic_id).translate(_AS_KAFKA)
-    return "" if id_ == _NONE else id_
 
 
 def ids_request(topics: Collection[str]) -> Any:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from beadline import extras
 from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files
+from beadline.shared.kafka import topic_id
 from beadline.sources.kafka.positions import parse_offsets
 from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
 
@@ -211,8 +212,6 @@ class Librdkafka:
         """Ask for all of them at once."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-        from beadline.sinks.kafka.topics import id_of
-
         if not topics:
             return {}
         found = {}
@@ -221,7 +220,7 @@ class Librdkafka:
         )
         for topic, future in asked.items():
             try:
-                found[topic] = id_of(future.result(timeout_s + 1))
+                found[topic] = topic_id(future.result(timeout_s + 1))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
