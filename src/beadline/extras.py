@@ -48,18 +48,7 @@ EXTRAS: Mapping[str, tuple[Requirement, ...]] = {
     "mysql": (Requirement("pymysql", "pymysql"),),
     "redis": (Requirement("redis", "redis"),),
     "hbase": (Requirement("happybase", "happybase"),),
-    "delta": (Requirement("deltalake", "deltalake"),),
-    "iceberg": (Requirement("pyiceberg", "pyiceberg"),),
-    "dashboard": (
-        Requirement("starlette", "starlette"),
-        Requirement("uvicorn", "uvicorn"),
-        Requirement("prometheus_client", "prometheus-client"),
-    ),
 }
-
-
-# Those that some code asks for; the others are kept for what is being built, and bring nothing yet.
-OFFERED = ("kafka", "postgres", "mysql", "redis", "hbase")
 
 
 def missing(extra: str) -> tuple[Requirement, ...]:

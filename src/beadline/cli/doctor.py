@@ -86,7 +86,7 @@ def examine() -> Iterator[CheckResult]:
     yield jars()
     for name in connectors.CONNECTORS:
         yield connector(name)
-    for name in extras.OFFERED:
+    for name in extras.EXTRAS:
         yield extra(name)
 
 
