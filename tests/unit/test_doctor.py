@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from beadline import cli, extras
 from beadline.cli import app as app_module
-from beadline.cli import doctor
 from beadline.cli.app import app
-from beadline.cli.doctor import REQUIRED, Required
+from beadline.environment import doctor
+from beadline.environment.doctor import REQUIRED, Required
 from beadline.environment.java import FIX
 from beadline.errors import BadQuery, BeadlineError, Fenced, GuaranteeRefused
 from tests.unit.test_extras import distribution, metadata

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beadline.cli import doctor
-from beadline.environment import jars
+from beadline.environment import doctor, jars
 from beadline.errors import BadSetting, JarsUnavailable
 
 MATCHING = "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.9.1"
