@@ -221,7 +221,7 @@ def test_sqlite_refuses_what_its_table_will_not_take(path: Path) -> None:
     staged, found = refused_by_sqlite(sink, *rows)
     assert staged == 3
     word, x = (f"null in column {n!r}, which is part of the key or NOT NULL" for n in ("word", "x"))
-    far = "column 'at' is outside the years 0 to 9999, which is what ISO text can say"
+    far = "column 'at' is outside the years 0 to 9999, all that ISO text can express"
     assert found == {1: word, 2: x, 3: word, 5: far, 7: far}
 
 

@@ -122,7 +122,7 @@ def without_far_dates(
     far = far_dates(batch.column(name))
     if far is not None and but is not None:
         far = pc.and_not(far, but)
-    reason = f"column {name!r} is outside the years 0 to 9999, which is what ISO text can say"
+    reason = f"column {name!r} is outside the years 0 to 9999, all that ISO text can express"
     return refuse(batch, far, reason, part)
 
 
