@@ -66,7 +66,7 @@ def test_an_epoch_whose_folder_went_before_spark_knew(spark: SparkSession, tmp_p
     assert outcome(sink.commit(epoch(0), [ready])) is Outcome.LOST
 
 
-@pytest.mark.parametrize("what", ["deleted", "not mounted"])
+@pytest.mark.parametrize("what", ["deleted", "made again", "not mounted"])
 def test_a_folder_that_is_gone_between_two_starts(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
@@ -74,8 +74,10 @@ def test_a_folder_that_is_gone_between_two_starts(
     jobs.run(files_job(spark, tmp_path), tmp_path)
     jobs.write_input(tmp_path / "in", 1, first=2)
     disk = tmp_path / "disk"
-    if what == "deleted":
+    if what != "not mounted":
         shutil.rmtree(disk / "out")
+        if what == "made again":
+            (disk / "out").mkdir()
     else:
         disk.rename(tmp_path / "away")
         disk.mkdir()
