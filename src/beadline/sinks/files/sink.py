@@ -220,7 +220,7 @@ class FileSink(FrameSink[PendingFiles]):
         # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
         check_previous(epoch, held if held >= 0 else None)
         _check_alone(files, target, marks, epoch)
-        moving = Moving(files, target, marks, epoch)
+        moving = Moving(files, target, marks, epoch, sink)
         outcomes = {part.id: moving.open(part) for part in parts}
         moving.finish()
         reach("files.renamed")

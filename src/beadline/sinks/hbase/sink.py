@@ -38,6 +38,7 @@ from beadline.sink import (
     local_folder,
     name_from,
     reach,
+    way_out,
 )
 from beadline.sinks.hbase.changes import last_changes
 from beadline.sinks.hbase.client import HBaseClient, ThriftServer, asked, connected
@@ -259,7 +260,8 @@ class HBaseSink(StagedSink):
     def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
         return CommitFailed(
             f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
-            "be visible in part. Repair the table; the next start finishes the epoch."
+            "be visible in part. Repair the table; the next start finishes the epoch. "
+            f"{way_out(epoch.sink, epoch.id.number)}"
         )
 
     def _part_with(self, key: bytes, epoch: StagedEpoch) -> str:
