@@ -28,7 +28,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
         ├── CommitFailed                    decided; finished by the next start
         │   └── TargetRestored              the target lost epochs that it had acknowledged
         ├── PartLost                        decided, and proven absent from the outside system
-        └── NotDeterministic                a replay gave other rows than were decided
+        └── NotDeterministic                a replay gave other parts: other rows, or cut otherwise
 """
 
 from __future__ import annotations
@@ -161,4 +161,8 @@ class PartLost(EpochFailed):
 
 
 class NotDeterministic(EpochFailed):
-    """A replay of a decided epoch gave other rows than were decided, so nothing was published."""
+    """A replay of a decided epoch gave other parts than were decided, so nothing was published.
+
+    Other rows, by a plan that is not deterministic; or rows that Spark has cut into parts otherwise
+    (another number of cores, other split sizes), which the message then names.
+    """

@@ -113,7 +113,7 @@ def test_a_decided_epoch_that_cannot_be_written_has_a_way_out(
     table = Table(mariadb_server, "id INT PRIMARY KEY", **settings)
     with pytest.raises(CommitFailed, match="none of it is visible") as caught:
         table.write(ROWS, ROWS)
-    assert 'Or start once with drop=["mine"]' in str(caught.value)
+    assert 'Or start once with drop=["mine@0"]' in str(caught.value)
     assert table.rows() == []
 
 

@@ -189,7 +189,7 @@ def test_a_duplicate_row_names_table_epoch_and_part(postgres_server: PostgresSer
     orders.start(ROWS)
     parts = [orders.prepare(table(id=[n], total=[n]), part_id(4, n)) for n in (1, 2)]
     orders.run(f'INSERT INTO "{orders.schema}".orders VALUES (2, 0)')
-    words = r"epoch 4, part 2.*orders'.*duplicate key.*decided.*drop=\[\"orders\"\]"
+    words = r"epoch 4, part 2.*orders'.*duplicate key.*decided.*drop=\[\"orders@4\"\]"
     with pytest.raises(CommitFailed, match=words):
         orders.commit(4, parts)
     assert orders.rows() == [(2, 0)]

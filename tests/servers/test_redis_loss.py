@@ -131,6 +131,25 @@ def test_sinks_of_one_query_on_two_servers_are_acknowledged_apart(
     assert list(second.sink.in_doubt(QUERY, "under-test")) == []
 
 
+def test_a_loss_that_is_accepted_is_told(
+    redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else says which epochs are missing: the sink cannot be named in drop= for them."""
+    store = opened(redis_server.url, tmp_path)
+    for epoch in range(3):
+        store.write(epoch, ROWS)
+    careless = elsewhere(store, other_data(redis_server), on_loss="continue")
+    caplog.set_level("WARNING", logger="beadline")
+    careless.sink.open(QUERY, SINK_NAME)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "has acknowledged epoch 2 and now holds nothing" in said
+    assert "of epochs 0 to 2" in said
+    caplog.clear()
+    careless.write(3, ROWS)
+    careless.sink.open(QUERY, SINK_NAME)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("what", ["commit", "last_seen"])
 def test_another_driver_between_the_two_looks_is_no_loss(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

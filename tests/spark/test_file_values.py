@@ -139,7 +139,7 @@ def test_rows_are_counted_by_a_job_where_the_driver_should_not(
     assert written(sink, frame.coalesce(2)) == 30
     flat = FileSink(str(tmp_path / "flat"), format_, options=options)
     assert written(flat, spark.range(0, 10, 1, 2).selectExpr("id", "id AS x").where("id = 9")) == 1
-    assert len([*(tmp_path / "flat").iterdir()]) == 1, "the first task's file without rows"
+    assert len([*(tmp_path / "flat").glob("orders-*")]) == 1, "the first task's file without rows"
     empty = sink.prepare(
         frame.where("id > 100"), Part(PartId("orders", "a" * 32, "out", 1, 1, 0, 0))
     )

@@ -37,7 +37,7 @@ class FilesHarness(SinkHarness):
         return [row for path in paths for row in _rows(pq.ParquetFile(path).read())]
 
     def leftovers(self, sink: AnySink) -> list[str]:
-        return sorted(path.name for path in self._pending(sink).glob("*") if path.name != "seen")
+        return sorted(path.name for path in self._pending(sink).glob("*"))
 
     def plant_stranger(self, sink: AnySink) -> str:
         stranger = self._pending(sink) / "beadline~notes"

@@ -6,6 +6,7 @@ on would leave a gap that no later start could see.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from beadline import Stream, exactly_once
-from beadline.errors import CheckpointProblem, TargetRestored
+from beadline.errors import CheckpointProblem, CommitFailed, TargetRestored
 from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.sinks import FileSink
@@ -66,7 +67,7 @@ def test_an_epoch_whose_folder_went_before_spark_knew(spark: SparkSession, tmp_p
     assert outcome(sink.commit(epoch(0), [ready])) is Outcome.LOST
 
 
-@pytest.mark.parametrize("what", ["deleted", "not mounted"])
+@pytest.mark.parametrize("what", ["deleted", "made again", "not mounted"])
 def test_a_folder_that_is_gone_between_two_starts(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
@@ -74,8 +75,10 @@ def test_a_folder_that_is_gone_between_two_starts(
     jobs.run(files_job(spark, tmp_path), tmp_path)
     jobs.write_input(tmp_path / "in", 1, first=2)
     disk = tmp_path / "disk"
-    if what == "deleted":
+    if what != "not mounted":
         shutil.rmtree(disk / "out")
+        if what == "made again":
+            (disk / "out").mkdir()
     else:
         disk.rename(tmp_path / "away")
         disk.mkdir()
@@ -144,6 +147,27 @@ def test_a_database_restored_while_the_query_runs(spark: SparkSession, tmp_path:
     shutil.copy(tmp_path / "newest.db", tmp_path / "out.db")
     jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path)
     assert jobs.table(tmp_path) == list(range(30))
+
+
+def test_a_decided_epoch_that_the_table_refuses_ends_as_the_error_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A trigger that was made after the decision: what the error advises is done, and works."""
+    jobs.write_input(tmp_path / "in", 1)
+    jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path)
+    jobs.write_input(tmp_path / "in", 2, first=1)
+    jobs.run_and_die(jobs.sqlite_job(spark, tmp_path), tmp_path, "decide.after")
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        refuse = "BEGIN SELECT RAISE(ABORT, 'closed') WHERE NEW.id < 20; END"
+        database.execute(f"CREATE TRIGGER closed BEFORE INSERT ON t {refuse}")
+    for _ in range(2):
+        with pytest.raises(CommitFailed, match="refuses a row: closed") as caught:
+            jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path)
+    (word,) = re.findall(r'drop=\["(.*?)"\]', str(caught.value))
+    assert word == "out-t@1"
+    jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path, drop=[word])
+    assert jobs.table(tmp_path) == [*range(10), *range(20, 30)]
+    jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path, drop=[word])
 
 
 def test_a_table_that_is_dropped_while_its_ledger_stays(

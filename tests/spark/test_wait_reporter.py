@@ -47,10 +47,10 @@ def test_what_follows_is_named() -> None:
     one = wait_reporter.WaitReporter()
     listener = one.listening(lambda event: None)
     one.start(lambda kind, epoch, doing, seconds: told.append((kind, epoch, doing)))
-    for epoch, kind in ((None, "claimed"), (7, "decided")):
-        if epoch is not None:
+    for epoch, kind in ((None, "claimed"), (6, "trying"), (7, "decided")):
+        if kind == "decided":
             one.began(epoch)
-        listener(Event(kind, "q", 1, epoch))
+        listener(Event(kind, "q", 1, epoch, {"sink": "t"}))
         time.sleep(1.2)
     one.ended()
     time.sleep(0.5)
@@ -59,4 +59,5 @@ def test_what_follows_is_named() -> None:
     assert len(told) == count  # nothing is said between epochs
     one.close()
     assert ("waiting", None, "finishing what older starts left") in told
+    assert any('drop=["t@6"] does at once' in doing for _, _, doing in told)
     assert told[-1] == ("waiting", 7, "committing")

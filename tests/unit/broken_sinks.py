@@ -224,7 +224,8 @@ class AtLeastOnce(NeverKeepsCount):
     """Not broken: it says what it is."""
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        return replace(super().check(schema, query), guarantee=Guarantee.AT_LEAST_ONCE)
+        found = super().check(schema, query)
+        return replace(found, guarantee=Guarantee.AT_LEAST_ONCE, remembers=False)
 
 
 class ShowsPartByPart(MemorySink):
@@ -432,6 +433,13 @@ class DropsWhatItCannotWrite(MemorySink):
 class IgnoresPrevious(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         return super().commit(replace(epoch, previous=-1), parts)
+
+
+class ForgetsRemembers(SqliteSink):
+    """Refuses to go on behind a gap, and does not say that it knows of gaps."""
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        return replace(super().check(schema, query), remembers=False)
 
 
 class CastsSilently(SqliteSink):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from beadline.errors import TargetRestored
 from beadline.files.local import LocalFiles
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked
@@ -131,10 +133,81 @@ def test_a_late_commit_moves_nothing_and_leaves_the_newer_mark(
 ) -> None:
     """A zombie's pending folder came back from somewhere; readers have consumed its files."""
     files = LocalFiles()
-    marks = Marks(files, sink.pending, QUERY.name)
+    marks = Marks(files, sink.target, sink.pending, QUERY.name)
     marks.write("files", replace(EPOCH, number=3))
     files.make_folder(sink.target)
     assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.ALREADY_COMMITTED}
     assert finished(sink) == 0
     marks.write("files", EPOCH)  # a mark that comes late
     assert marks.newest("files", QUERY.incarnation) == 3
+
+
+@pytest.fixture
+def committed(sink: FileSink, part: Prepared[PendingFiles]) -> Path:
+    """A target that holds epoch 0."""
+    sink.commit(EPOCH, [part])
+    return Path(sink.path)
+
+
+@pytest.fixture
+def second(sink: FileSink) -> Prepared[PendingFiles]:
+    """The pending part of the next epoch."""
+    id_ = replace(ID, epoch=1)
+    folder = Path(sink.pending.removeprefix("file:")) / str(id_)
+    folder.mkdir(parents=True)
+    (folder / "four.json").write_text("{}\n")
+    return Prepared(id_, 1, PendingFiles(sink.target, f"{sink.pending}/{id_}", (("four.json", 3),)))
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_target_that_was_made_again_or_restored_alone_takes_nothing(
+    sink: FileSink, committed: Path, second: Prepared[PendingFiles], tmp_path: Path, older: bool
+) -> None:
+    """What lies beside it knows nothing of that: it must be the target itself that remembers."""
+    shutil.copytree(committed, tmp_path / "backup")
+    next_, third = replace(EPOCH, number=1, previous=0), replace(EPOCH, number=2, previous=1)
+    assert sink.commit(next_, [second]).outcomes == {second.id: Outcome.COMMITTED}
+    shutil.rmtree(committed)
+    if older:
+        (tmp_path / "backup").rename(committed)
+    else:
+        committed.mkdir()
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert (seen and seen.epoch) == (0 if older else None)
+    again = Prepared(replace(ID, epoch=2), 1, second.committable)
+    before = finished(sink)
+    with pytest.raises(TargetRestored, match="has acknowledged epoch 1 before"):
+        sink.commit(third, [again])
+    assert finished(sink) == before
+
+
+def test_a_target_of_an_earlier_version_goes_on(
+    sink: FileSink, committed: Path, second: Prepared[PendingFiles]
+) -> None:
+    """Its marks were files beside it; the next commit moves them."""
+    marks = Marks(LocalFiles(), sink.target, sink.pending, QUERY.name)
+    former = Path(marks.former.removeprefix("file:"))
+    former.mkdir(parents=True)
+    (mark,) = (committed / ".beadline" / QUERY.name).iterdir()
+    (former / mark.name).touch()
+    shutil.rmtree(committed / ".beadline")
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert seen is not None
+    assert seen.epoch == 0
+    expecting = replace(EPOCH, number=1, previous=0)
+    assert sink.commit(expecting, [second]).outcomes == {second.id: Outcome.COMMITTED}
+    assert list(former.iterdir()) == [], "or it would answer for a target that is made again"
+    shutil.rmtree(committed)
+    committed.mkdir()
+    assert sink.last_seen(QUERY, ID.sink) is None
+
+
+def test_a_reader_that_takes_all_files_leaves_the_mark(sink: FileSink, committed: Path) -> None:
+    """However it lists them: there is no file that is not finished, hidden or not."""
+    found = [path for path in committed.rglob("*") if path.is_file()]
+    assert {path.suffix for path in found} == {".json"}
+    for path in found:
+        path.unlink()
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert seen is not None
+    assert seen.epoch == 0

@@ -97,7 +97,7 @@ def test_a_sum_beyond_64_bits_stops_the_epoch_and_changes_nothing(path: Path) ->
     for generation, row in enumerate((("a", 1, 1.0), ("b", -1, 0.0)), 2):
         batch = rows_of(("c", 1, 1.0), row, schema=schema)
         part = stage(sink, part_id(2, generation=generation), batch)
-        with pytest.raises(CommitFailed, match=r"column 'n'.*64 bits.*drop=\[\"under-test\"\]"):
+        with pytest.raises(CommitFailed, match=r"column 'n'.*64 bits.*drop=\[\"under-test@2\"\]"):
             sink.commit(epoch_id(2), [part])
         assert select(path) == before
     run(path, "UPDATE t SET n = 7 WHERE k = 'b'")
@@ -160,7 +160,7 @@ def test_rows_that_the_table_drops_are_noticed(path: Path, mode: Any) -> None:
         path,
         "CREATE TRIGGER less BEFORE INSERT ON t WHEN new.n = 9 BEGIN SELECT RAISE(IGNORE); END",
     )
-    with pytest.raises(CommitFailed, match=r"1 of 3 rows.*trigger.*drop=\[\"under-test\"\]"):
+    with pytest.raises(CommitFailed, match=r"1 of 3 rows.*trigger.*drop=\[\"under-test@1\"\]"):
         write(sink, 1, rows_of((3, 3), (4, 9), (5, 5), schema=schema))
     assert select(path) == [(1, 1), (2, 2)]
     assert select(path, "SELECT count(*) FROM log") == [(2,)]

@@ -68,7 +68,9 @@ def test_another_incarnation_is_refused(harness: SinkHarness) -> None:
     target = Target(harness)
     target.commit(0, target.prepare_epoch(0, target.rows(1)))
     theirs = target.prepare(target.rows(2), part_id(1, query=SAME_NAME))
-    with pytest.raises(WrongCheckpoint, match=r"another query named.*targets that were emptied"):
+    with pytest.raises(
+        WrongCheckpoint, match=r"another query of that name.*targets that were emptied"
+    ):
         target.commit(1, [theirs], query=SAME_NAME)
     target.assert_shows(*target.rows(1))
 

@@ -20,9 +20,10 @@ from beadline.errors import (
     TargetRestored,
     WrongCheckpoint,
 )
+from beadline.ids import QueryId
 from beadline.observe import Event
 from beadline.points import hooked
-from beadline.sink import BoundSink, Part
+from beadline.sink import BoundSink, Capabilities, Part
 from tests.model.model import Crash, ModelWorld, Setting, drive
 from tests.model.server import ModelCommittable, ModelSink
 from tests.model.world import NAME
@@ -89,6 +90,45 @@ def test_a_drop_that_stays_in_the_code_is_spent() -> None:
     events = listening(world, drop=["ledger1@2"], epochs=4)
     assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 1 to 2"}]
     run(world, 5)
+
+
+@pytest.mark.parametrize("point", ["claim.after", "recover.before"])
+def test_a_drop_whose_start_dies_before_it_gives_anything_up(point: str) -> None:
+    """Its name is spent with the claim, so the error says what works now."""
+    world = ModelWorld()
+    die(world, "decide.after", 2)
+    world.servers["ledger1"].stuck = [1]
+    with pytest.raises(Crash), hooked(lambda name: die_at(point, name)):
+        drive(world, drop=["ledger1"], epochs=3)
+    with pytest.raises(CommitFailed, match=r"never takes.*drop=\[.ledger1@1.\]"):
+        drive(world, drop=["ledger1"], epochs=3)
+    events = listening(world, drop=["ledger1@1"], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
+    assert sorted(world.servers["ledger1"].rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+class Unsaid(ModelSink):
+    """Looks at what it has acknowledged, and does not declare that it remembers it."""
+
+    def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
+        return replace(super().check(schema, query), remembers=False)
+
+
+@pytest.mark.parametrize("word", ["ledger1", "ledger1@3"])
+def test_what_was_given_up_is_not_asked_for_again(word: str) -> None:
+    """The start cannot compare what such a sink holds; its commits would, for ever."""
+    world = ModelWorld(Setting(sink=Unsaid))
+    run(world, 3)
+    lose(world, "ledger1", holds=0)
+    for _ in range(2):
+        with pytest.raises(TargetRestored, match="epoch 2 before and now holds epoch 0"):
+            run(world, 4)
+    drive(world, drop=[word], epochs=4)
+    for epochs in (5, 6):
+        run(world, epochs)
+    kept = [0, 3, 4, 5] if word == "ledger1" else [0, 4, 5]
+    rows = [row for epoch in kept for row in world.rows(epoch)]
+    assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
 
 
 def test_a_sink_beside_another_one_on_its_table_is_no_older_copy() -> None:
@@ -283,6 +323,28 @@ def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
     assert [e.epoch for e in events if e.kind == "added"] == [2]
     assert told(events, "claimed") == [{"since": {"parts0": 0, "ledger1": 2}, "lacks": {}}]
     assert not told(listening(world, epochs=4), "added")
+
+
+def test_each_start_logs_what_a_sink_does_not_have(caplog: pytest.LogCaptureFixture) -> None:
+    """Also of one that was added by an earlier start; a warning only where rows are missing."""
+    world = ModelWorld()
+    drive(world, names=["parts0"], epochs=2)
+    run(world, 3)
+    caplog.set_level("INFO", logger="beadline")
+
+    def said(level: str) -> list[str]:
+        found = [r.getMessage() for r in caplog.records if r.levelname == level]
+        caplog.clear()
+        return [text for text in found if text.startswith("query model: sink")]
+
+    run(world, 3)
+    assert said("INFO") == ["query model: sink ledger1 has rows from epoch 2 on"]
+    drive(world, names=["parts0"], epochs=4)
+    drive(world, drop=["ledger1"], epochs=4)
+    caplog.clear()
+    run(world, 5)
+    lacks = "query model: sink ledger1 has rows from epoch 2 on and lacks the rows of epoch 3"
+    assert said("WARNING") == [lacks]
 
 
 class OtherCommittable(ModelCommittable):

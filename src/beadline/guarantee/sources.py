@@ -203,8 +203,9 @@ def _socket(seen: SourceFacts) -> Iterator[Finding]:
         seen,
         AT_MOST,
         "a socket cannot be read again: what had arrived and was not committed when the query "
-        "died is lost, and Spark does not go on from its checkpoint: it needs a new one, and the "
-        "query a new name",
+        "died is lost, and Spark does not go on from its checkpoint: each start is a new query, "
+        "with a new checkpoint and another name; it reads nothing again, and rows that targets "
+        "hold stay",
         "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
     )
 

@@ -88,7 +88,7 @@ class Batch(Protocol):
         """Return what decides how the rows fall into parts."""
 
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
-        """Compute the rows once for so many sinks; with several, their acks have tags."""
+        """Compute the rows once for so many sinks; with several, acks of ``prepare`` have tags."""
 
     def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None

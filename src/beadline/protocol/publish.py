@@ -18,7 +18,12 @@ from beadline.sink import BoundSink
 
 
 def publish(run: Run, sweeper: Sweeper, batch: Batch) -> None:
-    """Publish every sink's parts; what an earlier exactly-once run decided is finished by then."""
+    """Publish every sink's parts; what an earlier exactly-once run decided is finished by then.
+
+    The sinks' rows are computed once, and not proven the same (rule 24): when the second sink's are
+    known to differ, the first one's show already, and a ledger keeps them though the epoch is
+    redelivered. An error would cost a restart and make nothing equal.
+    """
     acks: dict[str, Acks] = {}
     owners = owners_of(run.sinks)
     with batch.sharing(readers(run.sinks)):

@@ -6,11 +6,18 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from beadline.decisions import Claim, Decision
-from beadline.errors import BadSink, BeadlineError, CheckpointProblem, Fenced
+from beadline.errors import (
+    BadSink,
+    BeadlineError,
+    CheckpointProblem,
+    CommitFailed,
+    Fenced,
+    TargetRestored,
+)
 from beadline.points import reach
 from beadline.protocol import identity
 from beadline.protocol.commit import commit
@@ -106,6 +113,15 @@ def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> Non
     here = [one for one in found.histories if one.until is None]
     lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}
     run.tell("claimed", since={one.name: one.since for one in here}, lacks=lacks)
+    for one in here:
+        later = f"has rows from epoch {one.since} on" if one.since else ""
+        if lacks.get(one.name) and one.name not in found.given_up:
+            both = f"{later} and lacks" if later else "lacks"
+            logger.warning(
+                "query %s: sink %s %s the rows of %s", run.name, one.name, both, lacks[one.name]
+            )
+        elif later and one.name not in found.added:
+            logger.info("query %s: sink %s %s", run.name, one.name, later)
     for name, epoch in found.added.items():
         run.tell("added", epoch, sink=name)
         logger.warning(
@@ -169,15 +185,35 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
         claim(run, [*drop, *(f"{name}@{pending.epoch}" for name in stuck)])
         sweeper.sweep_older()
     others = [sink for sink in run.kept(pending) if sink.name not in names]
-    for name in run.drop.spent & {sink.name for sink in others}:
-        logger.warning("query %s:%s", run.name, spent(run.drop, name, pending.epoch))
-    lost |= commit(run, pending, others)
+    lost |= _commit_unnamed(run, pending, others)
     run.tell("recovered", pending.epoch, lost=sorted(lost))
     return Recovered(pending, lost)
 
 
+def _commit_unnamed(run: Run, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
+    """Commit a decided epoch; where a ``drop=`` is there and spent, an error says so.
+
+    The start before may have died between its claim, which spends a name, and giving anything up.
+    """
+    names = sorted(run.drop.spent & {sink.name for sink in sinks})
+    said = "".join(spent(run.drop, name, decision.epoch) for name in names)
+    if said:
+        logger.warning("query %s:%s", run.name, said)
+    try:
+        return commit(run, decision, sinks)
+    except TargetRestored:
+        raise  # what is missing is told by the next start, with the epoch to name
+    except CommitFailed as error:
+        raise CommitFailed(f"{error}{said}") from error
+
+
 def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
-    """Commit a decided epoch to one sink; None if it does not take it, now or by a replay."""
+    """Commit a decided epoch to one sink; None if it does not take it, now or by a replay.
+
+    An outcome that stays unknown is waited for, however long: it may have been written, and where
+    the system is only down, giving up would lose what can still be shown.
+    """
+    run.tell("trying", decision.epoch, sink=sink.name)
     try:
         lost = commit(run, decision, [sink])
     except Fenced:

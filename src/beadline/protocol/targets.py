@@ -308,20 +308,35 @@ def _check_sink(
         _accept(drop, sink, hole, found, f"it was taken out of the query after epoch {known.until}")
         missing.append(hole)
     if sink.capabilities.remembers and holds >= 0:
-        seen = sink.sink.last_seen(query, sink.name)
-        has = seen.epoch if seen is not None else -1
+        has = _seen(query, sink, name)
         if has < holds:
             _accept(drop, sink, (has + 1, holds), found, _restored(holds, has))
             missing.append((has + 1, holds))
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
         _check_pending(pending, sink, drop, found)
+    holds = _still_asked(query, sink, drop, found, holds)
     if pending is not None and name in found.dropped:
         missing.append((pending.epoch, pending.epoch))
     spans = tuple(sorted(set(missing)))
     return replace(
         now, instance=now.instance or known.instance, since=known.since, holds=holds, missing=spans
     )
+
+
+def _still_asked(
+    query: QueryId, sink: BoundSink, drop: Drop, found: TargetChanges, holds: int
+) -> int:
+    """Return what a sink is asked for at its next commit.
+
+    What one lacks that may remember too little cannot be known here, but it may refuse a commit
+    over it (rule 25). Given up by name, it must not be asked for again: each drop would give up one
+    more epoch, for ever.
+    """
+    named = sink.name in drop.names or sink.name in found.dropped
+    if named and not sink.capabilities.remembers:
+        return min(holds, _seen(query, sink, sink.name))
+    return holds
 
 
 def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: TargetChanges) -> None:

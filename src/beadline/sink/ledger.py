@@ -55,6 +55,10 @@ def check_previous(epoch: EpochId, held: int | None) -> None:
     )
 
 
-def way_out(sink: str) -> str:
-    """Say what ends a decided epoch that the target does not take: giving its rows up, by name."""
-    return f'Or start once with drop=["{sink}"], which gives up its rows of this epoch.'
+def way_out(sink: str, epoch: int) -> str:
+    """Say what ends a decided epoch that the target does not take: giving its rows up, by name.
+
+    With the epoch's number, which works as often as it is said: a name alone works for one start,
+    and that start may die before it has given anything up.
+    """
+    return f'Or start once with drop=["{sink}@{epoch}"], which gives up its rows of this epoch.'

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
-    NEW_QUERY,
     Capabilities,
     CommitResult,
     Committable,
@@ -29,7 +28,7 @@ from beadline.sink import (
     QueryId,
     Seen,
     Sink,
-    WrongCheckpoint,
+    holds,
     name_from,
     reach,
     without_unreadable,
@@ -83,6 +82,7 @@ class MemorySink(Sink[MemoryPart]):
             sentence="Each row shows once, as long as the driver's process lives.",
             target=f"memory:{self.name}",
             atomic=True,
+            remembers=True,
         )
 
     # On an executor. When this returns, the rows must survive a power cut, and no reader may see
@@ -107,7 +107,9 @@ class MemorySink(Sink[MemoryPart]):
 
     # Any process, any number of times, two at once, an hour late. So the question "is it there
     # already?" and the write are ONE atomic act: here under a lock, in a database one transaction
-    # with a ledger row. The question is >=, not ==: a late commit of an old epoch changes nothing.
+    # with a ledger row. holds() has the question whole: is the ledger at this epoch, or past it (a
+    # late commit changes nothing)? Is it another query's? Is it behind what it has acknowledged
+    # before, so that it was restored from an older copy (that is why check says `remembers`)?
     # reach() names a crash point: wherever a crash could fall between two acts of yours, put one,
     # and the suite dies there and lets another process go on. It does nothing in production.
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[MemoryPart]]) -> CommitResult:
@@ -120,13 +122,7 @@ class MemorySink(Sink[MemoryPart]):
         with _lock:
             table = _tables.setdefault(self.name, _Table())
             seen = table.ledger.get(key)
-            if seen is not None and seen.incarnation != epoch.query.incarnation:
-                raise WrongCheckpoint(
-                    f"memory table {self.name!r} holds epoch {seen.epoch} of another query named "
-                    f"{epoch.query.name!r}, and nothing was written. Stop one of the two. "
-                    f"{NEW_QUERY}"
-                )
-            if seen is not None and seen.epoch >= epoch.number:
+            if holds(seen, epoch, f"memory table {self.name!r}"):
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
             table.rows.extend(found)
             table.ledger[key] = Seen(epoch.query.incarnation, epoch.number, epoch.nonce)

@@ -91,8 +91,9 @@ def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = Fals
     """Read lines of text from a TCP server, as Spark's own socket source does: ``value``.
 
     Guarantee: at-most-once. A socket cannot be asked again: what had arrived and was not committed
-    when the query died is lost, and Spark does not go on from such a checkpoint: the next start
-    wants a new one and the query a new name. So both functions refuse it, unless they are told
+    when the query died is lost, and Spark does not go on from such a checkpoint: each start is a
+    new query, with a new checkpoint and another name. It reads nothing again, and the rows that its
+    targets hold stay there. So both functions refuse it, unless they are told
     ``allow="at-most-once"``. ``journaled`` with a ``SocketReceiver`` keeps the lines instead.
     ``timestamps`` adds the time at which each line arrived.
     """

@@ -127,7 +127,7 @@ class SparkBatch:
 
     @contextmanager
     def sharing(self, sinks: int) -> Iterator[None]:
-        """Compute the rows once for several sinks, with a proof that all got the same."""
+        """Compute the rows once for several sinks; acks of ``prepare`` say which rows they got."""
         self._check_source()
         # A rows= that prunes (a limit, a filter that is never true) would leave state unmoved.
         eager = self._engine.stateful and bool(self._engine.rows)

@@ -18,6 +18,8 @@ REPORT_EVERY_S = 10.0
 # What follows an event of the protocol, in the words of whoever reads along.
 _DOING = {
     "claimed": "finishing what older starts left",
+    "trying": "finishing what older starts left; {sink} is tried before drop= gives anything up, "
+    'which drop=["{sink}@{epoch}"] does at once',
     "prepared": "deciding",
     "decided": "committing",
     "lost": "computing lost parts again",
@@ -40,7 +42,8 @@ class WaitReporter:
         def both(event: Event) -> None:
             if event.kind == "claimed":
                 self.began(None)
-            self._doing = _DOING.get(event.kind, self._doing)
+            if (doing := _DOING.get(event.kind)) is not None:
+                self._doing = doing.format(epoch=event.epoch, sink=event.details.get("sink"))
             listener(event)
 
         return both

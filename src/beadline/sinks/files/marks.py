@@ -1,11 +1,15 @@
-"""What a folder of files remembers of a query: one empty file whose *name* says it all.
+"""What a folder of files remembers of a query: one empty folder whose *name* says it all.
 
-    <staging>/seen/<query>/<sink>~<incarnation>~<epoch>~<nonce>
+    <target>/.beadline/<query>/<sink>~<incarnation>~<epoch>~<nonce>/
 
 A mark that were rewritten in place could move backwards: a zombie looks, sleeps, and writes an old
 epoch over a new one. Here every epoch's mark is a name of its own and the newest counts, so that a
-late mark changes nothing; the next commit takes it away with the other old ones. An empty file also
-has no block to wait for on HDFS, where closing a small file takes some 0.4 s.
+late mark changes nothing; the next commit takes it away with the other old ones.
+
+Marks are in the target, so that they share its fate: who deletes it and makes it again, or restores
+an older copy of it, does the same to them, and that is noticed. They are folders because a reader
+that lists files, even recursively and knowing nothing of hidden names, must see finished files
+only. On HDFS a folder also has no block to wait for.
 """
 
 from __future__ import annotations
@@ -48,20 +52,27 @@ class Mark:
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of all queries of one name in one staging folder; a handful at any time."""
+    """The marks of all queries of one name in one target; a handful at any time."""
 
     files: FileSystem
+    target: str
     staging: str
     query: str
 
     @property
     def folder(self) -> str:
         """Where they are."""
+        return join(self.target, ".beadline", self.query)
+
+    @property
+    def former(self) -> str:
+        """Where earlier versions kept them, as empty files beside the target; moved by a commit."""
         return join(self.staging, "seen", self.query)
 
     def all(self) -> list[Mark]:
         """Every mark, of any incarnation and sink."""
-        found = (Mark.parse(name) for name in self.files.names(self.folder))
+        names = (*self.files.names(self.folder), *self.files.names(self.former))
+        found = (Mark.parse(name) for name in dict.fromkeys(names))
         return [mark for mark in found if mark is not None]
 
     def newest(self, sink: str, incarnation: str) -> int:
@@ -72,14 +83,13 @@ class Marks:
     def write(self, sink: str, epoch: EpochId) -> None:
         """Say durably that an epoch is finished, then forget the ones before it."""
         mark = Mark(sink, epoch.query.incarnation, epoch.number, epoch.nonce)
-        self.files.make_folder(self.folder)
-        self.files.write(join(self.folder, str(mark)), b"")
-        for old in self.all():
-            same = (old.sink, old.incarnation) == (mark.sink, mark.incarnation)
-            if same and old.epoch < mark.epoch:
-                self.files.delete(join(self.folder, str(old)))
+        self.files.make_folder(join(self.folder, str(mark)))
+        for place, newest in ((self.folder, mark.epoch - 1), (self.former, mark.epoch)):
+            for old in filter(None, map(Mark.parse, self.files.names(place))):
+                same = (old.sink, old.incarnation) == (mark.sink, mark.incarnation)
+                if same and old.epoch <= newest:
+                    self.files.delete(join(place, str(old)))
 
-    def forget_all(self) -> None:
-        """Drop every mark: the files that they speak of were all taken away."""
-        for mark in self.all():
-            self.files.delete(join(self.folder, str(mark)))
+    def forget_former(self) -> None:
+        """Drop the marks beside a target that is gone; those that were in it went with it."""
+        self.files.delete(self.former)

@@ -15,7 +15,17 @@ from typing import ClassVar, TypeVar
 
 from beadline.files import FileSystem, join, split_uri
 from beadline.files.base import FoundFile
-from beadline.sink import CommitFailed, Committable, EpochId, Json, Outcome, PartId, Prepared, reach
+from beadline.sink import (
+    CommitFailed,
+    Committable,
+    EpochId,
+    Json,
+    Outcome,
+    PartId,
+    Prepared,
+    reach,
+    way_out,
+)
 from beadline.sinks.files.marks import Marks
 
 MOVING = ".moving"
@@ -72,7 +82,10 @@ class PendingFiles(Committable):
 class Moving:
     """The renames of one commit. Two processes may be at it at once: each file has one winner."""
 
-    def __init__(self, files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
+    def __init__(
+        self, files: FileSystem, target: str, marks: Marks, epoch: EpochId, sink: str
+    ) -> None:
+        self.sink = sink
         self.files = files
         self.target = target
         self.marks = marks
@@ -158,7 +171,8 @@ class Moving:
     def _failed(self, what: str) -> CommitFailed:
         return CommitFailed(
             f"query {self.epoch.query.name!r}, epoch {self.epoch.number}, target {self.target}: "
-            f"{what}. The epoch is decided, and no finished file was touched."
+            f"{what}. The epoch is decided, and no finished file was touched; when the way is "
+            f"free, the next start finishes it. {way_out(self.sink, self.epoch.number)}"
         )
 
 

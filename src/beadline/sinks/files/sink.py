@@ -2,21 +2,22 @@
 
 A file is *in progress* while Spark writes it, *pending* once its epoch is prepared, and *finished*
 when it has its name in the target. Pending files live beside the target, not in it, so that whoever
-lists the target, however, sees finished files only::
+lists the files of the target, however, sees finished ones only::
 
     out/day=1/orders-000000012-1f2e3d4c-g3-part-00000-<uuid>-c000.snappy.parquet    finished
     .out.beadline/<part id>/day=1/part-00000-<uuid>-c000.snappy.parquet             pending
     .out.beadline/<part id>/_temporary/…                                            in progress
     .out.beadline/<part id>.moving/…          decided: its files are being renamed into the target
-    .out.beadline/seen/<query>/<sink>~<incarnation>~<epoch>~<nonce>     newest finished epoch
+    out/.beadline/<query>/<sink>~<incarnation>~<epoch>~<nonce>/     an empty folder: the newest
+                                                                    finished epoch
 
 The order of a commit: look at the mark, rename the pending folder to ``.moving``, rename its files,
 write the mark, delete the folder. Why that is enough is said in ``moves``.
 
-To start over with a new checkpoint, delete the target folder as a whole: a mark without a target
-counts for nothing. For the same reason a query that goes on from its old checkpoint notices that
-the folder is gone, or its disk not mounted, at the start and at every commit. Files *in* it may be
-taken away by readers at any time, and nobody is told.
+To start over with a new checkpoint, delete the target folder as a whole, and the marks with it. For
+the same reason a query that goes on from its old checkpoint notices at the start and at every
+commit that the folder is gone, was deleted and made again or restored from an older copy, or that
+its disk is not mounted. Files *in* it may be taken away by readers at any time, and nobody is told.
 """
 
 from __future__ import annotations
@@ -125,11 +126,11 @@ class FileSink(FrameSink[PendingFiles]):
 
     @property
     def pending(self) -> str:
-        """The folder of this target's pending files and marks."""
+        """The folder of this target's pending files."""
         folder, _, name = self.target.rpartition("/")
         if self.staging is None:
             return join(folder, f".{name}.beadline")
-        # A staging folder may be shared: two targets must not take each other's marks for theirs.
+        # A staging folder may be shared: two targets must not take each other's files for theirs.
         digest = hashlib.sha256(self.target.encode()).hexdigest()[:12]
         return join(qualify(self.staging), f"{name}-{digest}")
 
@@ -211,7 +212,7 @@ class FileSink(FrameSink[PendingFiles]):
         files = open_files(target)
         sink, incarnation = parts[0].id.sink, epoch.query.incarnation
         # Where the parts were prepared, which is not `self.pending` if `staging` was changed since.
-        marks = Marks(files, parent(folder), epoch.query.name)
+        marks = Marks(files, target, parent(folder), epoch.query.name)
         held = marks.newest(sink, incarnation) if files.exists(target) else -1
         if held >= epoch.number:
             discard(files, parts)
@@ -219,7 +220,7 @@ class FileSink(FrameSink[PendingFiles]):
         # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
         check_previous(epoch, held if held >= 0 else None)
         _check_alone(files, target, marks, epoch)
-        moving = Moving(files, target, marks, epoch)
+        moving = Moving(files, target, marks, epoch, sink)
         outcomes = {part.id: moving.open(part) for part in parts}
         moving.finish()
         reach("files.renamed")
@@ -251,14 +252,15 @@ class FileSink(FrameSink[PendingFiles]):
         files = open_files(self.target)
         if not files.exists(self.target):
             return None
-        held = (mark.seen for mark in Marks(files, self.pending, query.name).all())
+        marks = Marks(files, self.target, self.pending, query.name)
+        held = (mark.seen for mark in marks.all())
         return max(held, key=lambda s: (s.incarnation != query.incarnation, s.epoch), default=None)
 
 
 def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
     """Two queries of one name must not take turns; but a new target knows nobody."""
     if not files.exists(target):
-        marks.forget_all()  # of whoever wrote to a folder that is gone
+        marks.forget_former()  # of whoever wrote to a folder that is gone
         files.make_folder(target)
         return
     for mark in marks.all():

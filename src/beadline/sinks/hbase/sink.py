@@ -38,6 +38,7 @@ from beadline.sink import (
     local_folder,
     name_from,
     reach,
+    way_out,
 )
 from beadline.sinks.hbase.changes import last_changes
 from beadline.sinks.hbase.client import HBaseClient, ThriftServer, asked, connected
@@ -234,7 +235,7 @@ class HBaseSink(StagedSink):
 
     def _write_epoch(self, client: HBaseClient, epoch: StagedEpoch) -> Outcome:
         ledger, query = HBaseLedger(self.table), epoch.id.query
-        seen = ledger.seen(client, query, epoch.sink)
+        own = seen = ledger.seen(client, query, epoch.sink)
         if seen is None and (others := ledger.seen(client, query)) is not None:
             # A sink that has written nothing under its name may have been called otherwise;
             # of this epoch, the rows of others say nothing.
@@ -245,8 +246,10 @@ class HBaseSink(StagedSink):
         batches = list(epoch.batches())
         cells = self._cells(batches[0].schema.names)
         families = list(client.families(self.table))
+        # Of a sink that has written nothing under its name, the others' rows were asked, above.
+        id_ = epoch.id if own is not None else replace(epoch.id, previous=-1)
         writer = EpochWriter(
-            self._server, ledger, cells, families, epoch.id, epoch.sink, self.connections
+            self._server, ledger, cells, families, id_, epoch.sink, self.connections
         )
         if not writer.write(client, last_changes(batches, cells)):
             return Outcome.ALREADY_COMMITTED
@@ -257,7 +260,8 @@ class HBaseSink(StagedSink):
     def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
         return CommitFailed(
             f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
-            "be visible in part. Repair the table; the next start finishes the epoch."
+            "be visible in part. Repair the table; the next start finishes the epoch. "
+            f"{way_out(epoch.sink, epoch.id.number)}"
         )
 
     def _part_with(self, key: bytes, epoch: StagedEpoch) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from beadline.shared.retry import Rejected
@@ -34,7 +34,10 @@ class HBaseRowRejected(Rejected):
 
 @dataclass(frozen=True)
 class EpochWriter:
-    """What it takes to write one epoch of one sink."""
+    """What it takes to write one epoch of one sink.
+
+    ``epoch.previous`` is what the sink's own row of the ledger must hold; -1 if it has none yet.
+    """
 
     server: ThriftServer
     ledger: HBaseLedger
@@ -80,9 +83,7 @@ class EpochWriter:
     def _send(self, client: HBaseClient, call: Mutations) -> bool:
         """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
-        # Of a sink that has written nothing under its name, the commit has asked the others'.
-        epoch = self.epoch if seen is not None else replace(self.epoch, previous=-1)
-        if holds(seen, epoch, self.ledger.target):
+        if holds(seen, self.epoch, self.ledger.target):
             return False
         try:
             client.mutate(self.ledger.target, call.rows, call.at_ms)

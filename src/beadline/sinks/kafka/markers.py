@@ -302,8 +302,7 @@ def create_control_topic(
                     f"control topic {name!r} of query {query!r} cannot be created: Kafka takes "
                     f"'.' and '_' in names of topics for the same, and another query's is there "
                     f"already ({said.str()}). Give this sink one of its own, "
-                    f"control_topic={_another(name)!r} for example, or the query another name. No "
-                    "row was written."
+                    f"control_topic={_another(name)!r} for example. No row was written."
                 ) from error
             raise BadSink(
                 f"control topic {name!r} cannot be created: {said.str()}. Create it with one "

@@ -29,6 +29,7 @@ from beadline.sink import (
     Seen,
     Sink,
     name_from,
+    way_out,
 )
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
@@ -182,7 +183,8 @@ class PostgresSink(Sink[PostgresPart]):
         if table is None:
             raise CommitFailed(
                 f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} is gone. The "
-                "epoch is decided: bring the table back, and the next start finishes it."
+                "epoch is decided: bring the table back, and the next start finishes it. "
+                f"{way_out(parts[0].id.sink, epoch.number)}"
             )
         outcomes: dict[PartId, Outcome] = {}
         detail = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.sink import CommitFailed, EpochId, Outcome, Prepared, reach
+from beadline.sink import EpochId, Outcome, Prepared, reach
 from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
@@ -21,7 +21,12 @@ from beadline.sinks.postgres.plan import PostgresSettings
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
-from beadline.sinks.shared.sql.errors import column_altered, key_twice_in_epoch, row_refused
+from beadline.sinks.shared.sql.errors import (
+    column_altered,
+    column_gone,
+    key_twice_in_epoch,
+    row_refused,
+)
 from beadline.sinks.shared.sql.modes import duplicates
 
 
@@ -127,12 +132,7 @@ def _check_columns(
     kept = [name for name, column in staged.items() if column.kept]
     gone = [name for name in kept if name not in now]
     if gone:
-        raise CommitFailed(
-            f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} has no column "
-            f"{gone[0]!r} any more, for which the rows have values. The epoch is decided and none "
-            "of it is visible. Bring the column back, by ADD COLUMN or RENAME, and the next start "
-            "finishes the epoch."
-        )
+        raise column_gone(settings, epoch, part.id, gone[0])
     altered = [name for name in kept if staged[name].type != now[name].type]
     if not altered:
         return

@@ -16,6 +16,7 @@ from beadline.sink import (
     StagedEpoch,
     holds,
     reach,
+    way_out,
 )
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.acknowledged import acknowledged, is_lost, loss
@@ -125,7 +126,8 @@ class Commit:
             raise damaged  # nothing of the epoch is there: all parts are lost, not some
         raise CommitFailed(
             f"{self.epoch}: {self.where} holds the epoch in part, and the rest cannot be written: "
-            f"{damaged}. Put the file back and start again; if it is gone for good, start over."
+            f"{damaged}. Put the file back, and the next start goes on. "
+            f"{way_out(self.epoch.sink, self.epoch.id.number)}"
         )
 
     def _write(self, client: RedisClient, held: Entry | None) -> None:
@@ -174,5 +176,6 @@ class Commit:
             f"{self.epoch}, part {rejected.partition}: {self.where} rejects "
             f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "
             f"{rejected.problem}. The epoch is decided; the rows before this one took effect, each "
-            "once, and are counted. Repair or delete the key; the next start goes on with this row."
+            "once, and are counted. Repair or delete the key; the next start goes on with this "
+            f"row. {way_out(self.epoch.sink, self.epoch.id.number)}"
         )

@@ -6,6 +6,7 @@ written at commit, by a script that compares a ledger and counts the rows in the
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -45,7 +46,7 @@ from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, los
 from beadline.sinks.redis.client import RedisClient, RedisUrl, connect
 from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns, check_layout
 from beadline.sinks.redis.commit import Commit
-from beadline.sinks.redis.ledger import Head
+from beadline.sinks.redis.ledger import Entry, Head
 from beadline.sinks.redis.publish import publish
 from beadline.sinks.redis.refused import without_refused
 from beadline.sinks.redis.script import script_for
@@ -53,6 +54,8 @@ from beadline.sinks.redis.server import check_server, promise
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("beadline")
 
 Command = Literal["SET", "HSET", "DEL", "INCRBY", "INCRBYFLOAT", "XADD", "LPUSH", "RPUSH"]
 T = TypeVar("T")
@@ -205,9 +208,28 @@ class RedisSink(StagedSink):
     def open(self, query: QueryId, name: str) -> None:
         """Mark the server, and note that it was: another in its place is noticed from then on."""
         head = ledger.head_key(self.prefix, query.name)
+        if self.on_loss == "continue":
+            self._tell_loss(query, name, head)
         mark = (head, name + ledger.OPENED, query.incarnation)
         self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
         remember(self.staging_area.folder, query, name, OPENED)
+
+    def _tell_loss(self, query: QueryId, name: str, head: bytes) -> None:
+        """Say which epochs a server lacks that may lack some: the rows do not show it."""
+        newest = acknowledged((self.staging_area.folder,), query, name)
+        asked = (head, name)
+        text = self._asked(lambda client: client.ask(lambda redis: redis.hget(*asked)), "opened")
+        held = Entry.parse(text)
+        if newest is None or newest < 0 or not is_lost(newest, held, opened=True):
+            return
+        first = 0 if held is None else held.epoch + held.complete
+        logger.warning(
+            "query %s, sink %s: %s has acknowledged epoch %s and now holds %s; on_loss='continue' "
+            "goes on without what it lacks of epochs %s to %s (but for one that is decided and not "
+            "finished, which is written now)",
+            *(query.name, name, self.target_name, newest),
+            *("nothing" if held is None else f"epoch {held.epoch}", first, newest),
+        )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what Redis would never take is refused, while nothing is decided."""

@@ -196,8 +196,7 @@ class SqliteSink(StagedSink):
                     f"{epoch}, part {part.id.partition}: {self.target_name}: {reason}. The epoch "
                     "is decided and none of it is visible. Remove what is in its way there (a "
                     "constraint, a trigger, a row, another type of a column), and the next start "
-                    "finishes the epoch. "
-                    f"{way_out(epoch.sink)}"
+                    f"finishes the epoch. {way_out(epoch.sink, epoch.id.number)}"
                 ) from error
         query, id_ = epoch.id.query, epoch.id
         owner = (query.name, self.table, epoch.sink, query.incarnation)

@@ -26,6 +26,7 @@ from beadline.sink import (
     StagedPart,
     holds,
     reach,
+    way_out,
 )
 from beadline.sinks.write_ahead.endpoint import (
     UNSURE,
@@ -180,8 +181,8 @@ class EpochDelivery:
         return CommitFailed(
             f"{self.staged}: {where} cannot be delivered to {self.settings.where}: "
             f"{'; '.join(damage.values())}. The epoch is decided, and what comes before was "
-            "delivered. Bring the file back and start again; or take the sink out and start once "
-            f'with drop=["{self.files.sink}"], which gives up the rest of its rows of this epoch.'
+            "delivered. Bring the file back, and the next start goes on. "
+            f"{way_out(self.files.sink, self.epoch.number)}"
         )
 
     def _left(self) -> list[Prepared[StagedPart]]:
@@ -383,9 +384,8 @@ def _rejected(batch: Delivery, raised: Exception, where: str) -> CommitFailed:
         f"query {batch.query!r}, sink {batch.sink!r}, {batch.where}: {where} does not accept them: "
         f"{_said(raised)}.{hint} The epoch is decided: what comes before these rows is delivered, "
         "and nothing is lost. Make the endpoint accept them and start again, which goes on with "
-        "this batch; or take the sink out and start once with "
-        f'drop=["{batch.sink}"], which gives up the rest of its rows of this epoch. Rows that an '
-        "endpoint can never accept are best refused by accepts=, before an epoch is decided."
+        f"this batch. {way_out(batch.sink, batch.epoch)} Rows that an endpoint can never accept "
+        "are best refused by accepts=, before an epoch is decided."
     )
     if not isinstance(raised, AlreadyTaken | Rejected):
         error.__cause__ = raised  # the user's own error, with the line that raised it

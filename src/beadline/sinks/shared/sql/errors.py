@@ -35,7 +35,7 @@ def key_twice_in_epoch(
         f"{key_twice(settings)}, by two of its parts. The epoch is decided and none of it is "
         f"visible; its rows are in {_shown(tables)}. {key_twice_advice(settings)} The next start "
         "finishes the epoch with the new setting; its rows are staged as they were, so that "
-        f"another rows= helps later epochs only. {way_out(sink)}"
+        f"another rows= helps later epochs only. {way_out(sink, epoch.number)}"
     )
 
 
@@ -48,7 +48,7 @@ def row_refused(
         f"query {epoch.query.name!r}, epoch {epoch.number}, part {every}: {settings.where} refuses "
         f"a row: {said}. The epoch is decided and none of it is visible; its rows are in "
         f"{_shown(tables)}. Remove the constraint or the row in its way, or widen the column; the "
-        f"next start finishes the epoch. {way_out(parts[0].id.sink)}"
+        f"next start finishes the epoch. {way_out(parts[0].id.sink, epoch.number)}"
     )
 
 
@@ -60,7 +60,17 @@ def column_altered(
         f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: column {column!r} is "
         f"{now} now, and was {was} when part {id_.partition} was staged: values could be changed "
         "by that, so nothing was written. The epoch is decided and none of it is visible. Alter "
-        f"the column back, and the next start finishes the epoch. {way_out(id_.sink)}"
+        f"the column back, and the next start finishes the epoch. {way_out(id_.sink, epoch.number)}"
+    )
+
+
+def column_gone(settings: TableSettings, epoch: EpochId, id_: PartId, column: str) -> CommitFailed:
+    """A column was dropped since a part was staged, and the rows have values for it."""
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} has no column "
+        f"{column!r} any more, for which the rows have values. The epoch is decided and none "
+        "of it is visible. Bring the column back, by ADD COLUMN or RENAME, and the next start "
+        f"finishes the epoch. {way_out(id_.sink, epoch.number)}"
     )
 
 
