@@ -80,7 +80,7 @@ class Stream:
         stops the query. ``allow`` and ``shared_disk`` are said of both.
         """
         if not isinstance(sink, (Sink, FrameSink)):
-            raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
+            raise BadQuery(f"to() takes a beadline.sink.Sink, not {type(sink).__name__}")
         name = check_name("sink", name if name is not None else sink.default_name)
         weaker = _allowed(allow)
         stream = self._with(Output(name, sink, rows, weaker, shared_disk))
@@ -88,7 +88,7 @@ class Stream:
             return stream
         if not isinstance(dead_letter, (Sink, FrameSink)) or dead_letter == sink:
             what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
-            raise BadQuery(f"dead_letter= wants another sink of beadline.sinks, not {what}")
+            raise BadQuery(f"dead_letter= takes another beadline.sink.Sink, not {what}")
         # Named by the sink that it serves, so that two may share one target in any order.
         dead_letter_name = name_from(name, "dead-letter")
         return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))

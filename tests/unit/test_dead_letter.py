@@ -150,7 +150,7 @@ def test_without_a_dead_letter_sink_and_in_one_a_refusal_stops() -> None:
 
 def test_arguments_that_cannot_be_right() -> None:
     stream = exactly_once("frame", "job")  # type: ignore[arg-type]
-    with pytest.raises(BadQuery, match=r"dead_letter= wants another sink .*, not str"):
+    with pytest.raises(BadQuery, match=r"dead_letter= takes another beadline.sink.Sink, not str"):
         stream.to(MemorySink("a"), dead_letter="files")  # type: ignore[arg-type]
     with pytest.raises(BadQuery, match="not the same sink"):
         stream.to(MemorySink("a"), dead_letter=MemorySink("a"))
@@ -221,7 +221,7 @@ def test_sqlite_refuses_what_its_table_will_not_take(path: Path) -> None:
     staged, found = refused_by_sqlite(sink, *rows)
     assert staged == 3
     word, x = (f"null in column {n!r}, which is part of the key or NOT NULL" for n in ("word", "x"))
-    far = "column 'at' is outside the years 0 to 9999, which is what ISO text can say"
+    far = "column 'at' is outside the years 0 to 9999, all that ISO text can express"
     assert found == {1: word, 2: x, 3: word, 5: far, 7: far}
 
 

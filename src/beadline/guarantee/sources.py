@@ -99,8 +99,8 @@ def _kafka(seen: SourceFacts) -> Iterator[Finding]:
         yield _found(
             seen,
             AT_LEAST,
-            "it reads uncommitted: records of transactions that are aborted later are taken as "
-            "good, and an epoch that is redelivered may have other rows",
+            "it reads uncommitted: records of transactions that are aborted later are accepted, "
+            "and an epoch that is redelivered may have other rows",
             'read with sources.kafka, or set kafka.isolation.level to "read_committed"',
         )
     if level is EXACTLY:
@@ -130,13 +130,14 @@ def _files(seen: SourceFacts) -> Iterator[Finding]:
         "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
         "redelivered stops the query, and one that is changed in place after it was listed, or "
         "that comes in with an old modification time, is not noticed",
-        "move files in whole, by a rename, and leave them alone until their epoch is committed",
+        "move complete files in, by a rename, and leave them alone until their epoch is committed",
     )
 
 
 @_judged("rate", "rate-micro-batch")
 def _rate(seen: SourceFacts) -> Iterator[Finding]:
-    yield _found(seen, EXACTLY, "a row is a function of its number; it can always be made again")
+    why = "a row is a function of its number; it can always be computed again"
+    yield _found(seen, EXACTLY, why)
 
 
 @_judged("delta")
@@ -203,7 +204,7 @@ def _socket(seen: SourceFacts) -> Iterator[Finding]:
         seen,
         AT_MOST,
         "a socket cannot be read again: what had arrived and was not committed when the query "
-        "died is lost, and Spark does not go on from its checkpoint: it needs a new one, and the "
+        "died is lost, and Spark cannot resume from its checkpoint: it needs a new one, and the "
         "query a new name",
         "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
     )

@@ -263,7 +263,7 @@ def _choice(choices: tuple[Any, ...], value: Any) -> Any:
     folded = {str(choice).casefold(): choice for choice in choices}
     if value.casefold() not in folded:
         hint = nearest(value, map(str, choices))
-        raise ValueError(f"{str(value)!r} is none of its values.{hint}")
+        raise ValueError(f"{str(value)!r} is not one of its values.{hint}")
     return folded[value.casefold()]
 
 
@@ -297,7 +297,7 @@ def _problem(place: TomlValue, error: ValidationError) -> UsageError:
         return at.problem(f"the key must be {wanted}")
     what = toml_type(at.value)
     if isinstance(at.value, FromEnvironment):
-        what += " from the environment that is none"
+        what += " from the environment that is not one"
     return at.problem(f"must be {wanted}, not {what}")
 
 

@@ -69,7 +69,7 @@ class History:
         there = [epoch.number for epoch in self.epochs]
         span = f"{there[0]} to {there[-1]}" if there else "none"
         raise UsageError(
-            f"checkpoint {self.checkpoint} tells nothing of epoch {number}; it has {span}. Older "
+            f"checkpoint {self.checkpoint} has no record of epoch {number}; it has {span}. Older "
             "ones are freed as new ones are decided (start(..., keep=) says how many stay)."
         )
 
@@ -133,11 +133,11 @@ def _numbers(files: FileSystem, folder: str) -> set[int]:
 
 def _check_there(uri: str, files: FileSystem) -> None:
     if not files.exists(uri):
-        raise UsageError(f"there is no checkpoint {uri}. Look at its path, and at its scheme.")
+        raise UsageError(f"there is no checkpoint {uri}. Check its path and its scheme.")
     if not files.exists(join(uri, LOG_FOLDER)):
         spark = files.exists(join(uri, "offsets"))
         what = "is a checkpoint of Spark's that" if spark else "is there, but"
-        raise UsageError(f"{uri} {what} has no decision log: no query of Beadline's ran on it.")
+        raise UsageError(f"{uri} {what} has no decision log: no Beadline query has run on it.")
 
 
 @contextmanager

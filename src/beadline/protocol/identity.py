@@ -1,7 +1,7 @@
 """Identity: do the log, Spark's checkpoint and the sinks tell of the same query?
 
-A deleted, copied or rewound checkpoint, or two queries of one name, would skip rows or double
-them in silence. So before anything is written, everything that remembers is asked, and any
+A deleted, copied or rewound checkpoint, or two queries of one name, would silently skip rows
+or duplicate them. So before anything is written, everything that remembers is asked, and any
 disagreement is an error that explains the choices (rules 4 and 5).
 """
 
@@ -42,8 +42,8 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
     if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
-            "moved, and two queries may go on from the same place, which would double every row. "
-            f"Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
+            "moved, and two queries may continue from the same place, which would double every "
+            f"row. Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
     return query
 
@@ -91,8 +91,8 @@ def check_progress(state: LogState, progress: Progress) -> None:
     if committed < certain - (1 if certain == decided else 0):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
-            f"to {certain}: the checkpoint was rewound or partly deleted, and going on would write "
-            f"rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
+            f"to {certain}: the checkpoint was rewound or partly deleted, and continuing would "
+            f"write rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
         )
     if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
@@ -132,7 +132,7 @@ def check_next(name: str, log: DecisionLog, epoch: int) -> None:
     if epoch != certain + 1:
         log.check_newest()
         raise WrongCheckpoint(
-            f"Spark gave epoch {epoch}, but the decision log is at {certain}: the checkpoint "
+            f"Spark started epoch {epoch}, but the decision log is at {certain}: the checkpoint "
             f"of query {name!r} was changed while it ran. {meaning_undecided(epoch)}"
         )
 
@@ -155,7 +155,7 @@ def check_seen(
         if seen.incarnation != query.incarnation:
             raise WrongCheckpoint(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
-                "the checkpoint was deleted or exchanged, or two queries share the name. Restore "
+                "the checkpoint was deleted or replaced, or two queries share the name. Restore "
                 f"the old checkpoint, and every row stays right. {NEW_QUERY} To make this target "
                 f"forget the old query: {sink.capabilities.start_over}. {NOTHING_WRITTEN}"
             )
@@ -199,13 +199,13 @@ def check_sources(
 ) -> None:
     """What is read must be the thing that the offsets were counted in.
 
-    The offsets of a topic that was deleted and made again say nothing of the new one: rows below
+    The offsets of a topic that was deleted and recreated say nothing of the new one: rows below
     them would never be read.
     """
     for source, instance in now.items():
         if known.get(source, instance) != instance:
             raise WrongCheckpoint(
-                f"query {name!r} reads {source}, which was deleted and made again (its id was "
+                f"query {name!r} reads {source}, which was deleted and recreated (its id was "
                 f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
                 "to the old one, and rows of the new one that lie below them would never be read. "
                 "Start with a new checkpoint folder and the positions that you want, and with "

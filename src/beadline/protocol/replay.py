@@ -133,8 +133,9 @@ def _match(
             raise NotDeterministic(
                 f"{where}, sink {sink.name!r}: {len(gone)} of {len(old)} parts are lost, and "
                 f"computing the epoch again did not give the parts that were decided (part "
-                f"{part.id.partition}, {part.rows} rows, is not among the {len(again)} of now). "
-                f"Publishing them could lose or double rows, so nothing was published. {why}"
+                f"{part.id.partition}, {part.rows} rows, has no match among the {len(again)} "
+                "recomputed parts). Publishing them could lose or double rows, so nothing was "
+                f"published. {why}"
             )
         found = same.pop()
         if part.id in gone:
@@ -148,10 +149,10 @@ def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     if changed:
         values = "; ".join(f"{key} was {then[key]!r} and is {now[key]!r}" for key in changed)
         return (
-            "What Spark cuts an epoch's rows into parts by has changed, and could not all be "
-            f"restored for the replay: {values}. Start once with the old values (where the number "
-            "of cores is among them, as many as before, or spark.default.parallelism set to it); "
-            "nothing is dropped."
+            "The settings by which Spark cuts an epoch's rows into parts have changed, and could "
+            f"not all be restored for the replay: {values}. Start once with the old values (where "
+            "the number of cores is among them, as many as before, or spark.default.parallelism "
+            "set to it); nothing is dropped."
         )
     old = (
         " An older version of Beadline decided it, and did not record the number of cores: if that "

@@ -78,7 +78,8 @@ class Run:
                 raise LogProblem(
                     f"query {self.name!r}, epoch {decision.epoch}, sink {sink.name!r}, part "
                     f"{part.partition}: its committable cannot be read: {error}. The epoch stays "
-                    "decided and nothing was touched; start with the Beadline that wrote it."
+                    "decided and nothing was touched; start with the Beadline version that wrote "
+                    "it."
                 ) from error
             parts.append(Prepared(id_, part.rows, committable, part.checksum))
         return parts
@@ -116,7 +117,7 @@ class Run:
         }
 
     def tell(self, kind: str, epoch: int | None = None, **details: Any) -> None:
-        """Tell whoever listens; what goes wrong there must not touch the epoch."""
+        """Tell the listener; what goes wrong there must not touch the epoch."""
         event = Event(kind, self.name, self.generation, epoch, details)
         logger.info("%s", event)
         try:

@@ -1,4 +1,4 @@
-"""Again, until a deadline: what every sink does when the system behind it does not do as asked.
+"""Retries with a deadline: what every sink does when the system behind it does not do as asked.
 
 Each system has errors of its own, so each sink judges them; what follows from the verdict is the
 same everywhere. What may pass is tried again until a deadline, counted from the first failure.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Committable)
 
-# What a dead letter sink is given of every refused row; a sink may ask for other columns.
+# What a dead-letter sink is given of every refused row; a sink may ask for other columns.
 DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
 
 
@@ -113,8 +113,8 @@ Refuse = Callable[["pa.RecordBatch", str], None]
 def _no_dead_letter(id_: PartId, rows: pa.RecordBatch, reason: str) -> None:
     raise RowsRefused(
         f"{rows.num_rows} row(s) of part {id_.partition} cannot be taken: {reason}. "
-        "Nothing of the epoch was written. Repair or filter them, or let them go to another "
-        "sink with .to(..., dead_letter=sink)"
+        "Nothing of the epoch was written. Repair or filter them, or send them to another sink "
+        "with .to(..., dead_letter=sink)"
     )
 
 
@@ -127,7 +127,7 @@ class Part:
     not decided, or nobody is sure. ``slot`` is a small number that no other part alive in this
     epoch has, and that a worker process keeps from epoch to epoch where it can: a name for writers
     that live on, of which there are only so many whatever the number of epochs and restarts.
-    ``refuse(rows, reason)`` takes the rows that this sink cannot: to the dead letter sink of the
+    ``refuse(rows, reason)`` takes the rows that this sink cannot: to the dead-letter sink of the
     query, in the same epoch, or, where there is none, it raises and the epoch fails.
     """
 
@@ -137,7 +137,7 @@ class Part:
     refuse: Refuse = None  # type: ignore[assignment]  # made from the id
 
     def __post_init__(self) -> None:
-        """Without a dead letter sink, a refused row is an error."""
+        """Without a dead-letter sink, a refused row is an error."""
         if self.refuse is None:
             object.__setattr__(self, "refuse", partial(_no_dead_letter, self.id))
 
@@ -242,8 +242,9 @@ class _SinkBase(ABC, Generic[C]):
 
         Called in any process that holds the decision, any number of times, and possibly by two
         processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
-        fate the outside system did not tell, and you will be asked again. If one part of an atomic
-        epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the others.
+        outcome the outside system did not report, and you will be asked again. If one part of an
+        atomic epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the
+        others.
         """
 
     @abstractmethod
@@ -256,7 +257,7 @@ class _SinkBase(ABC, Generic[C]):
 
         ``name`` is what the query calls the sink now; return the parts of other names too: those
         that are gone from the query still have orphans, and the coordinator sorts out whose they
-        are. A part that a crash left half-written is one of them. Skip strangers' ids.
+        are. A part that a crash left half-written is one of them. Skip ids that are not Beadline's.
         """
 
     @abstractmethod

@@ -101,7 +101,7 @@ class Staging:
             if not files.rename(temporary, final):
                 raise FileExistsError(
                     f"part {part.id} was swept while it was written, or is staged already: this "
-                    "attempt must not go on"
+                    "attempt must not continue"
                 )
         except Exception:
             files.delete(temporary)
@@ -397,8 +397,8 @@ def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
 def tidy(folder: str) -> None:
     """Delete what crashes left of small files there, an hour ago or more.
 
-    A younger one may be another driver's that lives. Who sleeps for so long while it writes one
-    finds it gone and fails: a new start, which is what calls this, has fenced it anyway.
+    A younger one may belong to another driver that is alive. A writer that is paused that long
+    finds its file deleted and fails: a new start, which is what calls this, has fenced it anyway.
     """
     for name in open_files(folder).names(folder):
         path = local_path(join(folder, name))

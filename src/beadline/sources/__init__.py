@@ -56,7 +56,7 @@ def files(
         raise BadSetting(f"files(): max_files_per_epoch is at least 1, not {max_files_per_epoch}")
     for name, value in options.items():
         if name.lower() in _LOSING and str(value).lower() == "true":
-            raise BadSetting(f"files(): with {name} Spark would leave files out without a word")
+            raise BadSetting(f"files(): with {name} Spark would leave files out silently")
     check_options(format, options, f"files({path!r})")
     reader = spark.readStream.format(format)
     for name, value in options.items():

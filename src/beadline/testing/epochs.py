@@ -59,7 +59,7 @@ class CrashStep:
         if self.point in IN_WORKERS:
             raise UsageError(
                 f"CRASH({self.point!r}) is reached in Spark's Python workers, where a test in the "
-                f"driver's process cannot let anything die. Points of the driver are: {usable}"
+                f"driver's process cannot kill anything. Points of the driver are: {usable}"
             )
 
     def __call__(self, point: str) -> CrashStep:

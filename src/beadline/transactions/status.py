@@ -32,8 +32,8 @@ NOTHING_CHANGED = "Nothing was changed."
 class LogStatus:
     """Where a query stands by its log: the newest decision, and the transactions that it names.
 
-    ``head`` is the newest slot that is known: if it moves, somebody is at work. ``finished`` says
-    that every sink is known to show the newest decided epoch.
+    ``head`` is the newest slot that is known: if it moves, another process is writing.
+    ``finished`` says that every sink is known to show the newest decided epoch.
     """
 
     query: QueryId
@@ -137,7 +137,7 @@ def _read(query: QueryId, decision: Decision, committable: dict[str, Any]) -> Ka
     except (ValueError, TypeError, KeyError) as error:
         raise LogProblem(
             f"query {query.name!r}, epoch {decision.epoch}: a committable cannot be read: {error}. "
-            f"Use the Beadline that wrote it. {NOTHING_CHANGED}"
+            f"Use the Beadline version that wrote it. {NOTHING_CHANGED}"
         ) from error
 
 
@@ -191,12 +191,12 @@ def _nobody_knows(action: Action, one: Observed, status: LogStatus | None) -> st
     if one.writer is None:
         return (
             f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
-            "whoever owns it; or take it upon yourself with --force."
+            "its owner; or use --force at your own risk."
         )
     if status is None:
         return (
-            f"it is of query {one.writer.query!r}, and without --checkpoint nobody knows whether "
-            "it was decided. Give the query's --checkpoint; or, if that is lost, --force."
+            f"it is of query {one.writer.query!r}, and without --checkpoint it is not known "
+            "whether it was decided. Give the query's --checkpoint; or, if that is lost, --force."
         )
     return (
         f"it is of query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "

@@ -83,6 +83,6 @@ def _without_far_dates(batch: pa.RecordBatch, cells: Cells, part: Part) -> pa.Re
     if cells.encoding != "text":
         return batch
     for name in dict.fromkeys((cells.row_key, *cells.targets)):
-        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
+        reason = f"column {name!r} is outside the years 0 to 9999, all that text can express"
         batch = refuse(batch, far_dates(batch.column(name)), reason, part)
     return batch

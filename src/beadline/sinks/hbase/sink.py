@@ -83,7 +83,7 @@ class HBaseSink(StagedSink):
     ``{"total": "f:total"}``. Where the boolean column ``deleted`` is true, the whole row goes.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Rejected at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
+    Rejected at prepare, and so for a dead-letter sink: a null, empty or overlong key, null in
     ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of

@@ -254,9 +254,9 @@ def never_known(epoch: EpochId, sink: str, error: LookupError) -> CommitFailed:
     return CommitFailed(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: it cannot be known "
         f"whether the decided rows show: {error}. No later start will know more. Look for rows of "
-        "this epoch in the target, write those that are missing yourself, and go on with "
-        f'start(..., drop=["{sink}@{epoch.number}"]), which takes the epoch as settled for this '
-        "sink, and touches neither the rows that are there nor other sinks."
+        "this epoch in the target, write those that are missing yourself, and continue with "
+        f'start(..., drop=["{sink}@{epoch.number}"]), which treats the epoch as finished '
+        "for this sink, and touches neither the rows that are there nor other sinks."
     )
 
 
@@ -299,8 +299,8 @@ def create_control_topic(
                 continue
             if said.code() == KafkaError.TOPIC_EXCEPTION and "collides" in said.str():
                 raise BadSink(
-                    f"control topic {name!r} of query {query!r} cannot be created: Kafka takes "
-                    f"'.' and '_' in names of topics for the same, and another query's is there "
+                    f"control topic {name!r} of query {query!r} cannot be created: Kafka treats "
+                    "'.' and '_' in topic names as the same, and another query's topic exists "
                     f"already ({said.str()}). Give this sink one of its own, "
                     f"control_topic={_another(name)!r} for example, or the query another name. No "
                     "row was written."

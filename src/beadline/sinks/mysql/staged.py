@@ -181,7 +181,8 @@ class StagedWriter(PartWriter):
         except library_errors() as error:
             if self._made and code_of(error) in MISSING_TABLE:
                 why = (
-                    "its staging table was swept while it was written: this attempt must not go on"
+                    "its staging table was swept while it was written: this attempt must not "
+                    "continue"
                 )
             else:
                 why = said(error, self._server.address)

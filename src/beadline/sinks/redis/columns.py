@@ -130,7 +130,8 @@ def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:
         return "which cannot be a key: equal values may be written differently. Cast it in rows="
     if not has_text(kind):
         return (
-            "which has no text in Redis. Take it apart or cast it in rows=, to_json() for example"
+            "which has no text form in Redis. Take it apart or cast it in rows=, to_json() for "
+            "example"
         )
     return ""
 

@@ -33,7 +33,7 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
         batch = refuse(batch, _nulls(batch.column(layout.deleted)), reason, part)
     fields = layout.fields(batch.schema.names)
     for name in (*layout.special, *fields):
-        reason = f"column {name!r} is outside the years 0 to 9999, which is what text can say"
+        reason = f"column {name!r} is outside the years 0 to 9999, all that text can express"
         far = far_dates(batch.column(name))
         batch = refuse(
             batch, far if name == layout.key else _kept(batch, layout, far), reason, part

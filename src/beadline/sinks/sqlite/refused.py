@@ -32,7 +32,7 @@ def without_refused(
             batch = refuse(batch, _nulls(batch.column(name)), reason, part)
         reason = f"column {name!r} holds bytes that are not UTF-8: cast it to binary, or repair it"
         batch = refuse(batch, not_utf8(batch.column(name)), reason, part)
-        reason = f"column {name!r} is outside the years 0 to 9999, which is what ISO text can say"
+        reason = f"column {name!r} is outside the years 0 to 9999, all that ISO text can express"
         batch = refuse(batch, far_dates(batch.column(name)), reason, part)
     reason = f"it is larger than SQLite's limit for a row, {ROW_BYTES_MAX:,} bytes"
     return refuse(batch, _large(batch), reason, part)

@@ -152,8 +152,8 @@ class EpochDelivery:
             self._forget_progress()
             return
         raise CommitFailed(
-            f"{self.staged}: {self.settings.where} was begun with other parts than it is to go on "
-            "with. Rows could be lost or doubled, so nothing more was delivered. If rows may "
+            f"{self.staged}: {self.settings.where} was started with a different set of parts. "
+            "Rows could be lost or doubled, so nothing more was delivered. If rows may "
             f"arrive twice, delete {progress.uri} and start again: the epoch is then delivered "
             "from its first row."
         )
@@ -341,7 +341,7 @@ class _Sender:
             if said is not None:  # a response that nobody looked at, or False
                 raise TypeError(
                     f"deliver returned {type(said).__name__}, and Beadline cannot know what that "
-                    "says: return nothing if the rows were accepted, and raise if not"
+                    "means: return nothing if the rows were accepted, and raise if not"
                 )
         except AlreadyTaken as known:
             return _Answer(batch, None if self._honours_ids else known)
@@ -382,7 +382,7 @@ def _rejected(batch: Delivery, raised: Exception, where: str) -> CommitFailed:
     error = CommitFailed(
         f"query {batch.query!r}, sink {batch.sink!r}, {batch.where}: {where} does not accept them: "
         f"{_said(raised)}.{hint} The epoch is decided: what comes before these rows is delivered, "
-        "and nothing is lost. Make the endpoint accept them and start again, which goes on with "
+        "and nothing is lost. Make the endpoint accept them and start again, which continues with "
         "this batch; or take the sink out and start once with "
         f'drop=["{batch.sink}"], which gives up the rest of its rows of this epoch. Rows that an '
         "endpoint can never accept are best refused by accepts=, before an epoch is decided."

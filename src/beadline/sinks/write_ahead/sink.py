@@ -59,7 +59,7 @@ class WriteAheadSink(StagedSink):
     ``timeout_s`` is how long a batch is tried again before the outcome is called unknown, which is
     logged and asked again. ``parallel`` parts are delivered at once; above 1, order is kept within
     each part only. ``accepts`` is given every batch at prepare and returns a boolean per row, true
-    for those that are taken, with one reason for the others: they are refused, for a dead letter
+    for those that are taken, with one reason for the others: they are refused, for a dead-letter
     sink, which after the decision they cannot be.
     """
 

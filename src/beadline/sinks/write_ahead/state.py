@@ -234,7 +234,7 @@ class DeliveryProgress:
             for record in records[1:]:
                 found._take(record)
         except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-            raise _corrupt(uri, "its lines do not say what they should") from None
+            raise _corrupt(uri, "its lines are malformed") from None
         return found
 
     def _take(self, record: Record) -> None:

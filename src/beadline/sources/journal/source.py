@@ -50,7 +50,7 @@ def read_journaled(
     from pyspark import cloudpickle
 
     if not isinstance(receiver, Receiver):
-        raise BadSetting(f"journaled() wants a Receiver, not {type(receiver).__name__}")
+        raise BadSetting(f"journaled() takes a Receiver, not {type(receiver).__name__}")
     if keep_bytes < 0:
         raise BadSetting(f"journaled(): keep_bytes is 0 or more, not {keep_bytes}")
     if "://" in journal and not journal.startswith("file:"):

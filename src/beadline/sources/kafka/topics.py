@@ -99,7 +99,7 @@ class SourceTopics:
                 answer = self._ask(self._epoch, _TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 (of either client; none of them is an answer)
             raise PrepareFailed(
-                f"epoch {self._epoch}: Kafka does not tell whether the topics that were read are "
+                f"epoch {self._epoch}: Kafka does not say whether the topics that were read are "
                 f"still the same ones: {_said(error)}. Nothing of the epoch was decided; start "
                 "again when it answers."
             ) from None

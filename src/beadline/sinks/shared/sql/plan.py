@@ -125,7 +125,7 @@ def check_required(settings: TableSettings, given: Iterable[str], columns: Mappi
     for name, column in columns.items():
         if column.required and not column.generated and name not in names:
             raise settings.bad(
-                f"the table wants a value in column {column.name!r}, and the rows have none. "
+                f"the table requires a value in column {column.name!r}, and the rows have none. "
                 "Give it a default, or add it in rows=."
             )
 
