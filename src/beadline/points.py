@@ -78,7 +78,7 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CrashOrder:
-    """Who comes by a point for the n-th time dies there, once; the mark is made at that moment."""
+    """A process that reaches a point for the n-th time dies there, once; the mark is made then."""
 
     point: str
     count: int = 1
@@ -86,7 +86,7 @@ class CrashOrder:
     mark: str | None = None
 
     def __post_init__(self) -> None:
-        """An unknown name is a mistake worth stopping for: nobody would ever come by."""
+        """An unknown name is a mistake worth stopping for: it would never be reached."""
         if self.point not in EVERY_POINT:
             known = sorted(EVERY_POINT)
             raise ValueError(f"BEADLINE_CRASH names no crash point: {self.point!r}; known: {known}")

@@ -1,4 +1,4 @@
-"""`beadline doctor`: is everything here that Beadline needs, and if not, what to do.
+"""`beadline doctor`: is everything that Beadline needs installed, and if not, what to do.
 
 It looks and never repairs. What is required is ok or broken; what is optional is ok or absent, and
 an absent one breaks nothing. Each finding that is not ok carries its fix in one sentence.

@@ -1,7 +1,7 @@
 """The jars that Spark's own connectors need: which, where from, and are they in this session.
 
 Which versions go together is data, in `CONNECTORS`, and nowhere else. `session(connectors=...)`
-puts the jars on the class path of the Spark that it starts. Who builds his own session asks for the
+puts the jars on the class path of the Spark that it starts. For a session of your own, ask for the
 value of one setting::
 
     from beadline.environment.jars import spark_jars

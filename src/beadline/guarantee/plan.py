@@ -75,7 +75,7 @@ class Circumstances:
 
 
 def judge_plan(plan: PlanFacts, about: Circumstances) -> Iterator[Finding]:
-    """Yield a warning if chance is in the plan, and say where it would show."""
+    """Yield a warning if the plan is non-deterministic, and say where it would show."""
     found = list(dict.fromkeys(plan.by_chance()))
     if found:
         why = f"a replay gives other values for {'; '.join(found)}. {_harm(plan, about)}"

@@ -248,7 +248,7 @@ _PARSED = (int, float, bool)
 
 
 def _parsed(kind: Any, value: Any) -> Any:
-    """Variables are text; a number among them is read as one where a number is wanted."""
+    """Variables are text; a number among them is read as one where a number is expected."""
     if not isinstance(value, FromEnvironment):
         return value
     try:

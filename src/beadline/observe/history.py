@@ -4,8 +4,8 @@ Three things are laid side by side: the decisions that the log retains, the clai
 Spark's own ``offsets/`` and ``commits/``. An epoch is
 
     committed   a newer decision follows it, or Spark's commit log holds it
-    decided     certain, but not known to show in every sink: a driver is at it, or the next start
-                finishes it
+    decided     certain, but not known to show in every sink: a driver is still working
+                on it, or the next start finishes it
     in doubt    planned by Spark and not decided: what is prepared of it is aborted by the next
                 start, and the epoch is redelivered
 

@@ -1,4 +1,4 @@
-"""Identity: do the log, Spark's checkpoint and the sinks tell of the same query?
+"""Identity: do the log, Spark's checkpoint and the sinks belong to the same query?
 
 A deleted, copied or rewound checkpoint, or two queries of one name, would silently skip rows
 or duplicate them. So before anything is written, everything that remembers is asked, and any
@@ -49,7 +49,7 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
 
 
 def unfinished(state: LogState, progress: Progress) -> Decision | None:
-    """Return the newest decision if Spark may still give its epoch again."""
+    """Return the newest decision if Spark may still redeliver its epoch."""
     decision = state.decision
     if decision is not None and decision.epoch > progress.last_committed():
         return decision
@@ -59,8 +59,8 @@ def unfinished(state: LogState, progress: Progress) -> Decision | None:
 def published(state: LogState, committed: int) -> int:
     """Return the newest epoch that an at-least-once start may have shown undecided; -1 for none.
 
-    It publishes one epoch beyond what Spark has committed, and after a change of mode nobody but
-    the claims remembers that it did.
+    It publishes one epoch beyond what Spark has committed, and after a change of mode only the
+    claims remember that it did.
     """
     if state.claim is None:
         return -1
@@ -117,17 +117,17 @@ def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING
 
 
 def meaning_undecided(epoch: int) -> str:
-    """Return what an error means in the midst of an epoch that is not decided."""
+    """Return what an error means during an epoch that is not decided."""
     return f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
 
 
 def meaning_decided(epoch: int) -> str:
-    """Return what an error means in the midst of an epoch that is decided."""
+    """Return what an error means during an epoch that is decided."""
     return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
 
 
 def check_next(name: str, log: DecisionLog, epoch: int) -> None:
-    """Epochs are dense: a gap means that somebody else moved the checkpoint."""
+    """Epochs are dense: a gap means that something else moved the checkpoint."""
     certain = newest_certain(log.state)
     if epoch != certain + 1:
         log.check_newest()

@@ -1,7 +1,7 @@
 """Replay: compute a decided epoch again, because parts of it are proven lost (rule 13).
 
-All parts are computed from the same offsets; only if every checksum fits what was decided are the
-lost ones published. The replacement is decided before it is committed: a crash in the middle of
+All parts are computed from the same offsets; only if every checksum matches what was decided are
+the lost ones published. The replacement is decided before it is committed: a crash in the middle of
 its commits would otherwise find half of it missing from the old decision and publish it twice.
 """
 
@@ -166,5 +166,5 @@ def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def _content(part: Prepared[Any]) -> tuple[int, int | None]:
-    """By what a part is known again."""
+    """What a part is recognised by."""
     return part.rows, part.checksum

@@ -85,7 +85,7 @@ class Run:
         return parts
 
     def kept(self, decision: Decision) -> list[BoundSink]:
-        """Return the sinks of ours that a decision was made for, and that have not given it up.
+        """Return our sinks that a decision was made for, and that have not given it up.
 
         Under the same name there may be another one now, which knows nothing of it.
         """

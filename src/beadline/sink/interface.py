@@ -123,12 +123,12 @@ class Part:
     """What one call of ``prepare`` is told: its id, its slot, and what was decided last.
 
     ``decided`` lists the parts of this sink in the newest two decisions, all finished, so that a
-    writer that lives on between epochs knows what became of its transaction: what is not in it was
-    not decided, or nobody is sure. ``slot`` is a small number that no other part alive in this
-    epoch has, and that a worker process keeps from epoch to epoch where it can: a name for writers
-    that live on, of which there are only so many whatever the number of epochs and restarts.
-    ``refuse(rows, reason)`` takes the rows that this sink cannot: to the dead-letter sink of the
-    query, in the same epoch, or, where there is none, it raises and the epoch fails.
+    long-lived writer knows what became of its transaction: what is not in it was not decided, or
+    may not have been. ``slot`` is a small number that no other part alive in this epoch has, and
+    that a worker process keeps from epoch to epoch where it can: a name for long-lived writers, of
+    which there are only so many whatever the number of epochs and restarts. ``refuse(rows,
+    reason)`` takes the rows that this sink cannot: to the dead-letter sink of the query, in the
+    same epoch, or, where there is none, it raises and the epoch fails.
     """
 
     id: PartId
@@ -198,7 +198,7 @@ class _SinkBase(ABC, Generic[C]):
     committable: ClassVar[type[Committable]]
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Take the committable from the class line, and see that no secret can be printed.
+        """Take the committable from the class line, and ensure that no secret can be printed.
 
         The repr names the sink and shows none of its settings: a password may be among them, and a
         dataclass would print it; it leaves this one alone.
@@ -324,7 +324,7 @@ class Sink(_SinkBase[C]):
 
         Runs on an executor. ``None`` says that there was nothing to write. When this returns, a
         power cut must not lose the rows. Rows that can never be taken go to ``part.refuse``, and
-        are then not yours any more.
+        are then no longer yours.
         """
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:

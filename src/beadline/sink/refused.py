@@ -1,7 +1,7 @@
 """Rows that a target could never take: found at prepare, while nothing is decided (rule 23).
 
 At commit the epoch is decided, and a row that cannot be written would hold it up for good. Here is
-what many sinks look for: text that is not UTF-8, which Spark makes of bytes without looking, dates
+what many sinks look for: text that is not UTF-8, which Spark makes of bytes without checking, dates
 that have no ISO text, and whatever Python cannot hold.
 """
 

@@ -40,7 +40,7 @@ def files(
     epoch, so an epoch that is redelivered has the same rows; if one of its files is gone by then,
     Beadline stops the query, where Spark would leave the file out. A file whose modification time
     is more than ``maxFileAge`` (7 days) behind the newest is not seen. ``max_files_per_epoch``
-    bounds an epoch; without it the first one takes all that is there.
+    bounds an epoch; without it, the first epoch reads the whole backlog.
 
     ``schema`` is needed for every format but text: a stream does not guess its columns. Other
     ``options`` go to Spark's reader; one that is misspelt is refused, where Spark would ignore it.
@@ -91,8 +91,8 @@ def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = Fals
     """Read lines of text from a TCP server, as Spark's own socket source does: ``value``.
 
     Guarantee: at-most-once. A socket cannot be asked again: what had arrived and was not committed
-    when the query died is lost, and Spark does not go on from such a checkpoint: the next start
-    wants a new one and the query a new name. So both functions refuse it, unless they are told
+    when the query died is lost, and Spark cannot resume from such a checkpoint: the next start
+    needs a new one and the query a new name. So both functions refuse it, unless they are told
     ``allow="at-most-once"``. ``journaled`` with a ``SocketReceiver`` keeps the lines instead.
     ``timestamps`` adds the time at which each line arrived.
     """
@@ -107,7 +107,7 @@ def journaled(
     """Read what a receiver takes in: ``value``, ``received_at``, and ``position``, which is unique.
 
     ``journal`` is a folder on a local disk that driver and executors share; it belongs to one
-    query. Values that are committed are deleted from it, but for the last ``keep_bytes``.
+    query. Values that are committed are deleted from it, except for the last ``keep_bytes``.
 
     Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
     it. What the sender had handed over and was not on the disk yet when this process died is lost,

@@ -185,7 +185,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
 
 
 def refuse_weak(report: Report) -> None:
-    """Raise if a part keeps the query below its function's name, and nobody has allowed it."""
+    """Raise if a part makes the query weaker than its function's name, and is not allowed to."""
     if not report.refusals:
         return
     reasons = " ".join(

@@ -144,7 +144,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def is_stopped(context: Any) -> bool:
-    """Whether somebody has called ``spark.stop()``: then errors are of what is no longer there."""
+    """Whether ``spark.stop()`` was called: then errors are of what is no longer there."""
     return context is not None and getattr(context, "_jsc", None) is None
 
 

@@ -1,4 +1,4 @@
-"""Markers: how anybody can find out, long afterwards, what became of a transaction.
+"""Markers: how to find out, long afterwards, what became of a transaction.
 
 An error from the broker is no proof: "committed, and the id was used again" and "timed out and
 aborted" are answered alike (rule 12). So every transaction ends with a record in a control topic

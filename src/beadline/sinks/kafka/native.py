@@ -190,7 +190,7 @@ class NativeProducer:
                 return left
 
     def init_transactions(self, timeout_s: float) -> None:
-        """Get an identity from the broker; fences whoever had the name."""
+        """Get an identity from the broker; fences the former owner of the name."""
         self._done(_library().rd_kafka_init_transactions(self._handle, int(timeout_s * 1000)))
 
     def begin_transaction(self) -> None:
@@ -202,7 +202,7 @@ class NativeProducer:
         self._done(_library().rd_kafka_commit_transaction(self._handle, int(timeout_s * 1000)))
 
     def close(self) -> None:
-        """Throw away what is queued, and end; librdkafka waits for its topics to be let go."""
+        """Throw away what is queued, and end; librdkafka waits for its topics to be released."""
         handle, self._handle = self._handle, None
         while self._topics:
             _library().rd_kafka_topic_destroy(self._topics.popitem()[1])

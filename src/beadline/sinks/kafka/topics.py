@@ -6,7 +6,7 @@ known to every broker at once, and one that the brokers make when they are asked
 broker that cannot tell is asked again; it is not the row's fault.
 
 Kafka gives a topic an id when it is created, and never to another, so one that was deleted and
-created again has another id under the old name. Kafka ends a transaction without a word where the
+created again has another id under the old name. Kafka ends a transaction without an error where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
 the committable, and are compared at commit; that of the topic which the sink names is asked for
 before each decision too (``KafkaSink.instance_now``). Ids are text here, as Kafka's own tools print
@@ -178,7 +178,7 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
 def recreated(
     client: TransactionClient, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
 ) -> TopicIds:
-    """Return the topics that are others now, or are gone, with the ids of now (empty: gone).
+    """Return the topics that are others now, or are gone, with their current ids (empty: gone).
 
     ``ids`` are those that were told a moment ago. What differs is asked for again, until it is
     sure: a topic whose rows are lost for good must really be another one.

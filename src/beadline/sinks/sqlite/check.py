@@ -162,7 +162,7 @@ def check_table(table: SqliteTable, settings: TableSettings, schema: pa.Schema) 
 
 
 def _check_keeps_rows(table: SqliteTable, settings: TableSettings) -> None:
-    """Raise where the table itself says that it drops rows, which would be lost without a word."""
+    """Raise where the table itself says that it drops rows, which would be lost silently."""
     for name in table.triggers:
         raise settings.bad(
             f"its trigger {name!r} drops rows with RAISE(IGNORE), and every row of an epoch has to "

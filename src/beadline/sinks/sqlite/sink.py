@@ -234,7 +234,7 @@ class SqliteSink(StagedSink):
             )
 
     def _check_types(self, database: sqlite3.Connection, schema: pa.Schema) -> None:
-        """The table may have been altered, or made anew, since the rows were staged."""
+        """The table may have been altered, or recreated, since the rows were staged."""
         table = read_table(database, self.table)
         columns = {} if table is None else table.columns
         for field in schema:

@@ -144,7 +144,7 @@ class EpochDelivery:
             self.progress = None
 
     def _check_same(self, progress: DeliveryProgress) -> None:
-        """An epoch that was begun goes on only with the parts that it was begun with."""
+        """An epoch that was started continues only with the parts that it was started with."""
         if progress.content == content_of(self.parts):
             return
         if not self.epoch.nonce or not progress.seen.nonce:
@@ -306,7 +306,7 @@ class _Answer:
 
     @property
     def unsure(self) -> bool:
-        """Whether nobody knows."""
+        """Whether the outcome is not known."""
         return isinstance(self.raised, (TryAgain, *UNSURE))
 
 

@@ -1,4 +1,4 @@
-"""The journal: what arrived, in files, durable before anybody is told of it.
+"""The journal: what arrived, in files, durable before it is offered to Spark.
 
 Records follow each other in segments, files that are named by the position at which they begin, the
 bytes that were written before, and by that at which the segment before ended. A position is durable

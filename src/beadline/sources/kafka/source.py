@@ -87,10 +87,11 @@ def kafka(
 
     ``starting`` counts for a new checkpoint only: ``"earliest"``, ``"latest"``, or an offset for
     every partition, ``{"orders": {0: 23, 1: 42}}`` (-2 is the earliest, -1 the latest).
-    ``max_per_epoch`` bounds the records of an epoch; without it the first one takes all there is.
+    ``max_per_epoch`` bounds the records of an epoch; without it, the first epoch reads the whole
+    backlog.
 
     ``group`` names a consumer group to which the positions of each committed epoch are written
-    too, for lag tools. Nobody reads them back: let no other consumer use that group.
+    too, for lag tools. They are never read back: let no other consumer use that group.
 
     ``options`` go to Spark's connector, ``kafka.`` before Kafka's own: ``{"kafka.sasl.mechanism":
     "PLAIN"}``. The session needs the connector's jars: ``session(..., connectors=("kafka",))``.
@@ -236,8 +237,8 @@ def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str,
 def with_advice(error: BaseException | None, query: str) -> BaseException | None:
     """Return Spark's error, or ours in its place if it tells of records that are gone.
 
-    Spark's own advises ``failOnDataLoss=false``, by which records are passed over without a word,
-    and which is refused here.
+    Spark's own advises ``failOnDataLoss=false``, by which records are skipped silently, and which
+    is refused here.
     """
     text = str(error)
     if error is None or not _LOST_RECORDS.search(text):
