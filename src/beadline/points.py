@@ -57,11 +57,11 @@ POINTS: dict[str, str] = {
 KAFKA_POINTS: dict[str, str] = {
     "kafka.begun": "in a Python worker, a transaction is begun; no record is sent",
     "kafka.sent": "in a Python worker, records are on their way to Kafka; the marker is not",
-    "kafka.flushed": "in a Python worker, records and marker are in Kafka; nobody has looked",
+    "kafka.flushed": "in a Python worker, records and marker are in Kafka; not yet checked",
     "kafka.prepared": "in a Python worker, the transaction is known to be whole, and is open",
     "kafka.commit": "about to end the transactions of a decided epoch",
-    "kafka.answered": "the brokers have answered to that; nobody has looked at the answers",
-    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may go on",
+    "kafka.answered": "the brokers have answered; the answers are not yet read",
+    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may continue",
     "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
     "kafka.fence": "about to fence writers, which aborts what they left open",
 }

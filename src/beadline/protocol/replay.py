@@ -123,7 +123,7 @@ def _match(
         if part.checksum is None:
             raise PartLost(
                 f"{where}, sink {sink.name!r}: {len(gone)} parts are gone from the outside system "
-                "(deleted by somebody else?), and this sink keeps no checksum by which their rows "
+                "(deleted from outside?), and this sink keeps no checksum by which their rows "
                 "could be computed again and proven the same. Nothing was published and nothing is "
                 "dropped. Bring them back, or start once with "
                 f'drop=["{sink.name}@{part.id.epoch}"], which gives up its rows of this epoch.'

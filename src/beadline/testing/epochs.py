@@ -265,5 +265,5 @@ def _schema(
         return spark.createDataFrame(rows).schema
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f'the rows do not tell their schema ({error}): give schema="id long, name string"'
+            f'the rows do not show their schema ({error}): give schema="id long, name string"'
         ) from error

@@ -205,7 +205,7 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
     for sink, ids in parts.items():
         if ids:
             first = min(ids, key=lambda id_: (id_.epoch, str(id_)))
-            text = f"{len(ids)} prepared parts that nobody finished or aborted, {first} first"
+            text = f"{len(ids)} prepared parts, neither finished nor aborted, {first} first"
             found.append(Violation(ViolationKind.LEFT, sink, text, len(ids), first.epoch))
     return found
 

@@ -125,7 +125,7 @@ class Reader:
         missing = [part for part in wanted if part not in found]
         raise NoMarker(
             f"control topic {topic!r} does not hold the marker of {missing[0]} (any more), nor "
-            f"those of {len(missing) - 1} other parts: somebody deleted or emptied it, and Kafka "
+            f"those of {len(missing) - 1} other parts: it was deleted or emptied, and Kafka "
             f"itself has forgotten transaction {wanted[missing[0]].transactional_id}"
         )
 
@@ -354,7 +354,7 @@ def _check_kept(admin: Any, name: str) -> None:
     if lag is not None and int(lag.value) < _LAG_MIN_MS:
         raise BadSink(
             f"control topic {name!r} has {_LAG}={lag.value}, so that the marker of an aborted "
-            "transaction may be gone before anybody has asked for it, and nothing could be proven. "
+            "transaction may be gone before it was asked for, and nothing could be proven. "
             f"Set it to at least {_LAG_MIN_MS}; {_TOPIC_SETTINGS[_LAG]} is a day. No row was "
             "written."
         )

@@ -117,9 +117,9 @@ def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:
     from pyarrow import types
 
     if name == layout.deleted and not types.is_boolean(kind):
-        return "but deleted= wants a boolean"
+        return "but deleted= takes a boolean"
     if name == layout.expire and not types.is_integer(kind):
-        return "but expire= wants whole seconds"
+        return "but expire= takes whole seconds"
     counted = name == layout.value
     if layout.command == "INCRBY" and counted and not types.is_integer(kind):
         return "but INCRBY adds integers; cast it in rows=, or use INCRBYFLOAT"

@@ -87,7 +87,7 @@ class Commit:
         return CommitFailed(
             f"{self.epoch}: {self.where} holds epoch {entry.epoch} in one slot, by another "
             "decision or a newer one, and not in the head of its ledger: a node has lost data, or "
-            "somebody deleted a key of the ledger. Nothing more was written. Restore it, or start "
+            "a key of the ledger was deleted. Nothing more was written. Restore it, or start "
             "over."
         )
 
@@ -174,5 +174,6 @@ class Commit:
             f"{self.epoch}, part {rejected.partition}: {self.where} rejects "
             f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "
             f"{rejected.problem}. The epoch is decided; the rows before this one took effect, each "
-            "once, and are counted. Repair or delete the key; the next start goes on with this row."
+            "once, and are counted. Repair or delete the key; the next start continues with this "
+            "row."
         )

@@ -65,7 +65,7 @@ class Entry:
             return None
         found = _ENTRY.match(text.decode(errors="replace"))
         if found is None:
-            raise ValueError("an entry of the ledger cannot be read; somebody else wrote it")
+            raise ValueError("an entry of the ledger cannot be read; another program wrote it")
         incarnation, epoch, nonce, done, total = found.groups()
         nonce = "" if nonce == _NO_NONCE else nonce
         return cls(incarnation, int(epoch), nonce, int(done), int(total))

@@ -25,7 +25,7 @@ def unmounted(folder: Path, sink: AnySink) -> Iterator[AnySink]:
     try:
         yield sink
     finally:
-        assert not folder.exists(), f"{folder} was made again on the disk below"
+        assert not folder.exists(), f"{folder} was recreated on the disk below"
         away.rename(folder)
 
 
