@@ -294,7 +294,7 @@ def end_all(
 
 
 def _tell(action: Action, todo: list[EndPlan], status: LogStatus | None, out: Console) -> None:
-    """Show what is about to be ended and, where nobody vouches for it, what that means."""
+    """Show what is about to be ended and, where no log vouches for it, what that means."""
     if not isinstance(out, ForPeople):
         return
     now_ms = time.time_ns() // 1_000_000

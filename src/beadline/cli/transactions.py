@@ -1,6 +1,6 @@
 """`beadline transactions`: what is open on a Kafka cluster, whom it holds up, and how to end it.
 
-Readers stand still before an open transaction until somebody ends it. While a query runs it does so
+Readers are stuck before an open transaction until it is ended. While a query runs it does so
 itself, and after a crash its next start does; these commands are for when there is no next start
 soon, and for finding out whether it is Beadline at all that holds a reader up.
 """

@@ -136,8 +136,7 @@ def _files(seen: SourceFacts) -> Iterator[Finding]:
 
 @_judged("rate", "rate-micro-batch")
 def _rate(seen: SourceFacts) -> Iterator[Finding]:
-    why = "a row is a function of its number; it can always be computed again"
-    yield _found(seen, EXACTLY, why)
+    yield _found(seen, EXACTLY, "a row is a function of its number; it can be computed again")
 
 
 @_judged("delta")

@@ -132,7 +132,7 @@ def stopped(query: str) -> SparkGone:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether nobody answers at the other end of Py4J; a sink's own server may refuse, too."""
+    """Whether nothing answers at the other end of Py4J; a sink's own server may refuse, too."""
     if isinstance(error, Py4JNetworkError):
         return True
     if type(error) is Py4JError:

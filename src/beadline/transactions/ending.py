@@ -172,7 +172,7 @@ def _commit_decided(inspector: Inspector, epoch: EpochId, part: Prepared[KafkaPa
 
 
 def _commit_open(inspector: Inspector, transaction: Transaction) -> EndResult:
-    """Commit what is open, whoever may have begun it."""
+    """Commit what is open, whichever process began it."""
     client = inspector.client
     answers = client.until_answered(lambda some: client.commit(some)[0], [transaction])
     answer = answers[transaction]

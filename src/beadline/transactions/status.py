@@ -59,7 +59,7 @@ class LogStatus:
         return part if one.part in (None, part.id) else None
 
     def verdict(self, one: Observed) -> LogVerdict:
-        """What the next start will do with it; unknown for a stranger's."""
+        """What the next start will do with it; unknown for one that is not Beadline's."""
         if one.writer is None or not one.writer.belongs_to(self.query):
             return "unknown"
         return "orphan" if self.decided(one) is None else "decided"
@@ -152,7 +152,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def verdict_of(one: Observed, status: LogStatus | None) -> LogVerdict:
-    """The log's verdict; nobody's, if there is no log."""
+    """The log's verdict; unknown, if there is no log."""
     return "unknown" if status is None else status.verdict(one)
 
 
@@ -160,7 +160,7 @@ def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) 
     """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
     ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
-    ``UsageError`` for what nobody vouches for.
+    ``UsageError`` for what no log vouches for.
     """
     verdict = verdict_of(one, status)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:

@@ -106,7 +106,7 @@ class Verification:
 
     @property
     def kills(self) -> int:
-        """How many times somebody was killed with -9."""
+        """How many times a process was killed with -9."""
         return sum(each.hits for each in self.results if each.fault.is_kill)
 
     @property
@@ -116,7 +116,7 @@ class Verification:
 
     @property
     def unclear(self) -> list[FaultResult]:
-        """Those of which nobody knows how they ended."""
+        """Those whose outcome is not known."""
         return [each for each in self.results if each.unclear]
 
     @property
@@ -136,7 +136,7 @@ class Verification:
         return f"beadline verify {shlex.join(words)}"
 
     def unreached(self) -> dict[str, str]:
-        """Every crash point at which nobody was killed, with the reason."""
+        """Every crash point at which nothing was killed, with the reason."""
         killed = {
             result.fault.kill.point
             for result in self.results
@@ -196,7 +196,7 @@ def by_kind(report: Verification) -> Iterator[tuple[str, int, int, str]]:
 
 
 def reasons(report: Verification) -> dict[str, list[str]]:
-    """The crash points at which nobody was killed, by the reason."""
+    """The crash points at which nothing was killed, by the reason."""
     found: dict[str, list[str]] = {}
     for point, why in report.unreached().items():
         found.setdefault(why, []).append(point)

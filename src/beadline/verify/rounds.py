@@ -200,7 +200,7 @@ class Round:
 
 
 def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
-    """Parts that nobody finished or threw away, when somebody should have."""
+    """Parts that were neither finished nor aborted, though they should have been."""
     found = []
     for sink, ids in parts.items():
         if ids:
@@ -253,7 +253,7 @@ def _taken(path: Path) -> Any:
 
 
 def _own(data: bytes) -> Any:
-    """What a child of ours left, in a folder that nobody else may write to."""
+    """What a child left, in a folder that no other user may write to."""
     return pickle.loads(data)  # noqa: S301
 
 

@@ -45,7 +45,7 @@ class EpochWriter:
     connections: int
 
     def write(self, client: HBaseClient, changes: Changes) -> bool:
-        """Write all changes; False if the ledger says that somebody else has finished the epoch."""
+        """Write all changes; False if, by the ledger, another process has finished the epoch."""
         work = _Work(pieces(changes, PIECE_ROWS))
         others = [
             threading.Thread(target=self._helper, args=(work,), name=f"beadline-hbase-{number}")
@@ -78,7 +78,7 @@ class EpochWriter:
                     return
 
     def _send(self, client: HBaseClient, call: Mutations) -> bool:
-        """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
+        """Look, and write; False, and nothing written, if another process has written the epoch."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
         # Of a sink that has written nothing under its name, the commit has asked the others'.
         epoch = self.epoch if seen is not None else replace(self.epoch, previous=-1)

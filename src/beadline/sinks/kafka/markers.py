@@ -146,7 +146,7 @@ class Reader:
     def newest(self, topic: str, query: str) -> list[Marker]:
         """Return a query's visible markers at the end of the topic, oldest first.
 
-        As far back as needed to find any: aborted ones and strangers' may be in between.
+        As far back as needed to find any: aborted ones and others' may be in between.
         """
         with self._consumer("read_committed") as consumer:
             limits = _limits(consumer, topic)

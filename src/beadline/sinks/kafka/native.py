@@ -1,6 +1,6 @@
 """Handing librdkafka a whole Arrow batch at once.
 
-confluent-kafka wants a Python object per key and value. librdkafka itself takes an array of
+confluent-kafka takes a Python object per key and value. librdkafka itself takes an array of
 pointers and lengths (``rd_kafka_produce_batch``), which NumPy fills from Arrow's own buffers
 without touching a row. So the producers of Beadline's workers are librdkafka's own, out of the
 library that comes with confluent-kafka, through the few functions that they need; all are public
@@ -97,7 +97,7 @@ def available() -> bool:
 
 
 class NativeProducer:
-    """A producer of librdkafka's, without confluent-kafka round it, under the same method names.
+    """A librdkafka producer, without confluent-kafka around it, under the same method names.
 
     confluent-kafka tells only of records that it queued itself, and librdkafka does not fail a
     transaction over every record that was not taken, so somebody has to listen. Told of failures

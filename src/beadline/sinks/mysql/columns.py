@@ -194,7 +194,7 @@ def misfit(type_: pa.DataType, column: MySqlColumn) -> str:
 def keeps(was: MySqlColumn, now: MySqlColumn) -> bool:
     """Whether a column that was altered still takes every value as it is, or refuses it aloud.
 
-    A double would be rounded by an integer, in silence; an integer is not changed by a bigint, and
+    A double would silently be rounded by an integer; an integer is not changed by a bigint, and
     one that is out of range is an error.
     """
     if (was.declared, was.character_set) == (now.declared, now.character_set):

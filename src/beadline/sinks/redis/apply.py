@@ -54,7 +54,7 @@ class RedisRowRejected(Exception):
 
 
 def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
-    """Move a ledger without rows of its own one step on; fine if somebody else has."""
+    """Move a ledger without rows of its own one step on; fine if another process has."""
     script = mark_script()
     answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
     status = _status(answer)
@@ -67,7 +67,7 @@ def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
 
 
 def apply(client: RedisClient, script: Script, guard: Guard, chunks: Sequence[Chunk]) -> None:
-    """Write chunks, whoever else writes them at the same time; each row takes effect once."""
+    """Write chunks, even if another process does so too; each row takes effect once."""
     left = list(chunks)
     while left:
         calls = [

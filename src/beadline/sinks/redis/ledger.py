@@ -81,7 +81,7 @@ class Head:
 
     @classmethod
     def parse(cls, texts: Mapping[bytes, bytes]) -> Head:
-        """Read the stored form; ``ValueError`` if somebody else wrote in it."""
+        """Read the stored form; ``ValueError`` if another program wrote in it."""
         head = cls()
         for name, text in texts.items():
             sink, tilde, kind = name.decode().partition("~")

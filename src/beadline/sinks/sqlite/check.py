@@ -61,7 +61,7 @@ def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether an error says only that somebody else is writing; Python 3.10 has no codes."""
+    """Whether an error says only that another process is writing; Python 3.10 has no codes."""
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 

@@ -156,7 +156,7 @@ class HttpEndpoint(Endpoint):
         return urlsplit(self.url)
 
     def check(self) -> None:
-        """Is somebody there? Nothing is sent."""
+        """Is the endpoint reachable? Nothing is sent."""
         connection = self._connect()
         try:
             connection.connect()

@@ -133,7 +133,7 @@ class Lock:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[bool]:
-        """Take the lock, waiting so long; gives False if somebody else has it all that time."""
+        """Take the lock, waiting so long; gives False if another process has it all that time."""
         deadline_s = time.monotonic() + timeout_s
         while not self._try():
             if time.monotonic() >= deadline_s:
@@ -263,7 +263,7 @@ class DeliveryProgress:
         self._take(record)
 
     def is_current(self) -> bool:
-        """Whether nobody else has written since; asked under the lock."""
+        """Whether no other process has written since; asked under the lock."""
         try:
             found = os.stat(local_path(self.uri))
         except FileNotFoundError:
@@ -317,7 +317,7 @@ def _read_lines(data: bytes, where: str) -> tuple[list[Record], int]:
 
 
 def _corrupt(where: str, what: str) -> CorruptRecord:
-    """The error for a file of ours that cannot be trusted."""
+    """The error for one of these files that cannot be trusted."""
     return CorruptRecord(
         f"{where} cannot be used: {what}. It says how far the endpoint has been served, so "
         "nothing was delivered. Restore it; or, if rows may be delivered a second time, delete it "

@@ -145,7 +145,7 @@ class Journal:
     _durable: int
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Take the folder, wait for whoever has it, and cut off what a crash left torn."""
+        """Take the folder, wait for its owner, and cut off what a crash left incomplete."""
         self.folder = folder
         self.stopping = threading.Event()
         self.problem: BaseException | None = None  # why the newest values are not in the journal

@@ -172,7 +172,7 @@ def bag(rows: Iterable[Row]) -> Counter[str]:
 
 
 def crash_at(nth: int, call: Callable[[], object]) -> str | None:
-    """Die at the nth crash point that ``call`` comes by; None if it ended before."""
+    """Die at the nth crash point that ``call`` reaches; None if it ended before."""
     points = itertools.count()
 
     def hook(name: str) -> None:
