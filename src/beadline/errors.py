@@ -20,7 +20,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     │   └── PlannedByAnother                another driver replaced the positions of an epoch
     ├── LogProblem                      1
     │   ├── CorruptRecord                   a record of the decision log cannot be read
-    │   └── DecisionUnknown                 an append failed and nobody can say whether it landed
+    │   └── DecisionUnknown                 an append failed and it is not known whether it landed
     └── EpochFailed                     1
         ├── PrepareFailed                   nothing of the epoch was decided; it is redelivered
         ├── SourceGone                      what an epoch was planned with cannot be read again
@@ -47,7 +47,7 @@ NEW_QUERY = (
 def without_meaning(text: str) -> str:
     """Return what an error says, but for what it means where it is raised at a start.
 
-    A sink may raise the same error in the midst of a run: then the protocol says what it means.
+    A sink may raise the same error during a run: then the protocol says what it means.
     """
     return text.replace(NOTHING_WRITTEN, "").strip().removesuffix(".")
 
@@ -97,7 +97,7 @@ class JavaProblem(BeadlineError):
 
 
 class JarsUnavailable(BeadlineError):
-    """Jars of a connector cannot be had, or a running Spark session has not got them."""
+    """Jars of a connector cannot be fetched, or a running Spark session lacks them."""
 
 
 class SparkFailed(BeadlineError):
@@ -105,7 +105,7 @@ class SparkFailed(BeadlineError):
 
 
 class SparkGone(SparkFailed):
-    """Spark was stopped under the query, or its JVM has ended: this process cannot go on."""
+    """Spark was stopped under the query, or its JVM has ended: this process cannot continue."""
 
 
 class CheckpointProblem(BeadlineError):
@@ -125,7 +125,7 @@ class LogProblem(BeadlineError):
 
 
 class CorruptRecord(LogProblem):
-    """A record of the log cannot be read. It is named, and never guessed round."""
+    """A record of the log cannot be read. It is named, never guessed at."""
 
 
 class DecisionUnknown(LogProblem):
@@ -133,7 +133,7 @@ class DecisionUnknown(LogProblem):
 
 
 class EpochFailed(BeadlineError):
-    """One epoch could not be carried through."""
+    """One epoch could not be completed."""
 
 
 class PrepareFailed(EpochFailed):

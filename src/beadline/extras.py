@@ -1,7 +1,7 @@
 """The optional dependencies, and the error that names the missing one.
 
-A connector asks with `require("kafka")` before it imports its library, so that a user without it
-reads which command installs it instead of a ModuleNotFoundError from deep inside.
+A connector asks with `require("kafka")` before it imports its library, so that a user without it is
+told which command installs it instead of a ModuleNotFoundError from deep inside.
 """
 
 from __future__ import annotations

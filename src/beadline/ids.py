@@ -1,9 +1,9 @@
 """The identities of the protocol: frozen values, strict to build, lenient to parse.
 
-A part's id travels into outside systems (a file name, a transactional id, a ledger row), so
-that a later process can tell its own leftovers from a stranger's. Building one checks every
-field; parsing answers ``None`` for anything that is not ours, because a stranger's id must
-never break a recovery.
+A part's id travels into outside systems (a file name, a transactional id, a ledger row), so that a
+later process can tell its own leftovers from others'. Building one checks every field; parsing
+answers ``None`` for anything that is not Beadline's, because a foreign id must never break a
+recovery.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PartId:
 
     @classmethod
     def parse(cls, text: str) -> PartId | None:
-        """Read the text form; ``None`` for a stranger's id.
+        """Read the text form; ``None`` for an id that is not Beadline's.
 
         >>> PartId.parse("somebody-elses-transaction") is None
         True

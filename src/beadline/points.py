@@ -57,11 +57,11 @@ POINTS: dict[str, str] = {
 KAFKA_POINTS: dict[str, str] = {
     "kafka.begun": "in a Python worker, a transaction is begun; no record is sent",
     "kafka.sent": "in a Python worker, records are on their way to Kafka; the marker is not",
-    "kafka.flushed": "in a Python worker, records and marker are in Kafka; nobody has looked",
+    "kafka.flushed": "in a Python worker, records and marker are in Kafka; not yet checked",
     "kafka.prepared": "in a Python worker, the transaction is known to be whole, and is open",
     "kafka.commit": "about to end the transactions of a decided epoch",
-    "kafka.answered": "the brokers have answered to that; nobody has looked at the answers",
-    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may go on",
+    "kafka.answered": "the brokers have answered; the answers are not yet read",
+    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may continue",
     "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
     "kafka.fence": "about to fence writers, which aborts what they left open",
 }
@@ -78,7 +78,7 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CrashOrder:
-    """Who comes by a point for the n-th time dies there, once; the mark is made at that moment."""
+    """A process that reaches a point for the n-th time dies there, once; the mark is made then."""
 
     point: str
     count: int = 1
@@ -86,7 +86,7 @@ class CrashOrder:
     mark: str | None = None
 
     def __post_init__(self) -> None:
-        """An unknown name is a mistake worth stopping for: nobody would ever come by."""
+        """An unknown name is a mistake worth stopping for: it would never be reached."""
         if self.point not in EVERY_POINT:
             known = sorted(EVERY_POINT)
             raise ValueError(f"BEADLINE_CRASH names no crash point: {self.point!r}; known: {known}")

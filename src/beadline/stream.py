@@ -72,15 +72,15 @@ class Stream:
         """Add a sink; every sink of a stream is decided together, epoch by epoch.
 
         ``rows`` is batch code on one epoch's rows, for this sink alone. ``name`` is the sink's
-        name in the log, made from its target unless given; it must stay the same over restarts.
-        ``allow="at-least-once"`` lets a weaker sink stand beside the others. ``shared_disk=True``
+        name in the log, made from its target unless given; it must stay the same across restarts.
+        ``allow="at-least-once"`` allows a weaker sink beside the others. ``shared_disk=True``
         says that a sink's local path is the same disk (a network mount) for driver and executors;
         without it such a sink is refused on a cluster. ``dead_letter`` is a sink for the rows that
         this one refuses, each with the reason, decided in the same epoch; without it a refused row
         stops the query. ``allow`` and ``shared_disk`` are said of both.
         """
         if not isinstance(sink, (Sink, FrameSink)):
-            raise BadQuery(f"to() wants a sink of beadline.sinks, not {type(sink).__name__}")
+            raise BadQuery(f"to() takes a beadline.sink.Sink, not {type(sink).__name__}")
         name = check_name("sink", name if name is not None else sink.default_name)
         weaker = _allowed(allow)
         stream = self._with(Output(name, sink, rows, weaker, shared_disk))
@@ -88,7 +88,7 @@ class Stream:
             return stream
         if not isinstance(dead_letter, (Sink, FrameSink)) or dead_letter == sink:
             what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
-            raise BadQuery(f"dead_letter= wants another sink of beadline.sinks, not {what}")
+            raise BadQuery(f"dead_letter= takes another beadline.sink.Sink, not {what}")
         # Named by the sink that it serves, so that two may share one target in any order.
         dead_letter_name = name_from(name, "dead-letter")
         return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))
@@ -126,10 +126,10 @@ class Stream:
     ) -> Query:
         """Check everything, claim the log, finish what was decided, then start Spark.
 
-        ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes what
-        is there and ends; neither runs epoch after epoch. ``drop`` gives up, by name, the rows
-        that a decided epoch holds for a sink that is gone, or that a sink has lost since. ``keep``
-        is how many records of the log are retained. ``listener`` is told every step of every epoch.
+        ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes what is
+        there and ends; neither runs epoch after epoch. ``drop`` gives up, by name, the rows that a
+        decided epoch holds for a sink that is gone, or that a sink has lost since. ``keep`` is how
+        many records of the log are retained. ``listener`` is called with every step of every epoch.
         """
         from beadline.spark.query import start
 

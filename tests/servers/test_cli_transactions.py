@@ -94,7 +94,7 @@ def test_a_stranger_is_in_the_way(invoke: Invoke, doubt: Doubt) -> None:
         assert (by_id[stranger]["part"], by_id[stranger]["verdict"]) == (None, "unknown")
         assert by_id[stranger]["partitions"][0]["holds"] is True
     _, out, _ = invoke("list", "--bootstrap-servers", doubt.servers)
-    assert "not of Beadline's making" in out
+    assert "not created by Beadline" in out
     assert "by an earlier one: number " in out
 
 

@@ -75,7 +75,7 @@ def test_abort_lets_readers_go_on(invoke: Invoke, doubt: Doubt) -> None:
     code, out, err = invoke("abort", orphan, *where(doubt), "--yes")
     assert code == 0, err
     assert f"done   {orphan}" in out
-    assert "aborted: readers go on past it (" in out
+    assert "aborted: readers continue past it (" in out
     assert take(reader) == "after"
     reader.close()
     assert listed(invoke, doubt, "--query", doubt.query.name)["transactions"] == []
@@ -150,7 +150,7 @@ def test_what_nobody_vouches_for_is_refused(invoke: Invoke, doubt: Doubt) -> Non
     elsewhere.decide(0, [])
     for action in ("commit", "abort"):
         code, _, err = invoke(action, ours, *alone)
-        assert (code, "without --checkpoint nobody knows whether" in err) == (2, True)
+        assert (code, "without --checkpoint it is not known whether" in err) == (2, True)
         code, _, err = invoke(action, stranger, *where(doubt), "--yes")
         assert (code, "it was not begun by Beadline" in err) == (2, True)
         assert f"no decision log says whether to {action} it" in err
@@ -167,7 +167,7 @@ def test_by_force(invoke: Invoke, doubt: Doubt) -> None:
     code, out, err = invoke("commit", ours[0], strangers[0], *force)
     assert code == 0, err
     assert "commit by force: Its rows show, for good. If no decision names it" in out
-    assert "its producer has not said that they are all" in out
+    assert "its producer has not confirmed that they are all" in out
     code, out, err = invoke("abort", ours[1], strangers[1], *force)
     assert code == 0, err
     assert "abort by force: Its rows are thrown away. If a decision names it" in out
@@ -182,7 +182,7 @@ def test_somebody_is_asked(invoke: Invoke, doubt: Doubt, monkeypatch: pytest.Mon
     for json_ in ((), ("--json",)):
         code, out, err = invoke("abort", orphan, *where(doubt), *json_)
         assert code == 2
-        assert "there is nobody here to be asked. Add --yes" in out + err
+        assert "there is no terminal to ask for confirmation. Add --yes" in out + err
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -231,9 +231,9 @@ def test_a_query_that_runs_is_left_alone(invoke: Invoke, doubt: Doubt) -> None:
         doubt.claim(host=socket.gethostname(), pid=driver.pid)
         code, _, err = invoke("abort", orphan, *where(doubt), "--yes")
         assert (code, f"process {driver.pid} of this host" in err) == (2, True)
-        assert "seems to be running" in err
+        assert "appears to be active" in err
         notes = listed(invoke, doubt, "--checkpoint", doubt.checkpoint)["notes"]
-        assert any("the query may be running" in note for note in notes)
+        assert any("the query may be active" in note for note in notes)
         driver.communicate(b"\n")
     assert doubt.states(orphan) == ["Ongoing"]
     assert invoke("abort", orphan, *where(doubt), "--yes")[0] == 0

@@ -60,10 +60,10 @@ def refusal(orders: Orders, schema: pa.Schema = SCHEMA) -> str:
 @pytest.mark.parametrize(
     ("settings", "schema", "said"),
     [
-        ({"row_key": "nobody"}, SCHEMA, "column 'nobody' is wanted, and the row has no such"),
+        ({"row_key": "nobody"}, SCHEMA, "column 'nobody' is required, but the row has no such"),
         ({"deleted": "a"}, SCHEMA, "deleted='a' is string; it must be boolean"),
         ({"family": "z"}, SCHEMA, "has no column family 'z'; it has f, g"),
-        ({"family": None, "columns": {"x": "f:x"}}, SCHEMA, "column 'x' is wanted"),
+        ({"family": None, "columns": {"x": "f:x"}}, SCHEMA, "column 'x' is required"),
         ({"family": None, "columns": {"a": "f"}}, SCHEMA, "not 'family:qualifier'"),
         ({"family": None, "columns": {"a": "f:"}}, SCHEMA, "not 'family:qualifier'"),
         ({"family": None, "columns": {"a": "f:x", "b": "f:x"}}, SCHEMA, "to one cell, f:x"),

@@ -25,7 +25,7 @@ __all__ = ["connector"]  # a fixture of every test here too
         ({}, BadQuery, "no topic is given; give one of topic="),
         ({"topic": "a", "topics": ["b"]}, BadQuery, "topic= and topics= exclude each other"),
         ({"topic": "a", "options": {"assign": "{}"}}, BadQuery, "topic= and option assign exclude"),
-        ({"topic": "a,b"}, BadQuery, r"'a,b' is no name of a topic.*topics=\[...\]"),
+        ({"topic": "a,b"}, BadQuery, r"'a,b' is not a topic name.*topics=\[...\]"),
         ({"topics": "a"}, BadQuery, "for one topic give topic='a'"),
         ({"topics": []}, BadQuery, "empty list"),
         ({"pattern": ""}, BadQuery, "pattern= is empty"),

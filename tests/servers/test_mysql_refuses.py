@@ -32,7 +32,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"table": "_Beadline_stage_x"}, "cannot name the table"),
     ({"table": ""}, "cannot name the table"),
     ({"dsn": "s3cret"}, "does not begin with mysql://"),
-    ({"dsn": "mysql://me:s3cret@db:port/shop"}, "it is no URL"),
+    ({"dsn": "mysql://me:s3cret@db:port/shop"}, "it is not a URL"),
     ({"dsn": "mysql://me:s3cret@db"}, "name of the database is missing"),
     ({"dsn": "mysql://:s3cret@db/shop"}, "host or user is missing"),
     ({"dsn": "mysql://me:s3cret@db/shop?charset=latin1"}, "'charset' is not one of ssl_ca"),
@@ -56,7 +56,7 @@ def test_the_password_shows_nowhere() -> None:
 
 TABLES: list[tuple[str, dict[str, Any], pa.Schema, str]] = [
     ("id INT", {}, PAIR, "the table has no column 'n'. Add it"),
-    ("id INT, n INT NOT NULL", {}, INT, "wants a value in column 'n'"),
+    ("id INT, n INT NOT NULL", {}, INT, "requires a value in column 'n'"),
     ("id INT, n INT AS (id + 1)", {}, PAIR, "'n' is generated"),
     ("id TEXT", {}, INT, "'id' is declared text, but the rows hold int32"),
     ("id FLOAT", {}, INT, "it would be rounded. Declare it INT"),

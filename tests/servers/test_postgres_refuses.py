@@ -75,7 +75,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("id bigint, total text", {}, "'total' is declared text.*int64.*bigint"),
     ("id bigint, total real", {}, "'total' is declared real"),
     ("id bigint, total double precision", {}, "'total' is declared double precision"),
-    ("id bigint, total bigint, x int NOT NULL", {}, "wants a value in column 'x'"),
+    ("id bigint, total bigint, x int NOT NULL", {}, "requires a value in column 'x'"),
     ("id bigint, total bigint GENERATED ALWAYS AS IDENTITY", {}, "'total' is generated"),
     ("id bigint, total bigint", {"mode": "upsert", "key": "id"}, "CREATE UNIQUE INDEX"),
     (

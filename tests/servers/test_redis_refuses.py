@@ -53,7 +53,7 @@ COLUMNS: list[tuple[dict[str, Any], list[tuple[str, pa.DataType]], str]] = [
     ({}, [("value", pa.string())], "'key' is not in the rows"),
     ({}, [("key", pa.string())], "'value' is not in the rows"),
     ({}, [("key", pa.float64()), ("value", pa.string())], "cannot be a key"),
-    ({}, [("key", pa.string()), ("value", LIST)], "no text in Redis"),
+    ({}, [("key", pa.string()), ("value", LIST)], "no text form in Redis"),
     ({}, [("key", pa.string()), ("value", LIST), ("value", LIST)], "two columns"),
     ({"command": "INCRBY"}, [("key", pa.string()), ("value", pa.float64())], "INCRBYFLOAT"),
     ({"command": "INCRBYFLOAT"}, [("key", pa.string()), ("value", pa.string())], "adds numbers"),

@@ -224,7 +224,7 @@ def test_not_a_checkpoint_of_ours(tmp_path: Path, epochs: Epochs) -> None:
 def test_no_such_epoch(past: Path, epochs: Epochs) -> None:
     code, _, err = epochs(past, "--epoch", 17)
     assert code == 2
-    assert "tells nothing of epoch 17; it has 0 to 3" in err
+    assert "has no record of epoch 17; it has 0 to 3" in err
 
 
 def test_a_corrupt_record_is_named(past: Path, tmp_path: Path, epochs: Epochs) -> None:

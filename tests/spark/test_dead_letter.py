@@ -269,4 +269,4 @@ def test_the_example_of_the_docs(spark: SparkSession, tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": "docs_example"}
     exec(code, names)
-    names["test_an_order_without_an_id_is_a_dead_letter"](spark, tmp_path)
+    names["test_an_order_without_an_id_is_a_dead_letter_record"](spark, tmp_path)

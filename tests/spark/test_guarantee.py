@@ -178,8 +178,8 @@ def test_analyze_exits_with_3_if_run_would_refuse(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("spark.sql.files.ignoreMissingFiles", "rows lost without a word"),
-        ("spark.sql.files.ignoreCorruptFiles", "rows lost without a word"),
+        ("spark.sql.files.ignoreMissingFiles", "rows lost silently"),
+        ("spark.sql.files.ignoreCorruptFiles", "rows lost silently"),
         ("spark.sql.adaptive.streaming.stateless.enabled", "into other parts"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_socket_as_it_is_runs_when_it_is_allowed(
 
 def test_bad_settings(spark: SparkSession, tmp_path: Path) -> None:
     receiver = SocketReceiver("127.0.0.1", 9)
-    with pytest.raises(BadSetting, match="wants a Receiver"):
+    with pytest.raises(BadSetting, match="takes a Receiver"):
         sources.journaled(spark, "localhost:9", str(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(BadSetting, match="keep_bytes"):
         sources.journaled(spark, receiver, str(tmp_path), keep_bytes=-1)

@@ -1,4 +1,4 @@
-"""An epoch that takes long is spoken of."""
+"""The query says what an epoch that takes long is waiting for."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_without_a_dead_letter_sink_and_in_one_a_refusal_stops() -> None:
 
 def test_arguments_that_cannot_be_right() -> None:
     stream = exactly_once("frame", "job")  # type: ignore[arg-type]
-    with pytest.raises(BadQuery, match=r"dead_letter= wants another sink .*, not str"):
+    with pytest.raises(BadQuery, match=r"dead_letter= takes another beadline.sink.Sink, not str"):
         stream.to(MemorySink("a"), dead_letter="files")  # type: ignore[arg-type]
     with pytest.raises(BadQuery, match="not the same sink"):
         stream.to(MemorySink("a"), dead_letter=MemorySink("a"))

@@ -206,7 +206,7 @@ def test_spark_moved_while_it_ran() -> None:
             world.planned.update({0: (0, 4), 1: (4, 8)})
             world.committed.update({0, 1})
 
-    gap = "Spark gave epoch 2, but the decision log is at -1"
+    gap = "Spark started epoch 2, but the decision log is at -1"
     with pytest.raises(WrongCheckpoint, match=gap), hooked(hook):
         run(world, 3)
 

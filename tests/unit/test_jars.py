@@ -127,7 +127,7 @@ def test_who_brings_his_own_keeps_it(key: str) -> None:
 
 
 def test_unknown_connector() -> None:
-    with pytest.raises(BadSetting, match=r"no connector 'pulsar'.*known: 'kafka'"):
+    with pytest.raises(BadSetting, match=r"no Spark connector 'pulsar'.*known: 'kafka'"):
         jars.spark_jars("pulsar")
 
 

@@ -99,13 +99,13 @@ BAD: dict[str, tuple[str, str, str, str]] = {
         'table = "t"',
         'table = "t"\nmode = "upsrt"',
         "16: queries.sinks.mode",
-        "'upsrt' is none of its values. Did you mean 'upsert'?",
+        "'upsrt' is not one of its values. Did you mean 'upsert'?",
     ),
     "a function": (
         'name = "orders"',
         'name = "orders"\nfunction = "exactly_onec"',
         "9: queries.function",
-        "'exactly_onec' is none of its values. Did you mean 'exactly_once'?",
+        "'exactly_onec' is not one of its values. Did you mean 'exactly_once'?",
     ),
     "what a sink refuses": (
         'table = "t"',

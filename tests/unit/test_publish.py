@@ -80,14 +80,14 @@ def test_a_source_that_is_made_again_while_the_query_runs(publishes: bool, known
     coordinator.run_epoch(ModelBatch(world, 0))
     world.committed.add(0)
     ids["source"] = "second"
-    with pytest.raises(WrongCheckpoint, match="deleted and made again") as said:
+    with pytest.raises(WrongCheckpoint, match="deleted and recreated") as said:
         coordinator.run_epoch(ModelBatch(world, 1))
     assert "Some rows of epoch 1 may show already" in str(said.value)
     assert "decided" not in str(said.value)
     if not publishes:
         assert world.servers["ledger0"].rows() == ["0", "2", "1", "3"]  # nothing of epoch 1
     if known == "at start":
-        with pytest.raises(WrongCheckpoint, match="deleted and made again"):
+        with pytest.raises(WrongCheckpoint, match="deleted and recreated"):
             start_only(world, at_least_once)
 
 

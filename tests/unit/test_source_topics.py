@@ -146,7 +146,7 @@ def test_a_source_that_does_not_answer(
     monkeypatch.setattr(source_topics, "_TIMEOUT_S", 0.5)
     plan(tmp_path, 0)
     topics.begin(0)
-    with pytest.raises(PrepareFailed, match=r"epoch 0: Kafka does not tell.*Nothing of the epoch"):
+    with pytest.raises(PrepareFailed, match=r"epoch 0: Kafka does not say.*Nothing of the epoch"):
         topics.now()
     topics.close()
 

@@ -554,7 +554,7 @@ def test_a_source_that_was_deleted_and_made_again() -> None:
     world = ModelWorld()
     run(world, 2)
     world.read["source"] = "second"
-    made = r"reads source, which was deleted and made again \(its id was first and is now second"
+    made = r"reads source, which was deleted and recreated \(its id was first and is now second"
     with refused(world, made):
         run(world, 3)
     world.read["source"] = "first"
@@ -574,7 +574,7 @@ def test_what_is_decided_is_finished_before_a_changed_source_is_refused() -> Non
     world = ModelWorld()
     die(world, "decide.after", 2)
     world.read["source"] = "second"
-    made = "deleted and made again.*The rows of epoch 1, which was decided before, are complete"
+    made = "deleted and recreated.*The rows of epoch 1, which was decided before, are complete"
     for _ in range(2):
         with pytest.raises(WrongCheckpoint, match=made):
             run(world, 3)

@@ -133,7 +133,7 @@ UNENDED = FaultResult(
     1,
     seconds=240.0,
     chain=("decide.before/process",),
-    unclear="cut:cut@1: a start did not end in 240 s; its last words: "
+    unclear="cut:cut@1: a start did not end in 240 s; its last output: "
     "[Stage 3:===>       (5 + 2) / 8]\r[Stage 3:=====>\r\x1b[31mKilled\x1b[0m \x07\x00",
 )
 

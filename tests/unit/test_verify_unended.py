@@ -54,7 +54,7 @@ def test_a_start_that_somebody_else_kills_is_no_violation(tmp_path: Path, endles
     made = a_round(tmp_path, 60)
     struck = _ended(made, endless, "the undisturbed start", killed=False)
     assert struck.found == []
-    assert "killed by somebody else" in struck.unclear
+    assert "killed by something else" in struck.unclear
     assert _ended(made, endless, "decide.after", killed=True).unclear == ""
 
 
@@ -62,7 +62,7 @@ def test_a_start_that_fails_is_a_violation(tmp_path: Path) -> None:
     child = Child("ast", ["/nowhere"], tmp_path / "child.log", tmp_path)
     struck = _ended(a_round(tmp_path, 60), child, "decide.after", killed=False)
     assert struck.unclear == ""
-    assert [str(each.kind) for each in struck.found] == ["did not go on"]
+    assert [str(each.kind) for each in struck.found] == ["did not recover"]
 
 
 def test_limits_grow_with_the_minutes_and_by_the_flag() -> None:

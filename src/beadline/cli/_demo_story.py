@@ -117,7 +117,7 @@ class LiveStory(Story):
 
 @contextmanager
 def story_for(out: Console) -> Iterator[Story]:
-    """The story for whoever reads: people see it live."""
+    """The story for the reader: people see it live."""
     if not isinstance(out, ForPeople):
         yield Story()
         return

@@ -44,8 +44,8 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
         raise
     except Exception as error:
         raise UsageError(
-            f"{file.path}: Spark did not start: {reason(error)} Its own words, if it has any, are "
-            "above. Look at the settings in CONF (in TOML: [spark]) and --conf. Nothing was "
+            f"{file.path}: Spark did not start: {reason(error)} Spark's own output, if any, is "
+            "above. Check the settings in CONF (in TOML: [spark]) and --conf. Nothing was "
             "written."
         ) from error
     try:
@@ -103,6 +103,6 @@ def as_beadline_error(job: JobFile, error: Exception) -> BeadlineError:
     return EpochFailed(
         job.redact(
             f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "
-            "start goes on from there. --verbose shows the whole trace."
+            "start continues from there. --verbose shows the whole trace."
         )
     )

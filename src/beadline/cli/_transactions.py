@@ -51,19 +51,20 @@ from beadline.transactions.status import (
 _COLOURS = {"decided": "yellow", "orphan": "red", "unknown": "dim"}
 _MEANING = {
     "decided": "the newest decision names it: the next start commits it",
-    "orphan": "of this query, and not decided: a driver is at it, or the next start aborts it",
-    "unknown": "no decision log was asked that knows it",
+    "orphan": "of this query, and not decided: a driver is still working on it, or the next start "
+    "aborts it",
+    "unknown": "no decision log that knows it was given",
 }
 # What force does: to a stranger's, to one of ours of which no log tells, and against the log.
 _MEANS = {
     ("commit", "strange"): "Its records show, for good, as far as they were sent: its producer has "
-    "not said that they are all, and is not told.",
+    "not confirmed that they are all, and is not told.",
     ("commit", "unknown"): "Its rows show, for good. If no decision names it, the query computes "
     "the same rows again, and they show twice.",
     ("commit", "orphan"): "AGAINST THE DECISION LOG: no decision names it. Its rows show, for "
     "good, and once more when the query computes them again.",
-    ("abort", "strange"): "Its records are thrown away, and its producer, if it lives, is fenced: "
-    "its next call fails.",
+    ("abort", "strange"): "Its records are thrown away, and its producer, if it is still alive, is "
+    "fenced: its next call fails.",
     ("abort", "unknown"): "Its rows are thrown away. If a decision names it, they are missing "
     "until the query's next start has computed them again, if it can.",
     ("abort", "decided"): "AGAINST THE DECISION LOG: it is decided. Its rows are missing until the "
@@ -117,7 +118,7 @@ def asking(
         why = settings.redacted(str(error).removeprefix(f"{name}: "))
         raise BeadlineError(
             f"Kafka at {servers} does not answer as it should: {name}: {why}. Is it up, is the "
-            "address right, are security.protocol and sasl.* what it wants, and may this user do "
+            "address right, are security.protocol and sasl.* what it expects, and may this user do "
             "this? What was not reported as done may not have been done."
         ) from None
 
@@ -151,7 +152,7 @@ def read_options(pairs: list[str], file: Path | None) -> dict[str, str]:
         name, value = _pair(pair, f"--option number {number}")
         found[name] = value
     if "bootstrap.servers" in found:
-        raise UsageError(f"bootstrap.servers is said by --bootstrap-servers. {NOTHING_CHANGED}")
+        raise UsageError(f"bootstrap.servers is given with --bootstrap-servers. {NOTHING_CHANGED}")
     KafkaSettings("", found).check()
     return found
 
@@ -165,7 +166,7 @@ def _pair(text: str, where: str) -> tuple[str, str]:
 
 
 def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Console) -> None:
-    """Show the open transactions of a query, or of everybody."""
+    """Show the open transactions of a query, or all of them."""
     status = cluster.status
     name = _query(query, status)
     everything = cluster.inspector.open_now()
@@ -207,7 +208,7 @@ def _is_of(one: Described, query: str) -> bool:
 
 
 def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others: int) -> Text:
-    """The answer in one line: how many, and how many partitions stand still."""
+    """The answer in one line: how many, and how many partitions are stuck."""
     whose = f"query {name}" if name is not None else cluster.inspector.settings.servers
     held = {
         (place.topic, place.partition)
@@ -242,7 +243,7 @@ def _notes(cluster: Cluster) -> list[str]:
             "or another spelling, and the verdicts of a copy may be old"
         )
     if driver := status.driver():
-        notes.append(f"{driver}, lives: the query may be running")
+        notes.append(f"{driver}, is still running, so the query may be active")
     if status.epoch is not None and status.named and not status.finished:
         described = cluster.inspector.client.describe(status.named)
         still = sum(one.state in UNENDED_STATES for one in described.values())
@@ -293,7 +294,7 @@ def end_all(
 
 
 def _tell(action: Action, todo: list[EndPlan], status: LogStatus | None, out: Console) -> None:
-    """Show what is about to be ended and, where nobody vouches for it, what that means."""
+    """Show what is about to be ended and, where no log vouches for it, what that means."""
     if not isinstance(out, ForPeople):
         return
     now_ms = time.time_ns() // 1_000_000
@@ -311,8 +312,8 @@ def _confirm(action: Action, count: int, out: Console, yes: bool, json: bool) ->
         return
     if json or not sys.stdin.isatty():
         raise UsageError(
-            f"{action} changes the cluster, and there is nobody here to be asked. Add --yes if you "
-            f"mean it. {NOTHING_CHANGED}"
+            f"{action} changes the cluster, and there is no terminal to ask for confirmation. Add "
+            f"--yes if you mean it. {NOTHING_CHANGED}"
         )
     what = "this transaction" if count == 1 else f"these {count} transactions"
     if not typer.confirm(f"{action} {what}?"):
@@ -393,7 +394,7 @@ def block(
 def _whose(one: Observed, status: LogStatus | None) -> str:
     writer, part = one.writer, one.part
     if writer is None:
-        return "not of Beadline's making"
+        return "not created by Beadline"
     whose = f"query {writer.query}, sink {writer.sink}, slot {writer.slot}"
     if not one.is_open:
         named = status.named.get(one.id) if status is not None else None
@@ -440,7 +441,7 @@ def _partitions(one: Observed, numbers: Mapping[str, int]) -> Table:
 
 
 def _held_up(each: Touched, numbers: Mapping[str, int]) -> Text:
-    """Who waits because of this transaction, or which other one they wait for."""
+    """Which readers this transaction holds up, or which other one does."""
     if each.holds is None:
         return Text("not known", style="dim")
     groups = ", ".join(f"{group.name} (at {group.offset:,})" for group in each.groups)

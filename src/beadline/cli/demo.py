@@ -67,7 +67,7 @@ def run(workload: Workload, naive: bool, out: Console) -> tuple[dict[str, Any], 
             story.starting()
             run = supervisor.run_naive(place) if naive else supervisor.run(Kill.parse(place))
             if not run.reached:
-                raise RunFailed(f"the driver ended without coming to {place}; nothing was killed")
+                raise RunFailed(f"the driver ended without reaching {place}; nothing was killed")
             story.killed(place.partition("#")[0])
         story.starting()
         supervisor.run_naive() if naive else supervisor.run()
@@ -105,7 +105,7 @@ def verdict(naive: bool, exactly_once: bool) -> str:
         )
     if exactly_once:
         return "[bold green]Killed twice, and every row is there once.[/]"
-    return "[bold red]Rows were lost or doubled: this is a bug of Beadline, please report it.[/]"
+    return "[bold red]Rows were lost or duplicated: this is a bug in Beadline, please report it.[/]"
 
 
 def _table(report: Tally, kills: int) -> Table:

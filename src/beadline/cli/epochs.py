@@ -24,9 +24,9 @@ from beadline.observe.history import History, PastEpoch, read_history
 
 _COLOURS = {"committed": "green", "decided": "yellow", "in doubt": "red"}
 _MEANING = {
-    "decided": "certain; a driver is at it, or the next start finishes it",
-    "in doubt": "planned, not decided; a driver is at it, or the next start aborts it and it is "
-    "redelivered",
+    "decided": "certain; a driver is still working on it, or the next start finishes it",
+    "in doubt": "planned, not decided; a driver is still working on it, or the next start aborts "
+    "it and it is redelivered",
 }
 _COMMITTABLE_WIDTH_MAX = 400
 _CLAIMS_SHOWN = 3
@@ -34,7 +34,7 @@ _CLAIMS_SHOWN = 3
 
 def epochs(
     checkpoint: Annotated[str, typer.Argument(help="The query's folder: a path or a URI.")],
-    last: Annotated[int, typer.Option(min=1, help="Show so many of the newest epochs.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="How many of the newest epochs to show.")] = 20,
     epoch: Annotated[
         int | None, typer.Option(min=0, help="Show this epoch only, with its committables.")
     ] = None,
@@ -193,7 +193,7 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
 def _finished(epoch: PastEpoch) -> str:
     """The next decision says when; after a restart no record does."""
     if epoch.finished_at_ms is None:
-        return "at a time that no record tells" if epoch.state == "committed" else "not yet"
+        return "at a time that is not recorded" if epoch.state == "committed" else "not yet"
     return f"{_clock(epoch.finished_at_ms)} ({_duration(epoch.commit_ms)})"
 
 

@@ -54,7 +54,7 @@ def run(
         str | None, typer.Option(help="The query's folder; the job's CHECKPOINT otherwise.")
     ] = None,
     every: Annotated[
-        str | None, typer.Option(help='Start an epoch at most so often, such as "1 second".')
+        str | None, typer.Option(help='Start at most one epoch per interval, such as "1 second".')
     ] = None,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is there, then end.")
@@ -111,7 +111,7 @@ class _Options:
         given = [each.name for each in fields(self) if getattr(self, each.name)]
         if given and file.several:
             raise UsageError(
-                f"{file.path} has several queries, and --{given[0].replace('_', '-')} is about "
+                f"{file.path} has several queries, and --{given[0].replace('_', '-')} applies to "
                 f"one: set the key {given[0]!r} in each of its [[queries]]. Nothing was written."
             )
         if not self.checkpoint and file.no_checkpoint is not None:
@@ -135,7 +135,7 @@ class _Options:
 def _no_checkpoint(where: str) -> UsageError:
     return UsageError(
         f"{where}: no checkpoint folder. Give --checkpoint DIR, or set CHECKPOINT (in TOML: "
-        "checkpoint) in the job file; it must stay the same over restarts. Nothing was written."
+        "checkpoint) in the job file; it must stay the same across restarts. Nothing was written."
     )
 
 
@@ -146,7 +146,7 @@ class Stop:
     asked: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Be the signal's handler; what it prints could cut into a line that is being printed."""
+        """Signal handler; what it prints could cut into a line that is being printed."""
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
@@ -273,7 +273,7 @@ def _look_after(runs: list[Running], stop: Stop, results: list[dict[str, Any]]) 
 def _stop(
     runs: list[Running], out: Console, results: list[dict[str, Any]], *, failed: bool = False
 ) -> None:
-    """Stop what still runs, all of it, whatever one of them has to say."""
+    """Stop all that still run, even if one of them fails to stop."""
     if any(run.query is not None for run in runs):
         out.say("[dim]stopping: an undecided epoch is aborted, a decided one finished …[/]")
     failures: list[BaseException] = []
@@ -373,7 +373,7 @@ def _as_lines(event: Event) -> list[str]:
         "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
         "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
         "added": f"sink {details.get('sink')} is new: it has rows from epoch {event.epoch} on",
-        "removed": f"sink {details.get('sink')} is not among the sinks any more",
+        "removed": f"sink {details.get('sink')} is no longer among the sinks",
         "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",

@@ -1,6 +1,6 @@
-"""`beadline transactions`: what is open on a Kafka cluster, who is held up by it, and ending it.
+"""`beadline transactions`: what is open on a Kafka cluster, whom it holds up, and how to end it.
 
-Readers stand still before an open transaction until somebody ends it. While a query runs it does so
+Readers are stuck before an open transaction until it is ended. While a query runs it does so
 itself, and after a crash its next start does; these commands are for when there is no next start
 soon, and for finding out whether it is Beadline at all that holds a reader up.
 """
@@ -29,7 +29,7 @@ SettingsOption = Annotated[
         "--option",
         metavar="KEY=VALUE",
         help="A setting of librdkafka, as in KafkaSink(options=); may be repeated. Others on this "
-        "machine can read command lines: passwords belong into --options-file.",
+        "machine can read command lines: passwords belong in --options-file.",
     ),
 ]
 FileOption = Annotated[
@@ -43,12 +43,12 @@ ForceOption = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="End also what no decision log vouches for (a stranger's, or without --checkpoint), "
-        "what the log contradicts, so that rows show twice or are missing, and though a process "
-        "that seems to run the query lives.",
+        help="End it even if no decision log vouches for it (not Beadline's, or no --checkpoint), "
+        "if the log contradicts it, so that rows show twice or are missing, or if a process that "
+        "seems to run the query is alive.",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before it is done.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @transactions.callback()
@@ -65,14 +65,15 @@ def list_(
     options_file: FileOption = None,
     control_topic: ControlTopicOption = None,
     everybodys: Annotated[
-        bool, typer.Option("--all", help="With --query or --checkpoint: others' as well.")
+        bool, typer.Option("--all", help="With --query or --checkpoint: other applications' too.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Show open transactions, the oldest first. Changes nothing.
 
-    Of one query with --query or --checkpoint, otherwise of the whole cluster: a reader is held up
-    by anybody's. With --checkpoint, the decision log says what the next start will do with each.
+    Of one query with --query or --checkpoint, otherwise of the whole cluster: any of them may
+    hold a reader up. With --checkpoint, the decision log says what the next start will do with
+    each.
     """
     from beadline.cli._transactions import asking, show_open
 

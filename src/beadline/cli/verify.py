@@ -43,18 +43,20 @@ def verify(
         int | None,
         typer.Option(help="How many times to kill with -9; at every point and a few if left out."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the faults; a new one if left out.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the faults; a new one if left out.")
+    ] = None,
     only: Annotated[
         str | None, typer.Option(help="These faults alone, in this order, with commas between.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Begin no fault after so long.")] = 15.0,
+    minutes: Annotated[float, typer.Option(help="Inject no fault after this many minutes.")] = 15.0,
     timeout: Annotated[float | None, typer.Option(help=_TIMEOUT_HELP)] = None,
-    epochs: Annotated[int, typer.Option(help="Cut the range into about so many epochs.")] = 12,
+    epochs: Annotated[int, typer.Option(help="Cut the range into about this many epochs.")] = 12,
     files: Annotated[
-        int, typer.Option(help="Take at most so many files of a source; 0 for all.")
+        int, typer.Option(help="Take at most this many files of a source; 0 for all.")
     ] = 120,
     records: Annotated[
-        int, typer.Option(help="Take at most so many records of a Kafka source; 0 for all.")
+        int, typer.Option(help="Take at most this many records of a Kafka source; 0 for all.")
     ] = 20_000,
     output_mode: Annotated[
         str | None, typer.Option(help="append, update or complete, for aggregations.")
@@ -149,7 +151,7 @@ class _Lines:
         self._began_s = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
-        """Say how far it is."""
+        """Report the progress."""
         spent_s = time.monotonic() - self._began_s
         self._out.say(f"{spent_s:5.0f} s  {done}/{total} done; now: {escape(what)}")
 

@@ -1,4 +1,4 @@
-"""Compare-and-append: whoever takes the next slot has decided, everybody else is fenced.
+"""Compare-and-append: the driver that takes the next slot has decided, every other is fenced.
 
 Claims and decisions compete for the same next slot (rule 1), so there is no moment between
 "am I still the newest?" and "then I decide". Three things make that hold for ever:
@@ -69,12 +69,12 @@ class DecisionLog:
         self._store.close()
 
     def moved(self) -> bool:
-        """Whether somebody else has appended since this view of the log was made."""
+        """Whether another driver has appended since this view of the log was made."""
         slots = self._store.slots()
         return bool(slots) and slots[-1] > self.state.head
 
     def check_newest(self) -> None:
-        """Raise ``Fenced`` if somebody else has appended; only an append makes it certain."""
+        """Raise ``Fenced`` if another driver has appended; only an append makes it certain."""
         if self.moved():
             raise self._fenced(self.state.head + 1)
 

@@ -206,5 +206,5 @@ def _corrupt(path: str, why: str) -> CorruptRecord:
     return CorruptRecord(
         f"record {path} of the decision log cannot be used: {why}. Whether its epoch was decided "
         "cannot be known without it, so nothing was started, committed or aborted. Restore the "
-        "file from a backup of the checkpoint, or read it with a Beadline that knows its version."
+        "file from a backup of the checkpoint, or read it with a Beadline version that knows it."
     )

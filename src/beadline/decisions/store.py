@@ -74,7 +74,7 @@ class FileStore:
         return self._call(lambda: self._files.read(self.path(slot)))
 
     def slots(self) -> list[int]:
-        """Return the taken slots; temporary files and strangers are passed over."""
+        """Return the taken slots; temporary and unknown files are skipped."""
         names = self._call(lambda: self._files.names(self._folder))
         return sorted(int(name) for name in names if len(name) == _SLOT_DIGITS and name.isdigit())
 

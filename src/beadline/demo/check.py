@@ -36,7 +36,7 @@ class Tally:
     """What a run came to.
 
     ``torn`` counts input files of which some rows show and others do not, and output files that
-    cannot be read. ``leftovers`` are parts that nobody finished or threw away.
+    cannot be read. ``leftovers`` are parts that were neither finished nor aborted.
     """
 
     rows_in: int
@@ -103,7 +103,7 @@ def finished_rows(folder: Path) -> tuple[Counter[DemoRow], int]:
 
 
 def read_totals(database: Path) -> dict[str, Total]:
-    """The totals per key, as anybody who opens the database would find them."""
+    """The totals per key, as any reader of the database would find them."""
     if not database.exists():
         return {}
     with tempfile.TemporaryDirectory(prefix="beadline-check-") as folder:

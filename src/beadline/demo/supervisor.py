@@ -31,7 +31,7 @@ class RunFailed(BeadlineError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What became of one child; ``kills`` is how many signals really hit somebody."""
+    """What became of one child; ``kills`` is how many signals really hit a process."""
 
     kill: Kill | None
     returncode: int
@@ -77,7 +77,7 @@ class Supervisor:
     def run(self, kill: Kill | None = None) -> RunResult:
         """Start a child, let it be killed as told, and see that it died of that.
 
-        A child whose crash point does not come by works off its input, and ends as if left alone.
+        A child that never reaches its crash point processes its input, and ends as if left alone.
         """
         mark = self._children.mark()
         by_itself = kill is not None and kill.point != MOMENT

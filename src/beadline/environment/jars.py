@@ -1,7 +1,7 @@
 """The jars that Spark's own connectors need: which, where from, and are they in this session.
 
 Which versions go together is data, in `CONNECTORS`, and nowhere else. `session(connectors=...)`
-puts the jars on the class path of the Spark that it starts. Who builds his own session asks for the
+puts the jars on the class path of the Spark that it starts. For a session of your own, ask for the
 value of one setting::
 
     from beadline.environment.jars import spark_jars
@@ -111,7 +111,7 @@ def connector(name: str) -> Connector:
     """Return a connector by its name."""
     if name not in CONNECTORS:
         known = ", ".join(map(repr, CONNECTORS))
-        raise BadSetting(f"there is no connector {name!r} of Spark's here; known: {known}")
+        raise BadSetting(f"there is no Spark connector {name!r}; known: {known}")
     return CONNECTORS[name]
 
 
@@ -147,7 +147,7 @@ def require_connector(spark: SparkSession, name: str) -> None:
     if not absent:
         return
     raise JarsUnavailable(
-        f"This Spark was started without its {name} connector, or with half of it ("
+        f"This Spark was started without its {name} connector, or with an incomplete one ("
         f"{', '.join(absent)} cannot be loaded), and jars cannot be added to a Spark that runs. "
         f'Let session("...", connectors=("{name}",)) of beadline.environment.session be the first '
         "to start Spark in this process; or set spark.jars of your own session to "

@@ -2,8 +2,8 @@
 
 Spark logs every failure with its Java stack, although Beadline's error, shown beside it, says the
 same in a sentence; and its progress bar writes over our lines. Both are decided when the JVM
-starts, the level by a file of log4j. Who has settings of their own (``log4j2.properties`` in
-Spark's configuration folder, or the options in ``SPARK_SUBMIT_OPTS``) keeps them.
+starts, the level by a file of log4j. Users with settings of their own (``log4j2.properties`` in
+Spark's configuration folder, or the options in ``SPARK_SUBMIT_OPTS``) keep them.
 """
 
 from __future__ import annotations

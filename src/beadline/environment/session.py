@@ -137,7 +137,7 @@ def _saying_what_was_fetched(asked: dict[str, str], conf: Mapping[str, Setting])
         if asked.get(PACKAGES) == conf.get(PACKAGES):
             raise
         raise JarsUnavailable(
-            f"Spark did not start. Without `mvn` on the PATH it was left to Spark to fetch "
+            f"Spark did not start. Without `mvn` on the PATH, Spark had to download "
             f"{asked[PACKAGES]}; its output above says whether that is the reason. Install Maven, "
             "or set BEADLINE_CACHE to a folder that holds the jars. Nothing was written."
         ) from error

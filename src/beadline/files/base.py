@@ -81,7 +81,7 @@ class FileSystem(ABC):
 
     @abstractmethod
     def sync_files(self, uri: str, paths: list[str]) -> None:
-        """Make files below ``uri``, written by somebody else, durable, with their folders."""
+        """Make files below ``uri``, written by another process, durable, with their folders."""
 
     @abstractmethod
     def sync_folder(self, uri: str) -> None:

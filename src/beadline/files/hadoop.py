@@ -187,7 +187,7 @@ class HadoopFiles(FileSystem):
         self._context.mkdir(self._path(uri), None, True)
 
     def rename(self, source: str, target: str) -> bool:
-        """Rename without overwrite; a source that is gone was renamed by somebody else."""
+        """Rename without overwrite; a source that is gone was renamed by another process."""
         try:
             self._context.rename(self._path(source), self._path(target), self._no_overwrite)
         except Py4JJavaError as error:

@@ -149,7 +149,7 @@ class LocalFiles(FileSystem):
             sync_path(os.path.dirname(folder))
 
     def rename(self, source: str, target: str) -> bool:
-        """Rename; a source that is gone was renamed by somebody else."""
+        """Rename; a source that is gone was renamed by another process."""
         if os.path.lexists(local_path(target)):
             return False
         try:

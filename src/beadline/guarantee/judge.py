@@ -21,7 +21,7 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True)
 class SinkFacts:
-    """A sink, what it says of itself on its server, and what it was allowed."""
+    """A sink, what it reports of itself and its server, and what it was allowed."""
 
     name: str
     capabilities: Capabilities

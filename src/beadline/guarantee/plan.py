@@ -1,8 +1,8 @@
 """Expressions that a replay would change, and what that means for the query.
 
 Exactly-once itself does not ask for a deterministic plan: an epoch that was not decided is thrown
-away as a whole and made again. It matters where rows that were *decided* have to be made again: a
-part that the outside system lost, and the state of an epoch that a dead driver had decided.
+away as a whole and computed again. It matters where rows that were *decided* have to be computed
+again: a part that the outside system lost, and the state of an epoch that a dead driver decided.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Circumstances:
 
 
 def judge_plan(plan: PlanFacts, about: Circumstances) -> Iterator[Finding]:
-    """Yield a warning if chance is in the plan, and say where it would show."""
+    """Yield a warning if the plan is non-deterministic, and say where it would show."""
     found = list(dict.fromkeys(plan.by_chance()))
     if found:
         why = f"a replay gives other values for {'; '.join(found)}. {_harm(plan, about)}"
@@ -108,5 +108,5 @@ def _harm(plan: PlanFacts, about: Circumstances) -> str:
             "redelivered, because they could hold different rows"
         )
     if not harms:
-        return "Here that does no harm: rows are decided once, and nothing decided is made again"
+        return "Here that does no harm: rows are decided once, and nothing decided is recomputed"
     return "So " + "; and ".join(harms)

@@ -54,8 +54,7 @@ RISKY_SETTINGS = (
         "spark.sql.streaming.statefulOperator.checkCorrectness.enabled",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
-        "Spark's check is off that refuses chains of stateful operators which drop rows as late "
-        "that are not",
+        "Spark's check is off for chains of stateful operators that wrongly drop rows as late",
         "leave it at true",
         stateful_only=True,
     ),
@@ -71,7 +70,7 @@ RISKY_SETTINGS = (
         "spark.sql.streaming.unsupportedOperationCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
-        "Spark's check of the plan is off, so plans run that lose rows",
+        "Spark's check of the plan is off, so plans that lose rows are run",
         "leave it at true",
     ),
 )

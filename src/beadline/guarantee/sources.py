@@ -99,8 +99,8 @@ def _kafka(seen: SourceFacts) -> Iterator[Finding]:
         yield _found(
             seen,
             AT_LEAST,
-            "it reads uncommitted: records of transactions that are aborted later are taken as "
-            "good, and an epoch that is redelivered may have other rows",
+            "it reads uncommitted: records of transactions that are aborted later are accepted, "
+            "and an epoch that is redelivered may have other rows",
             'read with sources.kafka, or set kafka.isolation.level to "read_committed"',
         )
     if level is EXACTLY:
@@ -130,13 +130,13 @@ def _files(seen: SourceFacts) -> Iterator[Finding]:
         "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
         "redelivered stops the query, and one that is changed in place after it was listed, or "
         "that comes in with an old modification time, is not noticed",
-        "move files in whole, by a rename, and leave them alone until their epoch is committed",
+        "move complete files in, by a rename, and leave them alone until their epoch is committed",
     )
 
 
 @_judged("rate", "rate-micro-batch")
 def _rate(seen: SourceFacts) -> Iterator[Finding]:
-    yield _found(seen, EXACTLY, "a row is a function of its number; it can always be made again")
+    yield _found(seen, EXACTLY, "a row is a function of its number; it can be computed again")
 
 
 @_judged("delta")

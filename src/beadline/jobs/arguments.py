@@ -248,7 +248,7 @@ _PARSED = (int, float, bool)
 
 
 def _parsed(kind: Any, value: Any) -> Any:
-    """Variables are text; a number among them is read as one where a number is wanted."""
+    """Variables are text; a number among them is read as one where a number is expected."""
     if not isinstance(value, FromEnvironment):
         return value
     try:
@@ -263,7 +263,7 @@ def _choice(choices: tuple[Any, ...], value: Any) -> Any:
     folded = {str(choice).casefold(): choice for choice in choices}
     if value.casefold() not in folded:
         hint = nearest(value, map(str, choices))
-        raise ValueError(f"{str(value)!r} is none of its values.{hint}")
+        raise ValueError(f"{str(value)!r} is not one of its values.{hint}")
     return folded[value.casefold()]
 
 
@@ -297,7 +297,7 @@ def _problem(place: TomlValue, error: ValidationError) -> UsageError:
         return at.problem(f"the key must be {wanted}")
     what = toml_type(at.value)
     if isinstance(at.value, FromEnvironment):
-        what += " from the environment that is none"
+        what += " from the environment that is not one"
     return at.problem(f"must be {wanted}, not {what}")
 
 

@@ -154,7 +154,7 @@ def sentence(text: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a sentence with the nearest right word, or with all of them."""
+    """Return a sentence with the closest match, or with all of them."""
     folded = {each.casefold(): each for each in known}
     found = difflib.get_close_matches(word.casefold(), folded, 1, 0.6)
     if found:

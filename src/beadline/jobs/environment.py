@@ -20,7 +20,7 @@ _REDACTED_LENGTH_MIN = 4
 
 
 class FromEnvironment(str):
-    """A string with a variable in it; it may stand where a number is wanted."""
+    """A string with a variable in it; it may stand for a number."""
 
     __slots__ = ()
 

@@ -121,5 +121,5 @@ NESTED: Mapping[str, Kinds] = {
 
 
 def nested(wanted: Any) -> Kinds | None:
-    """Return the kinds of a class that an argument wants, if its values are tables."""
+    """Return the kinds of a class that an argument takes, if its values are tables."""
     return NESTED.get(f"{getattr(wanted, '__module__', '')}:{getattr(wanted, '__qualname__', '')}")

@@ -1,8 +1,8 @@
 """Restart strategies, as Flink has them: whether a query that failed is started again, and when.
 
-Pure: given what happened and the time, they say how long to wait. Never started again is
-what would fail in the same way (``UsageError``, ``GuaranteeRefused``), what has been taken over
-(``Fenced``), and what has lost its Spark.
+Pure: given what happened and the time, they say how long to wait. A query is never started
+again if it would fail in the same way (``UsageError``, ``GuaranteeRefused``), was taken over
+(``Fenced``), or has lost its Spark.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Restarts:
     def after(self, failure: BaseException, *, ran: bool = True) -> float | None:
         """Return how long to wait before the next start; ``None`` if there is none.
 
-        ``ran`` says that the query had run before in this process. A sink that was good then and is
-        refused now is a server that is away, not a mistake in the job file.
+        ``ran`` says that the query had run before in this process. A sink that was accepted then
+        and is refused now is a server that is down, not a mistake in the job file.
         """
         away = ran and isinstance(failure, BadSink)
         if not isinstance(failure, Exception) or (isinstance(failure, _never()) and not away):

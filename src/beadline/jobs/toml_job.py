@@ -41,7 +41,7 @@ class TomlJob(JobFile):
         return len(self.tables) > 1
 
     def load(self) -> Job:
-        """Return the only query, for those who can take no more than one."""
+        """Return the only query, for callers that can take no more than one."""
         if self.several:
             names = ", ".join(table.settings.name for table in self.tables)
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Epoch events: what the coordinator did, told to whoever listens."""
+"""Epoch events: what the coordinator did, reported to listeners."""
 
 from __future__ import annotations
 

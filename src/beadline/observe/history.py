@@ -4,8 +4,8 @@ Three things are laid side by side: the decisions that the log retains, the clai
 Spark's own ``offsets/`` and ``commits/``. An epoch is
 
     committed   a newer decision follows it, or Spark's commit log holds it
-    decided     certain, but not known to show in every sink: a driver is at it, or the next start
-                finishes it
+    decided     certain, but not known to show in every sink: a driver is still working
+                on it, or the next start finishes it
     in doubt    planned by Spark and not decided: what is prepared of it is aborted by the next
                 start, and the epoch is redelivered
 
@@ -69,7 +69,7 @@ class History:
         there = [epoch.number for epoch in self.epochs]
         span = f"{there[0]} to {there[-1]}" if there else "none"
         raise UsageError(
-            f"checkpoint {self.checkpoint} tells nothing of epoch {number}; it has {span}. Older "
+            f"checkpoint {self.checkpoint} has no record of epoch {number}; it has {span}. Older "
             "ones are freed as new ones are decided (start(..., keep=) says how many stay)."
         )
 
@@ -133,11 +133,11 @@ def _numbers(files: FileSystem, folder: str) -> set[int]:
 
 def _check_there(uri: str, files: FileSystem) -> None:
     if not files.exists(uri):
-        raise UsageError(f"there is no checkpoint {uri}. Look at its path, and at its scheme.")
+        raise UsageError(f"there is no checkpoint {uri}. Check its path and its scheme.")
     if not files.exists(join(uri, LOG_FOLDER)):
         spark = files.exists(join(uri, "offsets"))
         what = "is a checkpoint of Spark's that" if spark else "is there, but"
-        raise UsageError(f"{uri} {what} has no decision log: no query of Beadline's ran on it.")
+        raise UsageError(f"{uri} {what} has no decision log: no Beadline query has run on it.")
 
 
 @contextmanager

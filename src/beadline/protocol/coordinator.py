@@ -26,7 +26,7 @@ from beadline.protocol.sweep import Sweeper
 
 
 class Coordinator:
-    """Recovers one query, then carries one epoch after the other through."""
+    """Recovers one query, then carries out one epoch after another."""
 
     def __init__(self, run: Run) -> None:
         """Nothing is read or written before ``start``."""
@@ -58,7 +58,7 @@ class Coordinator:
         return recover.claim(self.run, drop)
 
     def run_epoch(self, batch: Batch) -> None:
-        """Carry one epoch through. Returns only after every sink has committed (rule 11)."""
+        """Carry out one epoch. Returns only after every sink has committed (rule 11)."""
         with self.run.in_epoch:
             reach("epoch.begin")
             decision = self.run.log.state.decision
@@ -74,7 +74,7 @@ class Coordinator:
             reach("epoch.return")
 
     def finish_redelivered(self, decision: Decision, batch: Batch) -> None:
-        """Carry a decided epoch on from where the start has brought it; let its state move on."""
+        """Finish a decided epoch from where the start has brought it; let its state advance."""
         identity.check_offsets(decision, batch.offsets(), identity.meaning_decided(batch.number))
         reach("epoch.again")
         epoch = Epoch(batch, State.DECIDED, decision)

@@ -1,7 +1,7 @@
-"""Identity: do the log, Spark's checkpoint and the sinks tell of the same query?
+"""Identity: do the log, Spark's checkpoint and the sinks belong to the same query?
 
-A deleted, copied or rewound checkpoint, or two queries of one name, would skip rows or double
-them in silence. So before anything is written, everything that remembers is asked, and any
+A deleted, copied or rewound checkpoint, or two queries of one name, would silently skip rows
+or duplicate them. So before anything is written, everything that remembers is asked, and any
 disagreement is an error that explains the choices (rules 4 and 5).
 """
 
@@ -42,14 +42,14 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
     if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
-            "moved, and two queries may go on from the same place, which would double every row. "
-            f"Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
+            "moved, and two queries may continue from the same place, which would double every "
+            f"row. Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
     return query
 
 
 def unfinished(state: LogState, progress: Progress) -> Decision | None:
-    """Return the newest decision if Spark may still give its epoch again."""
+    """Return the newest decision if Spark may still redeliver its epoch."""
     decision = state.decision
     if decision is not None and decision.epoch > progress.last_committed():
         return decision
@@ -59,8 +59,8 @@ def unfinished(state: LogState, progress: Progress) -> Decision | None:
 def published(state: LogState, committed: int) -> int:
     """Return the newest epoch that an at-least-once start may have shown undecided; -1 for none.
 
-    It publishes one epoch beyond what Spark has committed, and after a change of mode nobody but
-    the claims remembers that it did.
+    It publishes one epoch beyond what Spark has committed, and after a change of mode only the
+    claims remember that it did.
     """
     if state.claim is None:
         return -1
@@ -91,8 +91,8 @@ def check_progress(state: LogState, progress: Progress) -> None:
     if committed < certain - (1 if certain == decided else 0):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
-            f"to {certain}: the checkpoint was rewound or partly deleted, and going on would write "
-            f"rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
+            f"to {certain}: the checkpoint was rewound or partly deleted, and continuing would "
+            f"write rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
         )
     if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
@@ -117,22 +117,22 @@ def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING
 
 
 def meaning_undecided(epoch: int) -> str:
-    """Return what an error means in the midst of an epoch that is not decided."""
+    """Return what an error means during an epoch that is not decided."""
     return f"Nothing of epoch {epoch} is decided or shown; earlier epochs are complete."
 
 
 def meaning_decided(epoch: int) -> str:
-    """Return what an error means in the midst of an epoch that is decided."""
+    """Return what an error means during an epoch that is decided."""
     return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
 
 
 def check_next(name: str, log: DecisionLog, epoch: int) -> None:
-    """Epochs are dense: a gap means that somebody else moved the checkpoint."""
+    """Epochs are dense: a gap means that something else moved the checkpoint."""
     certain = newest_certain(log.state)
     if epoch != certain + 1:
         log.check_newest()
         raise WrongCheckpoint(
-            f"Spark gave epoch {epoch}, but the decision log is at {certain}: the checkpoint "
+            f"Spark started epoch {epoch}, but the decision log is at {certain}: the checkpoint "
             f"of query {name!r} was changed while it ran. {meaning_undecided(epoch)}"
         )
 
@@ -155,7 +155,7 @@ def check_seen(
         if seen.incarnation != query.incarnation:
             raise WrongCheckpoint(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
-                "the checkpoint was deleted or exchanged, or two queries share the name. Restore "
+                "the checkpoint was deleted or replaced, or two queries share the name. Restore "
                 f"the old checkpoint, and every row stays right. {NEW_QUERY} To make this target "
                 f"forget the old query: {sink.capabilities.start_over}. {NOTHING_WRITTEN}"
             )
@@ -199,13 +199,13 @@ def check_sources(
 ) -> None:
     """What is read must be the thing that the offsets were counted in.
 
-    The offsets of a topic that was deleted and made again say nothing of the new one: rows below
+    The offsets of a topic that was deleted and recreated say nothing of the new one: rows below
     them would never be read.
     """
     for source, instance in now.items():
         if known.get(source, instance) != instance:
             raise WrongCheckpoint(
-                f"query {name!r} reads {source}, which was deleted and made again (its id was "
+                f"query {name!r} reads {source}, which was deleted and recreated (its id was "
                 f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
                 "to the old one, and rows of the new one that lie below them would never be read. "
                 "Start with a new checkpoint folder and the positions that you want, and with "

@@ -29,7 +29,7 @@ def prepare(
 ) -> dict[str, Acks]:
     """Return these sinks' acks, or raise with nothing decided and what was prepared swept.
 
-    ``decided`` is what writers that live on are told of the epochs before, by sink.
+    ``decided`` is what long-lived writers are told of earlier epochs, by sink.
     """
     try:
         acks = _collect(run, epoch.batch, sinks, decided)

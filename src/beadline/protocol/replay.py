@@ -1,7 +1,7 @@
 """Replay: compute a decided epoch again, because parts of it are proven lost (rule 13).
 
-All parts are computed from the same offsets; only if every checksum fits what was decided are the
-lost ones published. The replacement is decided before it is committed: a crash in the middle of
+All parts are computed from the same offsets; only if every checksum matches what was decided are
+the lost ones published. The replacement is decided before it is committed: a crash in the middle of
 its commits would otherwise find half of it missing from the old decision and publish it twice.
 """
 
@@ -123,7 +123,7 @@ def _match(
         if part.checksum is None:
             raise PartLost(
                 f"{where}, sink {sink.name!r}: {len(gone)} parts are gone from the outside system "
-                "(deleted by somebody else?), and this sink keeps no checksum by which their rows "
+                "(deleted from outside?), and this sink keeps no checksum by which their rows "
                 "could be computed again and proven the same. Nothing was published and nothing is "
                 "dropped. Bring them back, or start once with "
                 f'drop=["{sink.name}@{part.id.epoch}"], which gives up its rows of this epoch.'
@@ -133,8 +133,9 @@ def _match(
             raise NotDeterministic(
                 f"{where}, sink {sink.name!r}: {len(gone)} of {len(old)} parts are lost, and "
                 f"computing the epoch again did not give the parts that were decided (part "
-                f"{part.id.partition}, {part.rows} rows, is not among the {len(again)} of now). "
-                f"Publishing them could lose or double rows, so nothing was published. {why}"
+                f"{part.id.partition}, {part.rows} rows, has no match among the {len(again)} "
+                "recomputed parts). Publishing them could lose or double rows, so nothing was "
+                f"published. {why}"
             )
         found = same.pop()
         if part.id in gone:
@@ -148,10 +149,10 @@ def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     if changed:
         values = "; ".join(f"{key} was {then[key]!r} and is {now[key]!r}" for key in changed)
         return (
-            "What Spark cuts an epoch's rows into parts by has changed, and could not all be "
-            f"restored for the replay: {values}. Start once with the old values (where the number "
-            "of cores is among them, as many as before, or spark.default.parallelism set to it); "
-            "nothing is dropped."
+            "The settings by which Spark cuts an epoch's rows into parts have changed, and could "
+            f"not all be restored for the replay: {values}. Start once with the old values (where "
+            "the number of cores is among them, as many as before, or spark.default.parallelism "
+            "set to it); nothing is dropped."
         )
     old = (
         " An older version of Beadline decided it, and did not record the number of cores: if that "
@@ -165,5 +166,5 @@ def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def _content(part: Prepared[Any]) -> tuple[int, int | None]:
-    """By what a part is known again."""
+    """What a part is recognised by."""
     return part.rows, part.checksum

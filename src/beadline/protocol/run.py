@@ -78,13 +78,14 @@ class Run:
                 raise LogProblem(
                     f"query {self.name!r}, epoch {decision.epoch}, sink {sink.name!r}, part "
                     f"{part.partition}: its committable cannot be read: {error}. The epoch stays "
-                    "decided and nothing was touched; start with the Beadline that wrote it."
+                    "decided and nothing was touched; start with the Beadline version that wrote "
+                    "it."
                 ) from error
             parts.append(Prepared(id_, part.rows, committable, part.checksum))
         return parts
 
     def kept(self, decision: Decision) -> list[BoundSink]:
-        """Return the sinks of ours that a decision was made for, and that have not given it up.
+        """Return our sinks that a decision was made for, and that have not given it up.
 
         Under the same name there may be another one now, which knows nothing of it.
         """
@@ -116,7 +117,7 @@ class Run:
         }
 
     def tell(self, kind: str, epoch: int | None = None, **details: Any) -> None:
-        """Tell whoever listens; what goes wrong there must not touch the epoch."""
+        """Tell the listener; what goes wrong there must not touch the epoch."""
         event = Event(kind, self.name, self.generation, epoch, details)
         logger.info("%s", event)
         try:

@@ -1,9 +1,9 @@
-"""Again, until a deadline: what every sink does when the system behind it does not do as asked.
+"""Retries with a deadline: what every sink does when the system behind it does not do as asked.
 
 Each system has errors of its own, so each sink judges them; what follows from the verdict is the
-same everywhere. What may pass is tried again until a deadline, counted from the first failure.
-What will not pass (a wrong password, a table that is gone) is told at once. An answer that nobody
-here understands is tried again as well, but never without end: it may be either.
+same everywhere. What may pass is tried again until a deadline, counted from the first failure. What
+will not pass (a wrong password, a table that is gone) is told at once. An answer that is not
+understood is tried again as well, but never without end: it may be either.
 """
 
 from __future__ import annotations

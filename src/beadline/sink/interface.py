@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Committable)
 
-# What a dead letter sink is given of every refused row; a sink may ask for other columns.
+# What a dead-letter sink is given of every refused row; a sink may ask for other columns.
 DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
 
 
@@ -113,8 +113,8 @@ Refuse = Callable[["pa.RecordBatch", str], None]
 def _no_dead_letter(id_: PartId, rows: pa.RecordBatch, reason: str) -> None:
     raise RowsRefused(
         f"{rows.num_rows} row(s) of part {id_.partition} cannot be taken: {reason}. "
-        "Nothing of the epoch was written. Repair or filter them, or let them go to another "
-        "sink with .to(..., dead_letter=sink)"
+        "Nothing of the epoch was written. Repair or filter them, or send them to another sink "
+        "with .to(..., dead_letter=sink)"
     )
 
 
@@ -123,12 +123,12 @@ class Part:
     """What one call of ``prepare`` is told: its id, its slot, and what was decided last.
 
     ``decided`` lists the parts of this sink in the newest two decisions, all finished, so that a
-    writer that lives on between epochs knows what became of its transaction: what is not in it was
-    not decided, or nobody is sure. ``slot`` is a small number that no other part alive in this
-    epoch has, and that a worker process keeps from epoch to epoch where it can: a name for writers
-    that live on, of which there are only so many whatever the number of epochs and restarts.
-    ``refuse(rows, reason)`` takes the rows that this sink cannot: to the dead letter sink of the
-    query, in the same epoch, or, where there is none, it raises and the epoch fails.
+    long-lived writer knows what became of its transaction: what is not in it was not decided, or
+    may not have been. ``slot`` is a small number that no other part alive in this epoch has, and
+    that a worker process keeps from epoch to epoch where it can: a name for long-lived writers, of
+    which there are only so many whatever the number of epochs and restarts. ``refuse(rows,
+    reason)`` takes the rows that this sink cannot: to the dead-letter sink of the query, in the
+    same epoch, or, where there is none, it raises and the epoch fails.
     """
 
     id: PartId
@@ -137,7 +137,7 @@ class Part:
     refuse: Refuse = None  # type: ignore[assignment]  # made from the id
 
     def __post_init__(self) -> None:
-        """Without a dead letter sink, a refused row is an error."""
+        """Without a dead-letter sink, a refused row is an error."""
         if self.refuse is None:
             object.__setattr__(self, "refuse", partial(_no_dead_letter, self.id))
 
@@ -198,7 +198,7 @@ class _SinkBase(ABC, Generic[C]):
     committable: ClassVar[type[Committable]]
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Take the committable from the class line, and see that no secret can be printed.
+        """Take the committable from the class line, and ensure that no secret can be printed.
 
         The repr names the sink and shows none of its settings: a password may be among them, and a
         dataclass would print it; it leaves this one alone.
@@ -242,8 +242,9 @@ class _SinkBase(ABC, Generic[C]):
 
         Called in any process that holds the decision, any number of times, and possibly by two
         processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
-        fate the outside system did not tell, and you will be asked again. If one part of an atomic
-        epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the others.
+        outcome the outside system did not report, and you will be asked again. If one part of an
+        atomic epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the
+        others.
         """
 
     @abstractmethod
@@ -256,7 +257,7 @@ class _SinkBase(ABC, Generic[C]):
 
         ``name`` is what the query calls the sink now; return the parts of other names too: those
         that are gone from the query still have orphans, and the coordinator sorts out whose they
-        are. A part that a crash left half-written is one of them. Skip strangers' ids.
+        are. A part that a crash left half-written is one of them. Skip ids that are not Beadline's.
         """
 
     @abstractmethod
@@ -323,7 +324,7 @@ class Sink(_SinkBase[C]):
 
         Runs on an executor. ``None`` says that there was nothing to write. When this returns, a
         power cut must not lose the rows. Rows that can never be taken go to ``part.refuse``, and
-        are then not yours any more.
+        are then no longer yours.
         """
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:

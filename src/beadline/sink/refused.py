@@ -67,7 +67,7 @@ def larger_than(bytes_max: Any, columns: Sequence[pa.Array]) -> Any:
 
 
 def not_utf8(column: pa.Array) -> Any:
-    """Where a text is none: Spark casts bytes to a string without looking at them."""
+    """Rows whose text is not UTF-8: Spark casts bytes to a string without checking them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

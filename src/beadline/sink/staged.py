@@ -3,7 +3,7 @@
 At prepare the rows of a part become one Arrow file in a staging folder: durable, and seen by no
 reader. At commit the sink writes them to the outside system together with its ledger row, and the
 files are discarded. A file's name is the part's id, so that after a crash its leftovers can be told
-from a stranger's::
+from other files::
 
     <folder>/<part id>.tmp-1f00c0de   being written; left like this by a crash, swept as in doubt
     <folder>/<part id>                prepared: whole, fsynced, and so is its name
@@ -51,7 +51,7 @@ class PartsDamaged(Exception):
 
 
 class OutcomeUnknown(Exception):
-    """Raised in ``write_epoch``: the target did not tell what became of it. It is asked again."""
+    """Raised in ``write_epoch``: the outcome is not known. The commit is retried."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Staging:
             if not files.rename(temporary, final):
                 raise FileExistsError(
                     f"part {part.id} was swept while it was written, or is staged already: this "
-                    "attempt must not go on"
+                    "attempt must not continue"
                 )
         except Exception:
             files.delete(temporary)
@@ -397,8 +397,8 @@ def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
 def tidy(folder: str) -> None:
     """Delete what crashes left of small files there, an hour ago or more.
 
-    A younger one may be another driver's that lives. Who sleeps for so long while it writes one
-    finds it gone and fails: a new start, which is what calls this, has fenced it anyway.
+    A younger one may belong to another driver that is alive. A writer that is paused that long
+    finds its file deleted and fails: a new start, which is what calls this, has fenced it anyway.
     """
     for name in open_files(folder).names(folder):
         path = local_path(join(folder, name))
@@ -408,7 +408,7 @@ def tidy(folder: str) -> None:
 
 
 def _id_of(name: str) -> PartId | None:
-    """Return the part that a file belongs to, whole or half-written; None for a stranger's."""
+    """Return the part that a file belongs to, whole or half-written; None for other files."""
     return PartId.parse(name.partition(_TEMPORARY)[0])
 
 
@@ -428,7 +428,7 @@ class _Hashing:
         return self.file.write(data)
 
     def flush(self) -> None:
-        """Arrow's wish, not ours: the file is flushed once, before fsync."""
+        """Arrow asks for this; the file is flushed once, before fsync."""
 
 
 def _write(

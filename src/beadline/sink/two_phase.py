@@ -72,7 +72,7 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
         """Throw it away; no error if it is gone already."""
 
     def recover_and_commit(self, handle: C) -> Outcome | None:
-        """Commit a transaction whose fate is not known here; override it if that is different."""
+        """Commit a transaction whose outcome is not known; override it if that is different."""
         return self.commit_transaction(handle)
 
     def recover_and_abort(self, handle: C) -> None:

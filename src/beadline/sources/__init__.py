@@ -40,7 +40,7 @@ def files(
     epoch, so an epoch that is redelivered has the same rows; if one of its files is gone by then,
     Beadline stops the query, where Spark would leave the file out. A file whose modification time
     is more than ``maxFileAge`` (7 days) behind the newest is not seen. ``max_files_per_epoch``
-    bounds an epoch; without it the first one takes all that is there.
+    bounds an epoch; without it, the first epoch reads the whole backlog.
 
     ``schema`` is needed for every format but text: a stream does not guess its columns. Other
     ``options`` go to Spark's reader; one that is misspelt is refused, where Spark would ignore it.
@@ -56,7 +56,7 @@ def files(
         raise BadSetting(f"files(): max_files_per_epoch is at least 1, not {max_files_per_epoch}")
     for name, value in options.items():
         if name.lower() in _LOSING and str(value).lower() == "true":
-            raise BadSetting(f"files(): with {name} Spark would leave files out without a word")
+            raise BadSetting(f"files(): with {name} Spark would leave files out silently")
     check_options(format, options, f"files({path!r})")
     reader = spark.readStream.format(format)
     for name, value in options.items():
@@ -108,7 +108,7 @@ def journaled(
     """Read what a receiver takes in: ``value``, ``received_at``, and ``position``, which is unique.
 
     ``journal`` is a folder on a local disk that driver and executors share; it belongs to one
-    query. Values that are committed are deleted from it, but for the last ``keep_bytes``.
+    query. Values that are committed are deleted from it, except for the last ``keep_bytes``.
 
     Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
     it. What the sender had handed over and was not on the disk yet when this process died is lost,

@@ -67,7 +67,7 @@ def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]
 
 
 def _check_sources(stream: Stream) -> None:
-    """No source may have an option that is misspelt, whoever has made the frame."""
+    """No source may have a misspelt option, however the frame was made."""
     for seen in sources(stream.frame):
         check_options(seen.name, seen.options, seen.part)
 

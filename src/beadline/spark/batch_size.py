@@ -48,7 +48,7 @@ class BatchSize:
 
     @property
     def small(self) -> bool:
-        """Whether the rows are so small that nobody counts their bytes."""
+        """Whether the rows are so small that their bytes are not counted."""
         return self._told[0]
 
     def note(self, acks: Iterable[Ack]) -> None:

@@ -42,7 +42,7 @@ COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 # Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
 REFUSED_OPTIONS = {
-    "asyncprogresstrackingenabled": "Spark would commit offsets behind the epoch's back, and an "
+    "asyncprogresstrackingenabled": "Spark would commit offsets independently of the epoch, and an "
     "epoch that is not in the offset log cannot be redelivered",
     "checkpointlocation": "the checkpoint is start()'s first argument",
     "queryname": "the query's name is exactly_once()'s second argument",
@@ -73,8 +73,8 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
     for key in LOSSY_SETTINGS:
         if str(session.conf.get(key, "false")).lower() == "true":
             raise BadSetting(
-                f"{key} is true: a source file that cannot be read would be passed over, and its "
-                f"rows lost without a word. Set it to false. {NOTHING_WRITTEN}"
+                f"{key} is true: a source file that cannot be read would be skipped, and its rows "
+                f"lost silently. Set it to false. {NOTHING_WRITTEN}"
             )
     adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
     # Only where somebody set it: Spark's own default is switched off for the query in silence.
@@ -185,7 +185,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
 
 
 def refuse_weak(report: Report) -> None:
-    """Raise if a part keeps the query below its function's name, and nobody has allowed it."""
+    """Raise if a part makes the query weaker than its function's name, and is not allowed to."""
     if not report.refusals:
         return
     reasons = " ".join(

@@ -132,7 +132,7 @@ def stopped(query: str) -> SparkGone:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether nobody answers at the other end of Py4J; a sink's own server may refuse, too."""
+    """Whether nothing answers at the other end of Py4J; a sink's own server may refuse, too."""
     if isinstance(error, Py4JNetworkError):
         return True
     if type(error) is Py4JError:
@@ -144,7 +144,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def is_stopped(context: Any) -> bool:
-    """Whether somebody has called ``spark.stop()``: then errors are of what is no longer there."""
+    """Whether ``spark.stop()`` was called: then errors are of what is no longer there."""
     return context is not None and getattr(context, "_jsc", None) is None
 
 

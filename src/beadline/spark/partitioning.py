@@ -1,4 +1,4 @@
-"""What Spark cuts an epoch's rows into parts by (rule 28).
+"""The settings by which Spark cuts an epoch's rows into parts (rule 28).
 
 It is recorded with every decision. Where parts of a decided epoch are lost, the start that replays
 it pins what it can to the recorded values, so that the rows fall into the same parts on another

@@ -79,7 +79,7 @@ class Query:
         self._later.daemon = True
 
     def __repr__(self) -> str:
-        """Which query it is, which start of it, and how it is."""
+        """Which query it is, which start of it, and its state."""
         if self._started is None:
             state = "not started"
         elif self.isActive:
@@ -200,7 +200,7 @@ class Query:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Raise what ended the query in the words of whoever knows most of it."""
+        """Raise what ended the query, as the error that says most about it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (raised on in any case)

@@ -1,4 +1,4 @@
-"""Slots: small numbers for writers that live on, of which there are only so many.
+"""Slots: small numbers for long-lived writers, of which there are only so many.
 
 A Kafka producer that lives on between epochs needs a name that no other live producer has, and the
 broker remembers every name for days, so there must not be a new one for every worker process. So

@@ -1,9 +1,9 @@
 """The files of an epoch that is redelivered: all of them must still be there.
 
 Spark's checkpoint names them, but where one is gone Spark plans the epoch without it, and says
-nothing. So before anything is made of an epoch that an earlier start has planned, the source's own
+nothing. So before an epoch is prepared that an earlier start has planned, the source's own
 log is compared with what exists. An epoch that is planned now is not looked at: it was listed a
-moment ago, and a file that goes before it is read fails its task.
+moment ago, and a file that disappears before it is read fails its task.
 """
 
 from __future__ import annotations

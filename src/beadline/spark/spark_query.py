@@ -1,7 +1,7 @@
 """Spark's own query beneath ours, and its next one where an older driver got in its way.
 
 Two drivers of one query may run at once for a moment. The log fences the older one, but Spark's own
-logs know no fence: whichever Spark comes second to a file of theirs fails ("Concurrent update to
+logs are not fenced: whichever Spark comes second to one of their files fails ("Concurrent update to
 the log"), and that may be the newer driver's. An older driver can do so only a few times: after the
 next epoch that it plans it is called back, and fenced. So the newer one waits a moment, and starts
 Spark's query again, which reads those logs anew.
@@ -83,7 +83,7 @@ class SparkQuery:
         threading.Thread(target=self._look, name="beadline-fence", daemon=True).start()
 
     def carried_through(self) -> None:
-        """An epoch was carried through: whoever was in the way is out of it."""
+        """An epoch was completed: no other driver is in the way any more."""
         self._tries = 0
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class SparkQuery:
         self.ended.wait(_END_TIMEOUT_S)  # whoever looks next must see that it has ended
 
     def _look(self) -> None:
-        """Where no rows come, Spark does not call back, and only this tells of a newer start."""
+        """Where no rows come, Spark does not call back, and only this notices a newer start."""
         while not self.ended.wait(LOOK_EVERY_S):
             if self._is_fenced():
                 self.stop()
@@ -121,7 +121,7 @@ class SparkQuery:
         return False
 
     def _started(self) -> bool:
-        """Start Spark's query; False if somebody got in the way of that already."""
+        """Start Spark's query; False if another driver got in the way of that already."""
         try:
             self._use(None)  # or the first epoch of the next would be taken for one of the last
             with session_settings(self._session, self._conf):
@@ -144,7 +144,7 @@ class SparkQuery:
 
 
 def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
-    """Return the Spark settings for a query of ours alone.
+    """Return the Spark settings for this query alone.
 
     Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
 

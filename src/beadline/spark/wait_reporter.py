@@ -1,6 +1,6 @@
-"""Emits `waiting` while something takes long, so that whoever watches knows what it is at.
+"""Emits `waiting` while something takes long, so that a user can see what the query is waiting for.
 
-A broker that is down in the middle of an epoch, an outcome that nobody tells, a slow plan: all of
+A broker that is down in the middle of an epoch, an unknown outcome, a slow plan: all of
 them are waited for. One thread looks at the clock now and then; an epoch itself only notes when it
 began.
 """

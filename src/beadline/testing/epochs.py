@@ -8,7 +8,7 @@ several before one epoch are deaths one after the other. Nothing of the job is r
 Spark, the real log and the real sinks, so what a sink shows afterwards is what it would show.
 
 The death is an exception that no code of Beadline catches, raised on every thread of the driver
-that comes by a crash point from then on. So it is a driver's death only: the points inside Python
+that reaches a crash point from then on. So it is a driver's death only: the points inside Python
 workers need a real kill, which Beadline's own tests do.
 """
 
@@ -42,7 +42,7 @@ _THREADS_END_S = 30.0
 
 
 class DriverDied(BaseException):
-    """The simulated death; no ``except Exception`` may tidy up after it."""
+    """The simulated death; no ``except Exception`` may clean up after it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CrashStep:
         if self.point in IN_WORKERS:
             raise UsageError(
                 f"CRASH({self.point!r}) is reached in Spark's Python workers, where a test in the "
-                f"driver's process cannot let anything die. Points of the driver are: {usable}"
+                f"driver's process cannot kill anything. Points of the driver are: {usable}"
             )
 
     def __call__(self, point: str) -> CrashStep:
@@ -97,10 +97,10 @@ def run_epochs(
     """Run a job over in-memory epochs, with deaths of its driver in between.
 
     ``build(frame)`` is the job: it is given a streaming DataFrame of the rows and returns an
-    unstarted ``Stream``; each start of the driver calls it anew. ``script`` is a list of epochs and
-    ``CRASH``. ``schema`` is guessed from all rows unless given. ``parts`` is how many files, and so
-    parts, an epoch's rows come in; with one, their order is kept. ``folder`` takes the source and
-    the checkpoint; a second call on it goes on where the first ended.
+    unstarted ``Stream``; each start of the driver calls it again. ``script`` is a list of epochs
+    and ``CRASH``. ``schema`` is guessed from all rows unless given. ``parts`` is how many files,
+    and so parts, an epoch's rows come in; with one, their order is kept. ``folder`` takes the
+    source and the checkpoint; a second call on it continues where the first ended.
     """
     epochs = _read_script(script)
     source = _Source(spark, Path(folder, "source"), _schema(spark, epochs, schema), parts)
@@ -222,7 +222,7 @@ class _Drivers:
 
 @contextmanager
 def _armed(crash: CrashStep | None) -> Iterator[list[str]]:
-    """Let the driver die at a crash point, on every thread; yield the points that it passes."""
+    """Kill the driver at a crash point, on every thread; yield the points that it passes."""
     passed: list[str] = []
     dead = threading.Event()
 
@@ -267,5 +267,5 @@ def _schema(
         return spark.createDataFrame(rows).schema
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f'the rows do not tell their schema ({error}): give schema="id long, name string"'
+            f'the rows do not show their schema ({error}): give schema="id long, name string"'
         ) from error

@@ -33,12 +33,12 @@ _FENCED = (NO_ERROR, "PRODUCER_FENCED")
 _ABORTING = frozenset({"PrepareAbort", "PrepareEpochFence", "CompleteAbort"})
 
 _COMMITTED = "committed: its rows show, as soon as nothing earlier is open"
-_BEFORE = "it had ended before, by somebody else's hand"
+_BEFORE = "another process had ended it before"
 _OUTCOMES = {
     Outcome.COMMITTED: _COMMITTED,
     Outcome.ALREADY_COMMITTED: "it was committed before: its marker is visible",
     Outcome.LOST: "lost: its marker is proven absent. The next start computes its rows again",
-    Outcome.UNKNOWN: "it is not known what became of it. Ask again; the next start does",
+    Outcome.UNKNOWN: "its outcome is not known. Try again; the next start does",
 }
 
 
@@ -87,14 +87,14 @@ def check_stopped(status: LogStatus, force: bool) -> None:
     driver = status.driver()
     if driver is not None and not force:
         raise UsageError(
-            f"{driver}, lives: query {status.query.name!r} seems to be running, and ends its "
-            "transactions itself. Stop it first; --force if that process is something else by now. "
-            f"{NOTHING_CHANGED}"
+            f"{driver}, is still running, so query {status.query.name!r} appears to be active and "
+            "will end its own transactions. Stop it first; --force if that process is something "
+            f"else by now. {NOTHING_CHANGED}"
         )
 
 
 def check_unmoved(before: LogStatus) -> None:
-    """Refuse if the log has gone on since: somebody is at work."""
+    """Refuse if the log has moved since: another process is writing."""
     now = read_log_status(before.checkpoint)
     if now.claim.generation != before.claim.generation:
         raise Fenced(
@@ -122,7 +122,7 @@ def check_same(plans: Sequence[EndPlan], inspector: Inspector) -> None:
             continue
         if (now.transaction, now.started_at_ms) != (before.transaction, before.started_at_ms):
             raise UsageError(
-                f"{id_}: its producer lives, and has begun another transaction meanwhile. Look "
+                f"{id_}: its producer is alive, and has begun another transaction meanwhile. Look "
                 f"again. {NOTHING_CHANGED}"
             )
 
@@ -172,7 +172,7 @@ def _commit_decided(inspector: Inspector, epoch: EpochId, part: Prepared[KafkaPa
 
 
 def _commit_open(inspector: Inspector, transaction: Transaction) -> EndResult:
-    """Commit what is open, whoever may have begun it."""
+    """Commit what is open, whichever process began it."""
     client = inspector.client
     answers = client.until_answered(lambda some: client.commit(some)[0], [transaction])
     answer = answers[transaction]
@@ -215,7 +215,7 @@ def _abort_open(inspector: Inspector, transaction: Transaction) -> EndResult:
     fenced = answer in _FENCED
     ok = fenced and (ended == NO_ERROR or not seen.isdisjoint(_ABORTING))
     if ok:
-        meaning = "aborted: readers go on past it"
+        meaning = "aborted: readers continue past it"
     elif fenced:
         meaning = f"{_BEFORE}: look again"
     else:

@@ -66,9 +66,9 @@ class Touched:
 class Observed:
     """One transactional id as it stands on the brokers.
 
-    ``writer`` is None for a stranger's. ``prepared`` says that the transaction has its marker, so
-    that all of its part is written; ``part`` is what the marker tells, where it was found in the
-    ``control_topic``.
+    ``writer`` is None for one that is not Beadline's. ``prepared`` says that the transaction has
+    its marker, so that all of its part is written; ``part`` is what the marker tells, where it was
+    found in the ``control_topic``.
     """
 
     described: Described

@@ -32,8 +32,8 @@ NOTHING_CHANGED = "Nothing was changed."
 class LogStatus:
     """Where a query stands by its log: the newest decision, and the transactions that it names.
 
-    ``head`` is the newest slot that is known: if it moves, somebody is at work. ``finished`` says
-    that every sink is known to show the newest decided epoch.
+    ``head`` is the newest slot that is known: if it moves, another process is writing.
+    ``finished`` says that every sink is known to show the newest decided epoch.
     """
 
     query: QueryId
@@ -59,7 +59,7 @@ class LogStatus:
         return part if one.part in (None, part.id) else None
 
     def verdict(self, one: Observed) -> LogVerdict:
-        """What the next start will do with it; unknown for a stranger's."""
+        """What the next start will do with it; unknown for one that is not Beadline's."""
         if one.writer is None or not one.writer.belongs_to(self.query):
             return "unknown"
         return "orphan" if self.decided(one) is None else "decided"
@@ -137,7 +137,7 @@ def _read(query: QueryId, decision: Decision, committable: dict[str, Any]) -> Ka
     except (ValueError, TypeError, KeyError) as error:
         raise LogProblem(
             f"query {query.name!r}, epoch {decision.epoch}: a committable cannot be read: {error}. "
-            f"Use the Beadline that wrote it. {NOTHING_CHANGED}"
+            f"Use the Beadline version that wrote it. {NOTHING_CHANGED}"
         ) from error
 
 
@@ -152,7 +152,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def verdict_of(one: Observed, status: LogStatus | None) -> LogVerdict:
-    """The log's verdict; nobody's, if there is no log."""
+    """The log's verdict; unknown, if there is no log."""
     return "unknown" if status is None else status.verdict(one)
 
 
@@ -160,7 +160,7 @@ def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) 
     """Return whether it takes force to end this one by hand; raise if it takes it and has none.
 
     ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
-    ``UsageError`` for what nobody vouches for.
+    ``UsageError`` for what no log vouches for.
     """
     verdict = verdict_of(one, status)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:
@@ -191,12 +191,12 @@ def _nobody_knows(action: Action, one: Observed, status: LogStatus | None) -> st
     if one.writer is None:
         return (
             f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
-            "whoever owns it; or take it upon yourself with --force."
+            "its owner; or use --force at your own risk."
         )
     if status is None:
         return (
-            f"it is of query {one.writer.query!r}, and without --checkpoint nobody knows whether "
-            "it was decided. Give the query's --checkpoint; or, if that is lost, --force."
+            f"it is of query {one.writer.query!r}, and without --checkpoint it is not known "
+            "whether it was decided. Give the query's --checkpoint; or, if that is lost, --force."
         )
     return (
         f"it is of query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "

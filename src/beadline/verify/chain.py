@@ -190,7 +190,7 @@ def _patiently(look: Callable[[], T]) -> T:
 
 
 def _easier(fault: Fault) -> Fault | None:
-    """The same kill the first time that a child comes by, if it was to be a later time."""
+    """The same kill the first time that a child reaches it, if it was to be a later time."""
     if fault.kill is None or fault.kill.occurrence == 1:
         return None
     return replace(fault, kill=replace(fault.kill, occurrence=1))

@@ -153,7 +153,7 @@ class Child:
         return processes.python_workers(self.pid, self._marker)
 
     def complaint(self) -> str:
-        """What it said at its end, for whoever has to find out why."""
+        """What it said at its end, for diagnosis."""
         failures = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
         # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
         lines = without_control_codes(self._log.read_text("utf-8", "replace")).splitlines()
@@ -243,7 +243,7 @@ class Children:
 def kill_at_random(
     child: Child, scope: str, rng: random.Random, timeout_s: float = CHILD_TIMEOUT_S
 ) -> int:
-    """Wait for the moment and kill; return how many kills hit somebody."""
+    """Wait for the moment and kill; return how many kills hit a process."""
     if scope == WORKER:
         return _kill_workers(child, rng, timeout_s)
     events = rng.randint(0, _EVENTS_MAX)

@@ -38,7 +38,7 @@ class ViolationKind(enum.Enum):
     TORN = "torn epoch"
     WRONG = "wrong values"
     LEFT = "left behind"
-    STOPPED = "did not go on"
+    STOPPED = "did not recover"
 
     def __str__(self) -> str:
         """The words."""

@@ -70,7 +70,7 @@ def stand_by() -> None:
 
 
 def run_until(query: Query, stop: Path, poll: Callable[[], None] = lambda: None) -> None:
-    """Wait until the query ends, or stop it when somebody makes the file ``stop``."""
+    """Wait until the query ends, or stop it when the file ``stop`` appears."""
     while not query.awaitTermination(_POLL_S):
         poll()
         if stop.exists():

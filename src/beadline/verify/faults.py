@@ -91,7 +91,7 @@ class Fault:
 
     @property
     def is_kill(self) -> bool:
-        """Whether somebody dies by SIGKILL."""
+        """Whether a process dies by SIGKILL."""
         return self.what == "kill"
 
     @property

@@ -79,7 +79,7 @@ def _kinds(report: Verification) -> str:
         [escape(words), str(count), str(hit), _marked(verdict)]
         for words, count, hit, verdict in by_kind(report)
     )
-    return _table("Verdict", ("kind of fault", "#planned", "#came about", "verdict"), found)
+    return _table("Verdict", ("kind of fault", "#planned", "#injected", "verdict"), found)
 
 
 def _violations(report: Verification) -> str:

@@ -28,7 +28,7 @@ EXPIRY_S = 10.0
 _EXPIRED_AFTER_S = EXPIRY_S + 13.0
 _DECIDED = Kill("decide.after", 1, GROUP)
 _COMPLAINT_CHARACTERS = 600
-_OUT_OF_MEMORY = "the machine may be short of memory (dmesg tells), so nothing is known"
+_OUT_OF_MEMORY = "the machine may be short of memory (see dmesg), so nothing is known"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _ended(run: Round, child: Child, what: str, *, killed: bool) -> Injected:
     if code == wanted:
         return Injected()
     if code == -signal.SIGKILL:
-        return Injected(unclear=f"{what}: the start was killed by somebody else: {_OUT_OF_MEMORY}")
+        return Injected(unclear=f"{what}: the start was killed by something else: {_OUT_OF_MEMORY}")
     text = f"{what}: the query ended with {code}, not with {wanted}: {_said(child)}"
     return Injected(found=[Violation(ViolationKind.STOPPED, "", text)])
 
@@ -182,7 +182,7 @@ def _not_ended(run: Round, what: str, child: Child) -> str:
     """Say it with what would make it clear."""
     return (
         f"{what}: a start did not end in {run.timeout_s:.0f} s, so nothing is known. Give it more "
-        f"with --timeout, or the machine less to do; its last words: {_said(child) or 'none'}"
+        f"with --timeout, or the machine less to do; its last output: {_said(child) or 'none'}"
     )
 
 

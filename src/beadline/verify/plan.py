@@ -82,7 +82,7 @@ class Kill:
     scope: str = PROCESS
 
     def __post_init__(self) -> None:
-        """Refuse what no child could come by."""
+        """Refuse what no child could reach."""
         if self.point != MOMENT and self.point not in EVERY_POINT:
             near = difflib.get_close_matches(self.point, EVERY_POINT, 1)
             meant = f" Did you mean {near[0]!r}?" if near else ""
@@ -127,14 +127,14 @@ class Kill:
         return self.point in LEAVES_DECIDED or (self.point, self.occurrence) == ("append.linked", 2)
 
     def may_follow(self, before: Kill) -> bool:
-        """Whether a child comes by this point that was started after that kill."""
+        """Whether a child that was started after that kill reaches this point."""
         if self.point in NEEDS_DECIDED:
             return before.leaves_decided
         return self.point not in NEEDS_ORPHANS or before.point in LEAVES_ORPHANS
 
     @property
     def needs_one_before(self) -> bool:
-        """Whether it is come by after some other kills only."""
+        """Whether it is reached after some other kills only."""
         return self.point in NEEDS_DECIDED | NEEDS_ORPHANS
 
 

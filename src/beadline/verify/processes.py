@@ -38,7 +38,7 @@ def of_child(session: int, marker: str) -> list[Process]:
 def python_workers(session: int, marker: str) -> tuple[list[int], list[int]]:
     """Return the daemons and the workers of a child's JVM.
 
-    A daemon's parent is the JVM. Workers outlive their daemon, as somebody else's children.
+    A daemon's parent is the JVM. Workers outlive their daemon, as another process's children.
     """
     found = of_child(session, marker)
     here = [process for process in found if process.is_python_worker]

@@ -22,7 +22,7 @@ INCONCLUSIVE = 5  # the exit code of a verification that proves nothing, neither
 
 @dataclass
 class FaultResult:
-    """One fault: whether it came about, and what was wrong because of it.
+    """One fault: whether it was injected, and what was wrong because of it.
 
     ``unclear`` says why nobody knows: a start did not end, or a sink could not be read.
     ``before`` and ``after`` are the newest decided epochs around it, ``chain`` the faults that the
@@ -106,17 +106,17 @@ class Verification:
 
     @property
     def kills(self) -> int:
-        """How many times somebody was killed with -9."""
+        """How many times a process was killed with -9."""
         return sum(each.hits for each in self.results if each.fault.is_kill)
 
     @property
     def faults(self) -> int:
-        """How many faults came about."""
+        """How many faults were injected."""
         return sum(1 for each in self.results if each.reached)
 
     @property
     def unclear(self) -> list[FaultResult]:
-        """Those of which nobody knows how they ended."""
+        """Those whose outcome is not known."""
         return [each for each in self.results if each.unclear]
 
     @property
@@ -136,7 +136,7 @@ class Verification:
         return f"beadline verify {shlex.join(words)}"
 
     def unreached(self) -> dict[str, str]:
-        """Every crash point at which nobody was killed, with the reason."""
+        """Every crash point at which nothing was killed, with the reason."""
         killed = {
             result.fault.kill.point
             for result in self.results
@@ -144,7 +144,7 @@ class Verification:
         }
         tried = {
             result.fault.kill.point: result.note
-            or "a child was started for it, and did not come by"
+            or "a child was started for it, and did not reach it"
             for result in self.results
             if result.fault.is_kill and result.fault.kill is not None and not result.reached
         }
@@ -177,7 +177,7 @@ class Verification:
         }
 
 
-_ABSENT = "not part of this job: no undisturbed run comes by"
+_ABSENT = "not part of this job: no undisturbed run reaches it"
 _NOT_HERE = {
     "kafka.proof": "not part of this job: only after a transaction of Kafka was lost",
     "kafka.burn": "only after an answer of Kafka was lost on the network",
@@ -185,7 +185,7 @@ _NOT_HERE = {
 
 
 def by_kind(report: Verification) -> Iterator[tuple[str, int, int, str]]:
-    """For each kind of fault: its words, how many were planned and came about, the verdict."""
+    """For each kind of fault: its words, how many were planned and injected, the verdict."""
     for kind, words in KINDS.items():
         found = [result for result in report.results if result.fault.kind == kind]
         if found:
@@ -196,7 +196,7 @@ def by_kind(report: Verification) -> Iterator[tuple[str, int, int, str]]:
 
 
 def reasons(report: Verification) -> dict[str, list[str]]:
-    """The crash points at which nobody was killed, by the reason."""
+    """The crash points at which nothing was killed, by the reason."""
     found: dict[str, list[str]] = {}
     for point, why in report.unreached().items():
         found.setdefault(why, []).append(point)
@@ -223,7 +223,7 @@ def views(report: Verification) -> list[RenderableType]:
             f"{verdict}: {escape(note)}" if note else verdict,
         )
     kinds_ = Table(title="Verdict", title_justify="left")
-    for column in ("kind of fault", "planned", "came about", "verdict"):
+    for column in ("kind of fault", "planned", "injected", "verdict"):
         kinds_.add_column(column, justify="left" if column in _WORDS else "right")
     for words, count, hit, verdict in by_kind(report):
         kinds_.add_row(words, str(count), str(hit), _coloured(verdict))
@@ -255,7 +255,7 @@ def sentence(report: Verification) -> str:
             f"Exactly-once is violated: {_times(len(report.violations), 'violation')} in {kills}."
         )
     if not report.faults:
-        return "Inconclusive: no fault came about, so nothing is proven."
+        return "Inconclusive: no fault was injected, so nothing is proven."
     if report.unclear:
         return (
             f"Inconclusive: {len(report.unclear)} of {len(report.results)} faults did not come to "

@@ -200,12 +200,12 @@ class Round:
 
 
 def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
-    """Parts that nobody finished or threw away, when somebody should have."""
+    """Parts that were neither finished nor aborted, though they should have been."""
     found = []
     for sink, ids in parts.items():
         if ids:
             first = min(ids, key=lambda id_: (id_.epoch, str(id_)))
-            text = f"{len(ids)} prepared parts that nobody finished or aborted, {first} first"
+            text = f"{len(ids)} prepared parts, neither finished nor aborted, {first} first"
             found.append(Violation(ViolationKind.LEFT, sink, text, len(ids), first.epoch))
     return found
 
@@ -253,7 +253,7 @@ def _taken(path: Path) -> Any:
 
 
 def _own(data: bytes) -> Any:
-    """What a child of ours left, in a folder that nobody else may write to."""
+    """What a child left, in a folder that no other user may write to."""
     return pickle.loads(data)  # noqa: S301
 
 

@@ -216,7 +216,7 @@ class Verifier:
             raise VerifyFailed(
                 f"the job did not come to its end undisturbed in {self.timeout_s:.0f} s, so "
                 "nothing is known of it. Give it more with --timeout, or take a smaller range with "
-                f"--files and --records. Its last words: {child.complaint() or 'none'}"
+                f"--files and --records. Its last output: {child.complaint() or 'none'}"
             ) from None
 
     def _round(

@@ -79,8 +79,8 @@ def store_of(name: str, sink: Any) -> ScratchStore:
             return entry
     kind = type(sink).__name__
     raise UsageError(
-        f"sink {name!r} ({kind}) cannot be verified: nobody knows how to give it a scratch "
-        f"target, or how to read it. Add two methods to {kind}, or to a subclass of it: "
+        f"sink {name!r} ({kind}) cannot be verified: Beadline does not know how to give it a "
+        f"scratch target, or how to read it. Add two methods to {kind}, or to a subclass of it: "
         "scratch(self, tag), which returns the same sink at a target of its own, and shown(self), "
         "which returns the rows that a reader of it sees, as a list of tuples. Nothing was written."
     )
@@ -150,6 +150,6 @@ _OWN = ScratchStore(
     remove=lambda sink, query: getattr(sink, "remove_scratch", lambda: None)(),
     grows=lambda sink: bool(getattr(sink, "grows", False)),
     atomic=lambda sink: bool(getattr(sink, "atomic", False)),
-    no_cuts="a sink of your own: nobody here knows its address",
+    no_cuts="a sink of your own: its address is not known",
     no_watch="it says neither grows = True nor atomic = True",
 )

@@ -15,7 +15,7 @@ the whole process group, at the points named, and started again; then what shows
 compared with what the source had delivered. The promise is what `beadline analyze` says of the
 job. Run one again: `python -m tests.harness.matrix --seed {seed} --only files/sqlite/exactly_once`
 
-Not in it: `ConsoleSink`, which nobody can read back, and `MemorySink`, which dies with its driver.
+Not in it: `ConsoleSink`, which cannot be read back, and `MemorySink`, which dies with its driver.
 """
 _COLUMNS = (
     "cell", "promised", "observed", "delivered", "lost", "twice", "killed at", "seconds", "note"

@@ -50,7 +50,7 @@ def check_format(where: str, format_: str, options: Mapping[str, object]) -> Non
         if key.lower().startswith(_RESERVED):
             raise BadSink(
                 f"{where}: option {key!r} cannot be given: the sink sets where and how files are "
-                f"moved, and its guarantee hangs on that. {NOTHING_WRITTEN}"
+                f"moved, and its guarantee depends on that. {NOTHING_WRITTEN}"
             )
         codec = str(value).lower()
         # A class name (of a text codec) has dots, and is Spark's to judge.

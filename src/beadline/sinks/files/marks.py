@@ -38,7 +38,7 @@ class Mark:
 
     @classmethod
     def parse(cls, name: str) -> Mark | None:
-        """Read a name; ``None`` for a stranger's or a temporary one."""
+        """Read a name; ``None`` for another's or a temporary one."""
         fields = name.split(_SEPARATOR, 3)
         if len(fields) != 4 or not fields[2].isdecimal():
             return None

@@ -149,7 +149,7 @@ class Moving:
             return Outcome.LOST
         raise self._failed(
             f"{len(finished)} of {len(names)} files are finished, the others are neither pending "
-            f"nor in the target; somebody deleted {part.committable.folder} from outside. Nothing "
+            f"nor in the target; {part.committable.folder} was deleted from outside. Nothing "
             f"more was written. Missing are: {sorted(names.keys() - {*finished})[:5]}"
         )
 

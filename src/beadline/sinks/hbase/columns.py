@@ -89,7 +89,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
         if count != 1:
             found = f"has {count} columns of that name" if count else "has no such column"
             raise BadSink(
-                f"{where}: column {name!r} is wanted, and the row {found}; its columns are "
+                f"{where}: column {name!r} is required, but the row {found}; its columns are "
                 f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
             )
         type_ = schema.field(name).type
@@ -100,7 +100,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
             )
         if not has_text(type_):
             raise BadSink(
-                f"{where}: column {name!r} is {type_}, for which there is no form in HBase. Take "
+                f"{where}: column {name!r} is {type_}, which has no form in HBase. Take "
                 f"it apart or cast it in rows=, to_json() for example. {NOTHING_WRITTEN}"
             )
     if not cells.targets:

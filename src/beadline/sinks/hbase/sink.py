@@ -79,12 +79,13 @@ class HBaseSink(StagedSink):
     """Rows into a table of HBase, through its Thrift server; the table must exist.
 
     The row with the same ``row_key`` is replaced, column by column: a null removes its cell. If an
-    epoch holds a key twice, the last row wins, in the order of parts and of the rows in each.
-    Every other column goes to ``family``, under its own name, or ``columns`` says which go where:
-    ``{"total": "f:total"}``. Where the boolean column ``deleted`` is true, the whole row goes.
+    epoch holds a key twice, the last row wins, in the order of parts and of the rows in each. Every
+    other column goes to ``family``, under its own name, or ``columns`` says which go where:
+    ``{"total": "f:total"}``. Where the boolean column ``deleted`` is true, the whole row is
+    deleted.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Rejected at prepare, and so for a dead letter sink: a null, empty or overlong key, null in
+    Rejected at prepare, and so for a dead-letter sink: a null, empty or overlong key, null in
     ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of

@@ -48,7 +48,7 @@ class EpochWriter:
     connections: int
 
     def write(self, client: HBaseClient, changes: Changes) -> bool:
-        """Write all changes; False if the ledger says that somebody else has finished the epoch."""
+        """Write all changes; False if, by the ledger, another process has finished the epoch."""
         work = _Work(pieces(changes, PIECE_ROWS))
         others = [
             threading.Thread(target=self._helper, args=(work,), name=f"beadline-hbase-{number}")
@@ -81,7 +81,7 @@ class EpochWriter:
                     return
 
     def _send(self, client: HBaseClient, call: Mutations) -> bool:
-        """Look, and write; False, and nothing written, if the epoch is there by somebody else."""
+        """Look, and write; False, and nothing written, if another process has written the epoch."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
         if holds(seen, self.epoch, self.ledger.target):
             return False

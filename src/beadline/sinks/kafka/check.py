@@ -42,7 +42,7 @@ def check_cluster(settings: KafkaSettings, topic: str | None) -> ClusterFacts:
         raise BadSink(
             f"no Kafka broker answered at {settings.servers} in {_ANSWER_TIMEOUT_S:.0f} s: "
             f"{why}. Check the address, and security.protocol, sasl.* and ssl.* if the broker "
-            "wants them. Nothing was written; start again when it is up."
+            "requires them. Nothing was written; start again when it is up."
         ) from error
     topic_id = _check_topic(admin, topic) if topic is not None else ""
     _check_timeout(admin, settings.transaction_timeout_s, found.brokers)

@@ -1,4 +1,4 @@
-"""Markers: how anybody can find out, long afterwards, what became of a transaction.
+"""Markers: how to find out, long afterwards, what became of a transaction.
 
 An error from the broker is no proof: "committed, and the id was used again" and "timed out and
 aborted" are answered alike (rule 12). So every transaction ends with a record in a control topic
@@ -125,7 +125,7 @@ class Reader:
         missing = [part for part in wanted if part not in found]
         raise NoMarker(
             f"control topic {topic!r} does not hold the marker of {missing[0]} (any more), nor "
-            f"those of {len(missing) - 1} other parts: somebody deleted or emptied it, and Kafka "
+            f"those of {len(missing) - 1} other parts: it was deleted or emptied, and Kafka "
             f"itself has forgotten transaction {wanted[missing[0]].transactional_id}"
         )
 
@@ -146,7 +146,7 @@ class Reader:
     def newest(self, topic: str, query: str) -> list[Marker]:
         """Return a query's visible markers at the end of the topic, oldest first.
 
-        As far back as needed to find any: aborted ones and strangers' may be in between.
+        As far back as needed to find any: aborted ones and others' may be in between.
         """
         with self._consumer("read_committed") as consumer:
             limits = _limits(consumer, topic)
@@ -254,9 +254,9 @@ def never_known(epoch: EpochId, sink: str, error: LookupError) -> CommitFailed:
     return CommitFailed(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: it cannot be known "
         f"whether the decided rows show: {error}. No later start will know more. Look for rows of "
-        "this epoch in the target, write those that are missing yourself, and go on with "
-        f'start(..., drop=["{sink}@{epoch.number}"]), which takes the epoch as settled for this '
-        "sink, and touches neither the rows that are there nor other sinks."
+        "this epoch in the target, write those that are missing yourself, and continue with "
+        f'start(..., drop=["{sink}@{epoch.number}"]), which treats the epoch as finished '
+        "for this sink, and touches neither the rows that are there nor other sinks."
     )
 
 
@@ -299,8 +299,8 @@ def create_control_topic(
                 continue
             if said.code() == KafkaError.TOPIC_EXCEPTION and "collides" in said.str():
                 raise BadSink(
-                    f"control topic {name!r} of query {query!r} cannot be created: Kafka takes "
-                    f"'.' and '_' in names of topics for the same, and another query's is there "
+                    f"control topic {name!r} of query {query!r} cannot be created: Kafka treats "
+                    "'.' and '_' in topic names as the same, and another query's topic exists "
                     f"already ({said.str()}). Give this sink one of its own, "
                     f"control_topic={_another(name)!r} for example. No row was written."
                 ) from error
@@ -353,7 +353,7 @@ def _check_kept(admin: Any, name: str) -> None:
     if lag is not None and int(lag.value) < _LAG_MIN_MS:
         raise BadSink(
             f"control topic {name!r} has {_LAG}={lag.value}, so that the marker of an aborted "
-            "transaction may be gone before anybody has asked for it, and nothing could be proven. "
+            "transaction may be gone before it was asked for, and nothing could be proven. "
             f"Set it to at least {_LAG_MIN_MS}; {_TOPIC_SETTINGS[_LAG]} is a day. No row was "
             "written."
         )

@@ -1,6 +1,6 @@
 """Handing librdkafka a whole Arrow batch at once.
 
-confluent-kafka wants a Python object per key and value. librdkafka itself takes an array of
+confluent-kafka takes a Python object per key and value. librdkafka itself takes an array of
 pointers and lengths (``rd_kafka_produce_batch``), which NumPy fills from Arrow's own buffers
 without touching a row. So the producers of Beadline's workers are librdkafka's own, out of the
 library that comes with confluent-kafka, through the few functions that they need; all are public
@@ -97,7 +97,7 @@ def available() -> bool:
 
 
 class NativeProducer:
-    """A producer of librdkafka's, without confluent-kafka round it, under the same method names.
+    """A librdkafka producer, without confluent-kafka around it, under the same method names.
 
     confluent-kafka tells only of records that it queued itself, and librdkafka does not fail a
     transaction over every record that was not taken, so somebody has to listen. Told of failures
@@ -190,7 +190,7 @@ class NativeProducer:
                 return left
 
     def init_transactions(self, timeout_s: float) -> None:
-        """Get an identity from the broker; fences whoever had the name."""
+        """Get an identity from the broker; fences the former owner of the name."""
         self._done(_library().rd_kafka_init_transactions(self._handle, int(timeout_s * 1000)))
 
     def begin_transaction(self) -> None:
@@ -202,7 +202,7 @@ class NativeProducer:
         self._done(_library().rd_kafka_commit_transaction(self._handle, int(timeout_s * 1000)))
 
     def close(self) -> None:
-        """Throw away what is queued, and end; librdkafka waits for its topics to be let go."""
+        """Throw away what is queued, and end; librdkafka waits for its topics to be released."""
         handle, self._handle = self._handle, None
         while self._topics:
             _library().rd_kafka_topic_destroy(self._topics.popitem()[1])

@@ -95,7 +95,7 @@ class WriterId:
 
     @classmethod
     def parse(cls, text: str) -> WriterId | None:
-        """Read a transactional id; None for a stranger's."""
+        """Read a transactional id; None for one that is not Beadline's."""
         fields = text.split(_SEPARATOR)
         if len(fields) != 6 or fields[0] != _PREFIX:
             return None
@@ -108,5 +108,5 @@ class WriterId:
         return self.query == query.name and self.incarnation == query.incarnation
 
     def unknown_part(self) -> PartId:
-        """Return an id for a transaction without a marker: of which part nobody can say."""
+        """Return an id for a transaction without a marker: its part is not known."""
         return PartId(self.query, self.incarnation, self.sink, 0, 0, self.slot, self.parity)

@@ -1,4 +1,4 @@
-"""Producers that live on between epochs, in the Python workers that Spark reuses.
+"""Producers that are kept between epochs, in the Python workers that Spark reuses.
 
 Making one takes half a second, mostly waiting for the broker, so each worker keeps those that it
 made. The driver ends a producer's transaction without it; before its next use the producer is told
@@ -138,7 +138,7 @@ class Writer:
     """A transactional producer under one transactional id."""
 
     def __init__(self, settings: KafkaSettings, id_: WriterId, control_topic: str) -> None:
-        """Make the producer, which fences whoever had the name, and aborts what is open under it.
+        """Make the producer, which fences the former owner of the name and aborts what it left.
 
         Its producer id and epoch are asked for meanwhile: librdkafka does not tell them.
         """

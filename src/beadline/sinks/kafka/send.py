@@ -63,7 +63,7 @@ class Sending:
 
         if self._topic is None:
             odd = rows.odd_topics(batch.column(rows.TOPIC))
-            batch = self._refuse(batch, odd, "its topic is no name that Kafka could have")
+            batch = self._refuse(batch, odd, "its topic is not a valid Kafka topic name")
             topics = batch.column(rows.TOPIC)
             bad = pc.fill_null(pc.equal(pc.binary_length(topics), 0), True)
             batch = self._refuse(batch, bad, "it has no topic")

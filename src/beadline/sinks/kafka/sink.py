@@ -206,7 +206,7 @@ class KafkaSink(Sink[KafkaPart]):
         return {part.id: meaning[fates[part.id]] for part in parts}
 
     def abort(self, parts: Sequence[Prepared[KafkaPart]]) -> None:
-        """Fence each writer, which aborts its transaction; whoever took the name over stays."""
+        """Fence each writer, which aborts its transaction; a newer owner of the name stays."""
         self._fence([part.committable.transaction for part in parts])
 
     def _fence(self, transactions: Sequence[Transaction]) -> None:
@@ -218,7 +218,7 @@ class KafkaSink(Sink[KafkaPart]):
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[KafkaPart]]:
         """List the query's open transactions; their markers tell which parts they are.
 
-        Those of all its sinks on this cluster, also of names that the query has no more (rule 27).
+        Those of all its sinks on this cluster, also of names no longer in the query (rule 27).
         """
         described = self._described(query, OPEN_STATES)
         open_now = [one for one in described if one.state in OPEN_STATES]  # may have ended since

@@ -1,12 +1,12 @@
 """Topics: which there are, and which they are.
 
 Rows for a topic that is not there are refused, by the producer that asks. A row that is refused is
-a dead letter for good, so "does not exist" must be sure: a topic that was just made is not known to
-every broker at once, and one that the brokers make when they are asked takes a moment. A broker
-that cannot tell is asked again; it is not the row's fault.
+a dead-letter record for good, so "does not exist" must be sure: a topic that was just made is not
+known to every broker at once, and one that the brokers make when they are asked takes a moment. A
+broker that cannot tell is asked again; it is not the row's fault.
 
 Kafka gives a topic an id when it is created, and never to another, so one that was deleted and
-created again has another id under the old name. Kafka ends a transaction without a word where the
+created again has another id under the old name. Kafka ends a transaction without an error where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
 the committable, and are compared at commit; that of the topic which the sink names is asked for
 before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.kafka``.
@@ -123,7 +123,7 @@ class Topics:
 
     def _missing(self, topic: str, error: Any, final: bool) -> Exception:
         why = f"topic {topic!r}: {error.str()}" if final else f"topic {topic!r} does not exist"
-        if topic == self._fixed:  # not the rows' fault: as dead letters they would be lost
+        if topic == self._fixed:  # not the rows' fault: as dead-letter records they would be lost
             return OSError(f"{why}; it could be used when the query started")
         return Missing(why)
 
@@ -169,7 +169,7 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
 def recreated(
     client: TransactionClient, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
 ) -> TopicIds:
-    """Return the topics that are others now, or are gone, with the ids of now (empty: gone).
+    """Return the topics that are others now, or are gone, with their current ids (empty: gone).
 
     ``ids`` are those that were told a moment ago. What differs is asked for again, until it is
     sure: a topic whose rows are lost for good must really be another one.
@@ -216,7 +216,7 @@ def rows_gone(
     advice = "Write the missing rows again yourself"
     if any(wrong.values()):
         what += " and created again"
-        gone += "; what was written after it was created again shows now"
+        gone += "; what was written after it was recreated shows now"
         advice = "Look which rows of this epoch are there and write only the missing ones yourself"
     touched = [
         part for part in parts if any(topic in wrong for topic, _ in part.committable.topics)
@@ -227,6 +227,6 @@ def rows_gone(
         f"this epoch were on their way to it. {len(touched)} of its {len(parts)} parts wrote there "
         f"({rows} rows, those for other topics included): {gone}. The epoch is decided and does "
         "not count as committed to this sink; its transactions are ended, so that no reader is "
-        f"held up and rows for other topics show. {advice}, or do without them, and go on with "
+        f"held up and rows for other topics show. {advice}, or do without them, and continue with "
         f'start(..., drop=["{drop}"]), once; or start over: {NEW_QUERY}'
     )

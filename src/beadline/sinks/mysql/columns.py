@@ -194,7 +194,7 @@ def misfit(type_: pa.DataType, column: MySqlColumn) -> str:
 def keeps(was: MySqlColumn, now: MySqlColumn) -> bool:
     """Whether a column that was altered still takes every value as it is, or refuses it aloud.
 
-    A double would be rounded by an integer, in silence; an integer is not changed by a bigint, and
+    A double would silently be rounded by an integer; an integer is not changed by a bigint, and
     one that is out of range is an error.
     """
     if (was.declared, was.character_set) == (now.declared, now.character_set):
@@ -281,7 +281,7 @@ def _out_of_range(column: MySqlColumn) -> str:
 def _floats(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow.compute as pc
 
-    found = [Check("NaN or infinite, which MySQL has not", lambda a: pc.invert(pc.is_finite(a)))]
+    found = [Check("NaN or infinite, which MySQL lacks", lambda a: pc.invert(pc.is_finite(a)))]
     return [*found, *_unsigned(type_, column)]
 
 
@@ -311,7 +311,7 @@ def _texts(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
         labels = [label.replace("''", "'") for label in _LABELS.findall(column.declared)]
         found.append(checks.unknown_label(labels, f"not one of {column.declared}"))
     if column.type == "char":
-        reason = "ends with a space, which CHAR forgets"
+        reason = "ends with a space, which CHAR drops"
         found.append(Check(reason, lambda array: pc.ends_with(array, " ")))
     if column.character_set in _UTF8[1:]:
         reason = f"characters beyond {column.character_set}; declare it utf8mb4"
@@ -323,7 +323,7 @@ def _binaries(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
     import pyarrow.compute as pc
 
     if column.type == "binary":
-        reason = f"not {column.bytes} bytes long, to which BINARY would fill it"
+        reason = f"not {column.bytes} bytes long, to which BINARY would pad it"
         return [Check(reason, lambda a: pc.not_equal(pc.binary_length(a), column.bytes or 0))]
     most = BINARY_BYTES.get(column.type, column.bytes or 0)
     return [checks.too_many_bytes(most, f"longer than {most} bytes")]
@@ -344,7 +344,7 @@ def _timestamps(type_: pa.DataType, column: MySqlColumn) -> list[Check]:
         "the years 1 to 9999",
     )
     if column.type == "timestamp":
-        first_s, last_s, years = _FIRST_S, _LAST_S, "1970 to 2038, which is what TIMESTAMP can say"
+        first_s, last_s, years = _FIRST_S, _LAST_S, "1970 to 2038, which is what TIMESTAMP can hold"
     step = per_second // 10**column.fraction_digits
 
     def is_far(array: Any) -> Any:

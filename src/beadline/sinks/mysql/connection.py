@@ -56,7 +56,7 @@ class MySqlAddress:
             url = urlsplit(dsn)
             port = url.port or PORT
         except ValueError:
-            raise _bad("it is no URL; percent-encode odd characters in it") from None
+            raise _bad("it is not a URL; percent-encode odd characters in it") from None
         if url.scheme not in ("mysql", "mariadb"):
             raise _bad("it does not begin with mysql://")
         if not url.hostname or not url.username:

@@ -51,7 +51,7 @@ class Xid:
 
     @classmethod
     def parse(cls, data: bytes, transaction_bytes: int, query: QueryId) -> PartId | None:
-        """The part of this query that ``XA RECOVER`` shows; None for anybody else's."""
+        """The part of this query that ``XA RECOVER`` shows; None for others'."""
         try:
             text, sink = data[:transaction_bytes].decode("ascii"), data[transaction_bytes:].decode()
         except UnicodeDecodeError:
@@ -64,9 +64,9 @@ class Xid:
 
     @property
     def sql(self) -> str:
-        """As statements want it; plain letters, digits and ``~_.-``, so there is nothing to quote.
+        """As statements take it; plain letters, digits and ``~_.-``, so there is nothing to quote.
 
-        The last number is the format: it marks it as ours.
+        The last number is the format: it marks it as Beadline's.
         """
         return f"'{self.transaction}','{self.branch}',{FORMAT}"
 

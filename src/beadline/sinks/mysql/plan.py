@@ -50,7 +50,7 @@ def make_plan(
         raise settings.bad("it is a view, not a table.")
     if table.engine.lower() != "innodb":
         raise settings.bad(
-            f"it is kept by {table.engine}, which has no transactions: rows could not be taken "
+            f"it is kept by {table.engine}, which has no transactions: rows could not be rolled "
             f"back. Run ALTER TABLE {place} ENGINE = InnoDB."
         )
     _check_unique(settings, schema, table)

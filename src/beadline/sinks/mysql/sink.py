@@ -72,7 +72,7 @@ class MySqlSink(Sink[MySqlPart]):
 
     ``how="staged"``, which is what ``auto`` chooses, makes an epoch visible at once. ``"xa"``, for
     ``append`` only, writes rows once instead of twice, and shows an epoch part by part.
-    ``timeout_s`` is how long a server that is away, or takes no writes, is waited for while an
+    ``timeout_s`` is how long a server that is down, or takes no writes, is waited for while an
     epoch is prepared.
 
     >>> MySqlSink("mysql://me:secret@db/shop", "orders", mode="upsert", key="id")
@@ -260,7 +260,7 @@ class MySqlSink(Sink[MySqlPart]):
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged in this database or prepared on this server, half-written too.
 
-        Whatever sink it was for: that of a sink that is gone has nobody else to find it.
+        Whatever sink it was for: that of a sink that is gone is found by no other.
         """
 
         def look(connection: Connection) -> list[Prepared[MySqlPart]]:

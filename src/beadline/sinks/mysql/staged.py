@@ -180,7 +180,8 @@ class StagedWriter(PartWriter):
         except library_errors() as error:
             if self._made and code_of(error) in MISSING_TABLE:
                 why = (
-                    "its staging table was swept while it was written: this attempt must not go on"
+                    "its staging table was swept while it was written: this attempt must not "
+                    "continue"
                 )
             else:
                 why = said(error, self._server.address)
@@ -217,9 +218,9 @@ def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared
 
 
 def drop(connection: Connection, names: Sequence[str]) -> None:
-    """Drop staging tables, those that are there and that nobody reads.
+    """Drop staging tables, those that exist and are not being read.
 
-    Whoever has read one keeps it locked until their transaction ends, which may be hours. Nobody
+    Whoever has read one keeps it locked until their transaction ends, which may be hours. Nothing
     waits for that: no later part has the name of one that is left, and a later sweep finds it.
     Afterwards this connection waits as briefly for every other lock.
     """

@@ -37,7 +37,7 @@ class Postgres(Dialect[PostgresColumn]):
     reserved = (PLACE,)
 
     def name_fits(self, name: str) -> bool:
-        """Longer ones are cut off by the server, in silence."""
+        """Longer ones are silently cut off by the server."""
         return super().name_fits(name) and len(name.encode()) <= NAME_BYTES_MAX
 
     def declare(self, type_: pa.DataType, *, key: bool = False) -> str | None:
@@ -73,7 +73,7 @@ def keeps(was: PostgresColumn, now: PostgresColumn) -> bool:
     """Whether a column that was altered still takes every value as it is, or refuses it aloud.
 
     The question that is asked of rows before they are sent, asked of a staged column: a double
-    would be rounded by an integer, in silence; an integer is not changed by a bigint.
+    would silently be rounded by an integer; an integer is not changed by a bigint.
     """
     same = (was.declared, was.base, was.modifier) == (now.declared, now.base, now.modifier)
     if same or was.kind != "b" or was.element:

@@ -2,8 +2,8 @@
 
 Staging tables go a few at a time, because the server keeps about six locks for each until the
 transaction ends, in a table of locks of a fixed size. One that somebody reads at the moment, such
-as a dump that runs for hours, stays where it is: nobody waits for that, and a later sweep finds it.
-So does one that this user may not drop, of a sink that had another user: it holds nothing up.
+as a dump that runs for hours, stays where it is: nothing waits for that, and a later sweep finds
+it. So does one that this user may not drop, of a sink that had another user: it holds nothing up.
 """
 
 from __future__ import annotations

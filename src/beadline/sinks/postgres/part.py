@@ -72,7 +72,7 @@ def global_id(id_: PartId, nonce: str) -> str:
 
 
 def part_of(gid: str, query: QueryId) -> PartId | None:
-    """Return the part of this query that a global id names; ``None`` for a stranger's."""
+    """Return the part of this query that a global id names; ``None`` for others'."""
     text, _, nonce = gid.rpartition(_SEPARATOR)
     if len(nonce) != _NONCE_DIGITS:
         return None

@@ -55,7 +55,7 @@ def why_not_prepared(settings: PostgresSettings, table: PostgresTable) -> str | 
 def why_staged(settings: PostgresSettings, table: PostgresTable, used: int = 0) -> str | None:
     """Return why a part is staged; None if it is a prepared transaction.
 
-    ``used`` is how many prepared transactions there are now, of anybody.
+    ``used`` is how many prepared transactions there are now, of all clients.
     """
     if settings.how == "staged":
         return "how='staged'"

@@ -212,7 +212,7 @@ class Preparing:
         id_ = self._part.id
         advice = "It will be redelivered."
         if self._no_slot:
-            advice = "Raise max_prepared_transactions, or let how= be 'auto' or 'staged'."
+            advice = "Raise max_prepared_transactions, or set how= to 'auto' or 'staged'."
         elif is_misfit(error) and not self._careful:
             advice = (
                 "A row is at fault, and it was not looked for, because more than "

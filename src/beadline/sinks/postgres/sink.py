@@ -65,11 +65,11 @@ class PostgresSink(Sink[PostgresPart]):
     in an epoch, the row with the largest ``order_by`` counts, and without it that is an error; a
     row whose column ``deleted`` is true deletes its key. ``add`` adds every other column to what is
     there under the ``key``; a null adds nothing. ``deleted`` and ``order_by`` may name columns that
-    the table has not.
+    the table lacks.
 
     ``how`` is "prepared" (a prepared transaction per part), "staged" (a staging table per part, and
     one transaction per epoch) or "auto", the first where server and table allow it.
-    ``timeout_s`` is how long a part waits for a server that is away, and anybody for a lock.
+    ``timeout_s`` is how long a part waits for a server that is down, and any step for a lock.
 
     >>> PostgresSink("postgresql://localhost/shop", table="orders", mode="upsert", key="id")
     PostgresSink(postgres-orders)
@@ -213,7 +213,7 @@ class PostgresSink(Sink[PostgresPart]):
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[PostgresPart]]:
         """List this query's prepared transactions and staging tables in this database.
 
-        Whatever sink they were for: those of a sink that is gone have nobody else to find them.
+        Whatever sink they were for: those of a sink that is gone are found by no other.
         """
         return self._ask(lambda run: list(in_doubt(run, query)))
 

@@ -54,7 +54,7 @@ class RedisRowRejected(Exception):
 
 
 def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
-    """Move a ledger without rows of its own one step on; fine if somebody else has."""
+    """Move a ledger without rows of its own one step on; fine if another process has."""
     script = mark_script()
     answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
     status = _status(answer)
@@ -111,7 +111,7 @@ def _status(answer: list[bytes]) -> bytes:
     """Return the first word of an answer; one that is not ours says nothing about the rows."""
     if isinstance(answer, list) and answer and answer[0] in _ANSWERS:
         return answer[0]
-    raise Rejected(f"the script answered {answer!r:.200}, which none of Beadline's does")
+    raise Rejected(f"the script answered {answer!r:.200}, which no Beadline script returns")
 
 
 def _done(entry: bytes, guard: Guard) -> int:

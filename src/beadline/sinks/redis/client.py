@@ -183,7 +183,7 @@ class RedisClient:
             return error  # the answers behind it must be read all the same
 
     def close(self) -> None:
-        """End every connection: after an error nobody knows what is still to be read."""
+        """End every connection: after an error it is not known what is still to be read."""
         from redis.exceptions import RedisError
 
         for connection in self._connections.values():

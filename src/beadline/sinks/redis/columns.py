@@ -117,9 +117,9 @@ def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:
     from pyarrow import types
 
     if name == layout.deleted and not types.is_boolean(kind):
-        return "but deleted= wants a boolean"
+        return "but deleted= takes a boolean"
     if name == layout.expire and not types.is_integer(kind):
-        return "but expire= wants whole seconds"
+        return "but expire= takes whole seconds"
     counted = name == layout.value
     if layout.command == "INCRBY" and counted and not types.is_integer(kind):
         return "but INCRBY adds integers; cast it in rows=, or use INCRBYFLOAT"
@@ -130,7 +130,8 @@ def _problem(layout: Layout, name: str, kind: pa.DataType) -> str:
         return "which cannot be a key: equal values may be written differently. Cast it in rows="
     if not has_text(kind):
         return (
-            "which has no text in Redis. Take it apart or cast it in rows=, to_json() for example"
+            "which has no text form in Redis. Take it apart or cast it in rows=, to_json() for "
+            "example"
         )
     return ""
 

@@ -88,7 +88,7 @@ class Commit:
         return CommitFailed(
             f"{self.epoch}: {self.where} holds epoch {entry.epoch} in one slot, by another "
             "decision or a newer one, and not in the head of its ledger: a node has lost data, or "
-            "somebody deleted a key of the ledger. Nothing more was written. Restore it, or start "
+            "a key of the ledger was deleted. Nothing more was written. Restore it, or start "
             "over."
         )
 
@@ -118,7 +118,7 @@ class Commit:
         return bool(mark == self.epoch.id.query.incarnation.encode())
 
     def _damaged(self, client: RedisClient, damaged: PartsDamaged) -> Outcome:
-        """A part is gone: by somebody who finished the epoch, or for good."""
+        """A part is gone: another process finished the epoch, or it is lost for good."""
         held = self._look(client)
         if self._there(held):
             return Outcome.ALREADY_COMMITTED
@@ -145,7 +145,7 @@ class Commit:
             apply(client, script, guard, some)
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The order is the same whoever commits: the ledger counts in it."""
+        """The order is the same in every process: the ledger counts in it."""
         for part in self.epoch.parts:
             for batch in self.epoch.read(part):
                 yield batch, part.id.partition

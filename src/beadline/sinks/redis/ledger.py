@@ -65,7 +65,7 @@ class Entry:
             return None
         found = _ENTRY.match(text.decode(errors="replace"))
         if found is None:
-            raise ValueError("an entry of the ledger cannot be read; somebody else wrote it")
+            raise ValueError("an entry of the ledger cannot be read; another program wrote it")
         incarnation, epoch, nonce, done, total = found.groups()
         nonce = "" if nonce == _NO_NONCE else nonce
         return cls(incarnation, int(epoch), nonce, int(done), int(total))
@@ -81,7 +81,7 @@ class Head:
 
     @classmethod
     def parse(cls, texts: Mapping[bytes, bytes]) -> Head:
-        """Read the stored form; ``ValueError`` if somebody else wrote in it."""
+        """Read the stored form; ``ValueError`` if another program wrote in it."""
         head = cls()
         for name, text in texts.items():
             sink, tilde, kind = name.decode().partition("~")

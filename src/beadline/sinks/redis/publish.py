@@ -59,8 +59,8 @@ def publish(
         except Unavailable as error:
             if not retries.again(verdict(error)):
                 raise PrepareFailed(
-                    f"{what} was not there for {timeout_s:g} s (timeout_s): {error}. The epoch is "
-                    "redelivered."
+                    f"{what} did not respond for {timeout_s:g} s (timeout_s): {error}. The epoch "
+                    "is redelivered."
                 ) from None
 
 

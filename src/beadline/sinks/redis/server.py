@@ -31,7 +31,7 @@ _ONCE = (
     "long as no replica takes over: one that is not connected cannot be seen from here."
 )
 _REPLICAS = (
-    "it has replicas, or had until lately, and one that takes over may not have the last "
+    "it has replicas, or had until recently, and one that takes over may not have the last "
     "acknowledged writes",
     "a server without replicas, or durable=True, if none of them ever takes over",
 )

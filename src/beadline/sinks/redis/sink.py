@@ -153,7 +153,7 @@ class RedisSink(StagedSink):
         return asdict(self._layout)
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        """Is it there, may we write, do the columns fit, and what can it lose?"""
+        """Is it reachable, may we write, do the columns fit, and what can it lose?"""
         check_columns(self._layout, schema, self.target_name)
         check_writable("staging", os.fspath(self.staging), self.target_name)
         fields = self._layout.fields(schema.names)

@@ -61,7 +61,7 @@ def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether an error says only that somebody else is writing; Python 3.10 has no codes."""
+    """Whether an error says only that another process is writing; Python 3.10 has no codes."""
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
@@ -162,7 +162,7 @@ def check_table(table: SqliteTable, settings: TableSettings, schema: pa.Schema) 
 
 
 def _check_keeps_rows(table: SqliteTable, settings: TableSettings) -> None:
-    """Raise where the table itself says that it drops rows, which would be lost without a word."""
+    """Raise where the table itself says that it drops rows, which would be lost silently."""
     for name in table.triggers:
         raise settings.bad(
             f"its trigger {name!r} drops rows with RAISE(IGNORE), and every row of an epoch has to "

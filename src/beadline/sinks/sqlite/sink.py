@@ -82,7 +82,7 @@ class SqliteSink(StagedSink):
     other column to what is there under the ``key``; a null adds nothing. Dates and timestamps are
     kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
 
-    Refused at prepare, and so for a dead letter sink: null in the key or in a NOT NULL column,
+    Refused at prepare, and so for a dead-letter sink: null in the key or in a NOT NULL column,
     text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
     breaks UNIQUE, CHECK or a trigger, and a sum beyond 64 bits, is only found at commit, and stops
     the query with its epoch decided. A table that drops rows silently, by ON CONFLICT IGNORE or
@@ -225,7 +225,7 @@ class SqliteSink(StagedSink):
             rows += batch.num_rows
             written += database.executemany(statement, values_of(batch)).rowcount
             if too_large:
-                raise _NotTaken(f"a sum in column {too_large[0]!r} leaves SQLite's 64 bits")
+                raise _NotTaken(f"a sum in column {too_large[0]!r} exceeds SQLite's 64 bits")
         if written != rows and not statement.endswith(_DO_NOTHING):
             raise _NotTaken(
                 f"it dropped {rows - written} of {rows} rows without an error, as a trigger with "
@@ -233,7 +233,7 @@ class SqliteSink(StagedSink):
             )
 
     def _check_types(self, database: sqlite3.Connection, schema: pa.Schema) -> None:
-        """The table may have been altered, or made anew, since the rows were staged."""
+        """The table may have been altered, or recreated, since the rows were staged."""
         table = read_table(database, self.table)
         columns = {} if table is None else table.columns
         for field in schema:

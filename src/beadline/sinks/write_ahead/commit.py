@@ -145,7 +145,7 @@ class EpochDelivery:
             self.progress = None
 
     def _check_same(self, progress: DeliveryProgress) -> None:
-        """An epoch that was begun goes on only with the parts that it was begun with."""
+        """An epoch that was started continues only with the parts that it was started with."""
         if progress.content == content_of(self.parts):
             return
         if not self.epoch.nonce or not progress.seen.nonce:
@@ -153,8 +153,8 @@ class EpochDelivery:
             self._forget_progress()
             return
         raise CommitFailed(
-            f"{self.staged}: {self.settings.where} was begun with other parts than it is to go on "
-            "with. Rows could be lost or doubled, so nothing more was delivered. If rows may "
+            f"{self.staged}: {self.settings.where} was started with a different set of parts. "
+            "Rows could be lost or doubled, so nothing more was delivered. If rows may "
             f"arrive twice, delete {progress.uri} and start again: the epoch is then delivered "
             "from its first row."
         )
@@ -307,7 +307,7 @@ class _Answer:
 
     @property
     def unsure(self) -> bool:
-        """Whether nobody knows."""
+        """Whether the outcome is not known."""
         return isinstance(self.raised, (TryAgain, *UNSURE))
 
 
@@ -342,7 +342,7 @@ class _Sender:
             if said is not None:  # a response that nobody looked at, or False
                 raise TypeError(
                     f"deliver returned {type(said).__name__}, and Beadline cannot know what that "
-                    "says: return nothing if the rows were accepted, and raise if not"
+                    "means: return nothing if the rows were accepted, and raise if not"
                 )
         except AlreadyTaken as known:
             return _Answer(batch, None if self._honours_ids else known)

@@ -2,7 +2,7 @@
 
 Returning nothing says that the rows are accepted. Everything else is said by raising::
 
-    TryAgain, ConnectionError, TimeoutError    nobody knows whether they arrived: tried again
+    TryAgain, ConnectionError, TimeoutError    it is not known whether they arrived: tried again
     AlreadyTaken                               they were accepted before: the endpoint knows the ids
     Rejected, or anything else                 they were not accepted: the query stops there
 """
@@ -36,7 +36,7 @@ UNSURE = (ConnectionError, TimeoutError)
 
 
 class TryAgain(Exception):
-    """The endpoint is away, busy, or did not answer; ``after_s`` is how long it asks to wait."""
+    """The endpoint is down, busy, or did not answer; ``after_s`` is how long it asks to wait."""
 
     def __init__(self, reason: str, after_s: float = 0.0) -> None:
         super().__init__(reason)

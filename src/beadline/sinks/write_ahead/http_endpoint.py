@@ -1,11 +1,11 @@
 """``HttpEndpoint``: rows to an HTTP endpoint, one POST per batch, over one connection per epoch.
 
-The body holds every row with its id, the header ``Idempotency-Key`` the id of the batch, so that a
+The body holds every row with its id, the header ``Idempotency-Key`` the id of the batch, so that an
 endpoint can drop repeats by either. Answers are read as follows::
 
     2xx                            taken
     already_taken_status, if given taken before, if the sink says honours_ids; else an error
-    408, 409, 429, 5xx, no answer  nobody knows, or not now: tried again
+    408, 409, 429, 5xx, no answer  not known, or not now: tried again
     anything else                  rejected: the query stops, and says which rows
 
 409 has two meanings in use: "I have these already", and "a request with this key is under way",
@@ -156,7 +156,7 @@ class HttpEndpoint(Endpoint):
         return urlsplit(self.url)
 
     def check(self) -> None:
-        """Is somebody there? Nothing is sent."""
+        """Is the endpoint reachable? Nothing is sent."""
         connection = self._connect()
         try:
             connection.connect()

@@ -1,10 +1,9 @@
 """``WriteAheadSink``: for systems without transactions, an HTTP endpoint or a user's function.
 
-Rows become durable files at prepare (``StagedSink``) and are delivered at commit, in
-order, by the driver. How far that went is kept in a file, batch by batch, so that after a crash it
-goes on behind the last batch that was acknowledged. The one that was in flight may arrive
-twice. Every row has an id that never changes: an endpoint that drops repeats by it makes this
-exactly-once.
+Rows become durable files at prepare (``StagedSink``) and are delivered at commit, in order, by the
+driver. How far that went is kept in a file, batch by batch, so that after a crash it resumes after
+the last batch that was acknowledged. The one that was in flight may arrive twice. Every row has an
+id that never changes: an endpoint that drops repeats by it makes this exactly-once.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ class WriteAheadSink(StagedSink):
 
     ``folder`` holds the staged rows, and what is remembered of the endpoint: driver and executors
     must share that disk, and the next start needs it too. ``name`` names the endpoint in it.
-    ``honours_ids=True`` is your promise that the endpoint applies no id twice.
-    ``timeout_s`` is how long a batch is tried again before the outcome is called unknown, which is
-    logged and asked again. ``parallel`` parts are delivered at once; above 1, order is kept within
-    each part only. ``accepts`` is given every batch at prepare and returns a boolean per row, true
-    for those that are taken, with one reason for the others: they are refused, for a dead letter
-    sink, which after the decision they cannot be.
+    ``honours_ids=True`` is your promise that the endpoint applies no id twice. ``timeout_s`` is how
+    long a batch is tried again before its outcome is called unknown; that is logged, and the batch
+    is retried. ``parallel`` parts are delivered at once; above 1, order is kept within each part
+    only. ``accepts`` is given every batch at prepare and returns a boolean per row, true for those
+    that are taken, with one reason for the others: they are refused, for a dead-letter sink, which
+    after the decision they cannot be.
     """
 
     deliver: Deliver | Endpoint

@@ -219,7 +219,7 @@ class DeliveryProgress:
             for record in records[1:]:
                 found._take(record)
         except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-            raise _corrupt(uri, "its lines do not say what they should") from None
+            raise _corrupt(uri, "its lines are malformed") from None
         return found
 
     def _take(self, record: StateLine) -> None:
@@ -248,7 +248,7 @@ class DeliveryProgress:
         self._take(record)
 
     def is_current(self) -> bool:
-        """Whether nobody else has written since; asked under the lock."""
+        """Whether no other process has written since; asked under the lock."""
         try:
             found = os.stat(local_path(self.uri))
         except FileNotFoundError:
@@ -302,7 +302,7 @@ def _read_lines(data: bytes, where: str) -> tuple[list[StateLine], int]:
 
 
 def _corrupt(where: str, what: str) -> CorruptRecord:
-    """The error for a file of ours that cannot be trusted."""
+    """The error for one of these files that cannot be trusted."""
     return CorruptRecord(
         f"{where} cannot be used: {what}. It says how far the endpoint has been served, so "
         "nothing was delivered. Restore it; or, if rows may be delivered a second time, delete it "

@@ -1,4 +1,4 @@
-"""The journal: what arrived, in files, durable before anybody is told of it.
+"""The journal: what arrived, in files, durable before it is offered to Spark.
 
 Records follow each other in segments, files that are named by the position at which they begin, the
 bytes that were written before, and by that at which the segment before ended. A position is durable
@@ -145,7 +145,7 @@ class Journal:
     _durable: int
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Take the folder, wait for whoever has it, and cut off what a crash left torn."""
+        """Take the folder, wait for its owner, and cut off what a crash left incomplete."""
         self.folder = folder
         self.stopping = threading.Event()
         self.problem: BaseException | None = None  # why the newest values are not in the journal

@@ -51,7 +51,7 @@ class SocketReceiver(Receiver):
     port: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no address."""
+        """Refuse what is not an address."""
         if not self.host or not 0 < self.port < 65536:
             raise BadSetting(
                 f"a socket's address is a host and a port, not {self.host}:{self.port}"

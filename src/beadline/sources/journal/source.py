@@ -1,4 +1,4 @@
-"""A push source with a memory: what arrives is durable in a journal before Spark is offered it.
+"""A push source that can be read again: what arrives is in a journal before Spark is offered it.
 
 Spark's Python data source API: positions of the journal are the offsets, so an epoch that is
 redelivered is read from the same bytes. The receiver runs beside the driver, where offsets are
@@ -50,7 +50,7 @@ def read_journaled(
     from pyspark import cloudpickle
 
     if not isinstance(receiver, Receiver):
-        raise BadSetting(f"journaled() wants a Receiver, not {type(receiver).__name__}")
+        raise BadSetting(f"journaled() takes a Receiver, not {type(receiver).__name__}")
     if keep_bytes < 0:
         raise BadSetting(f"journaled(): keep_bytes is 0 or more, not {keep_bytes}")
     if "://" in journal and not journal.startswith("file:"):
@@ -142,7 +142,7 @@ class JournalReader(DataSourceStreamReader):
             yield _batch(records)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Forget what is done with; the epoch before the newest can still be redelivered."""
+        """Delete what is no longer needed; the epoch before the newest can still be redelivered."""
         before, self._committed = self._committed, end["position"]
         self._open().forget(before - self._keep_bytes)
 
@@ -169,7 +169,7 @@ class JournalReader(DataSourceStreamReader):
 
 
 def _receive(receiver: Receiver, journal: Journal) -> None:
-    """Call the receiver again and again: a connection that ends is no end."""
+    """Call the receiver again and again: a connection that ends does not end the query."""
     while not journal.stopping.is_set():
         try:
             receiver.receive(journal)

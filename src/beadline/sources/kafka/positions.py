@@ -1,9 +1,9 @@
 """Positions for lag tools: a source's offsets, written to a consumer group after each epoch.
 
-Spark's checkpoint is where a query goes on from; it commits no offsets to Kafka, so every lag tool
-takes it for dead. ``sources.kafka(..., group="orders")`` makes it visible. Nothing is read back, so
-nothing here can break a promise, and nothing here may hold up or fail an epoch: a thread writes
-only the newest positions, now and then, and a failure is told and otherwise passed over.
+Spark's checkpoint is where a query continues from; it commits no offsets to Kafka, so every lag
+tool takes it for dead. ``sources.kafka(..., group="orders")`` makes it visible. Nothing is read
+back, so nothing here can break a promise, and nothing here may hold up or fail an epoch: a thread
+writes only the newest positions, now and then, and a failure is told and otherwise passed over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Settings of Kafka's Java client, said again for librdkafka, which Python's client is made of.
+"""Settings of Kafka's Java client, translated for librdkafka, which Python's client is made of.
 
-A user writes his settings once, in the options of the source, as Java names them. Most names agree.
+Users write their settings once, in the options of the source, as Java names them. Most names agree.
 Those that do not are the ones with a key or a password in them; what has no counterpart (a JKS
 key store, a login module of one's own) is an error that says so.
 """

@@ -44,7 +44,7 @@ _REFUSED = {
     ("kafka.isolation.level", "read_uncommitted"): "records of transactions that are still open or "
     "were aborted would be read, and an epoch redelivered could have other rows",
     ("failondataloss", "false"): "records that Kafka has deleted before they were read would be "
-    "passed over without a word. If they are gone and you accept it, start with a new checkpoint",
+    "skipped silently. If they are gone and you accept it, start with a new checkpoint",
 }
 # Options that are arguments here.
 _ARGUMENTS = {
@@ -86,10 +86,11 @@ def kafka(
 
     ``starting`` counts for a new checkpoint only: ``"earliest"``, ``"latest"``, or an offset for
     every partition, ``{"orders": {0: 23, 1: 42}}`` (-2 is the earliest, -1 the latest).
-    ``max_per_epoch`` bounds the records of an epoch; without it the first one takes all there is.
+    ``max_per_epoch`` bounds the records of an epoch; without it, the first epoch reads the whole
+    backlog.
 
     ``group`` names a consumer group to which the positions of each committed epoch are written
-    too, for lag tools. Nobody reads them back: let no other consumer use that group.
+    too, for lag tools. They are never read back: let no other consumer use that group.
 
     ``options`` go to Spark's connector, ``kafka.`` before Kafka's own: ``{"kafka.sasl.mechanism":
     "PLAIN"}``. The session needs the connector's jars: ``session(..., connectors=("kafka",))``.
@@ -138,7 +139,7 @@ def _check_options(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         small = name.lower()
         if small in seen:
-            raise BadSetting(f"kafka(): option {name} is given twice, in capitals and in small")
+            raise BadSetting(f"kafka(): option {name} is given twice, in upper and in lower case")
         seen.add(small)
         if small in _ARGUMENTS:
             raise BadSetting(
@@ -196,7 +197,7 @@ def _subscription(
     for name in names:
         if not isinstance(name, str) or not _TOPIC.match(name):
             raise BadQuery(
-                f"kafka(): {name!r} is no name of a topic (letters, digits, '.', '_' and '-'); "
+                f"kafka(): {name!r} is not a topic name (letters, digits, '.', '_' and '-'); "
                 "several go into topics=[...], a regular expression into pattern="
             )
     return {"subscribe": ",".join(names)}
@@ -235,8 +236,8 @@ def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str,
 def with_advice(error: BaseException | None, query: str) -> BaseException | None:
     """Return Spark's error, or ours in its place if it tells of records that are gone.
 
-    Spark's own advises ``failOnDataLoss=false``, by which records are passed over without a word,
-    and which is refused here.
+    Spark's own advises ``failOnDataLoss=false``, by which records are skipped silently, and which
+    is refused here.
     """
     text = str(error)
     if error is None or not _LOST_RECORDS.search(text):
@@ -248,7 +249,7 @@ def with_advice(error: BaseException | None, query: str) -> BaseException | None
         f"query {query!r}: Kafka does not have all the records any more that come next: they were "
         "deleted before they were read (by age, by hand, or with their topic)"
         f"{f'; Spark says: {why[:300]}' if why else ''}. Every epoch that is decided is complete, "
-        "and nothing was passed over. Restore the records; or, if they are gone and you accept it, "
+        "and nothing was skipped. Restore the records; or, if they are gone and you accept it, "
         "start with a new checkpoint folder and starting= at the first offsets that are there, and "
         "keep records for longer than the query may be down (retention.ms)."
     )

@@ -2,8 +2,8 @@
 
 A topic that was deleted and created again has the same name and other records, and the offsets in
 Spark's checkpoint say nothing of it: if it has as many records as the old one had, Spark goes on in
-the middle of them without a word. So the ids are kept in the decision log and compared, at each
-start and before each decision; where nothing is decided (at-least-once), before an epoch is done.
+the middle of them silently. So the ids are kept in the decision log and compared, at each start and
+before each decision; where nothing is decided (at-least-once), before an epoch is done.
 
 That costs no time of an epoch's own: the question is asked when the epoch begins, on a thread
 beside it, and counts for the decision if that comes soon after. What becomes of a topic later than
@@ -100,7 +100,7 @@ class SourceTopics:
                 answer = self._ask(self._epoch, _TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 (of either client; none of them is an answer)
             raise PrepareFailed(
-                f"epoch {self._epoch}: Kafka does not tell whether the topics that were read are "
+                f"epoch {self._epoch}: Kafka does not say whether the topics that were read are "
                 f"still the same ones: {_said(error)}. Nothing of the epoch was decided; start "
                 "again when it answers."
             ) from None

@@ -15,7 +15,7 @@ _random = random.SystemRandom()  # seeded tests side by side must not all try th
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on now."""
+    """Distinct ports that are free now."""
     found: set[int] = set()
     while len(found) < count:
         port = _random.randint(_FIRST, _LAST)
@@ -25,7 +25,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens on the port."""
+    """Whether a process listens on the port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1):
             return True

@@ -15,8 +15,8 @@ A sink's test file holds an import and a harness; pytest finds the cases by the 
         return MyHarness(tmp_path)
 
 No Spark is needed, except for a ``FrameSink``, whose harness has a ``spark``. What a sink's own
-``Capabilities`` do not promise is not asked of it: such a case passes and prints why. Crash points
-are the sink's own (``beadline.sink.reach``): a suite that came by none of them fails.
+``Capabilities`` do not promise is not tested: such a case passes and prints why. Crash points are
+the sink's own (``beadline.sink.reach``): a suite that reaches none of them fails.
 """
 
 from __future__ import annotations

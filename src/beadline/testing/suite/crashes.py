@@ -1,4 +1,4 @@
-"""Cases: the process dies in the middle of prepare or commit, at every point that it comes by."""
+"""Cases: the process dies in the middle of prepare or commit, at every point that it reaches."""
 
 from __future__ import annotations
 

@@ -128,6 +128,6 @@ def test_in_doubt_skips_strangers(harness: SinkHarness) -> None:
     target.sweep(OTHER)
     target.sweep(SAME_NAME)
     kept = [] if stranger is None else [stranger]
-    assert list(harness.leftovers(target.sink)) == kept, "a stranger's things are not ours to touch"
+    assert list(harness.leftovers(target.sink)) == kept, "what others have there must stay"
     target.assert_shows()
     return None

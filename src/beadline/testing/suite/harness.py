@@ -1,4 +1,4 @@
-"""``SinkHarness``: what the suite must be told of a sink, in some twenty lines by its author."""
+"""``SinkHarness``: what the suite must know of a sink, in some twenty lines by its author."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unmounted(folder: Path, sink: AnySink) -> Iterator[AnySink]:
     try:
         yield sink
     finally:
-        assert not folder.exists(), f"{folder} was made again on the disk below"
+        assert not folder.exists(), f"{folder} was recreated on the disk below"
         away.rename(folder)
 
 
@@ -34,7 +34,7 @@ class SinkHarness(ABC):
 
     ``other_process`` says whether a process without Spark can reach the target: false for memory.
     ``secrets`` are texts in the sink's settings that must show nowhere. ``spark`` is for a
-    ``FrameSink``. ``odd_column`` names a column as no sane person would; tame it only for a system
+    ``FrameSink``. ``odd_column`` names a column in an odd way; tame it only for a system
     that cannot have such a name. ``volatile`` are patterns of the names of local files that a power
     cut may take away without harm, such as locks.
     """
@@ -58,7 +58,7 @@ class SinkHarness(ABC):
     def leftovers(self, sink: AnySink) -> Collection[str]:
         """Return the names of what prepared parts take up outside: files, open transactions.
 
-        Look for yourself, not through ``in_doubt``. A ledger is no leftover.
+        Look for yourself, not through ``in_doubt``. A ledger is not a leftover.
         """
 
     def plant_stranger(self, sink: AnySink) -> str | None:

@@ -20,7 +20,7 @@ ASKED_MAX = 3
 
 
 def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
-    """Somebody deleted a decided part: its rows are lost, and whoever says otherwise hides it."""
+    """A decided part was deleted: its rows are lost, and any other answer hides it."""
     target = Target(harness)
     target.commit(0, target.prepare_epoch(0, target.rows(1)))
     shares = [target.rows(2, 3), target.rows(4, 5)]

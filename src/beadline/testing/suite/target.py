@@ -172,7 +172,7 @@ def bag(rows: Iterable[Row]) -> Counter[str]:
 
 
 def crash_at(nth: int, call: Callable[[], object]) -> str | None:
-    """Die at the nth crash point that ``call`` comes by; None if it ended before."""
+    """Die at the nth crash point that ``call`` reaches; None if it ended before."""
     points = itertools.count()
 
     def hook(name: str) -> None:
@@ -190,7 +190,7 @@ def crash_at(nth: int, call: Callable[[], object]) -> str | None:
 def was_there(nth: int, point: object, what: str) -> bool:
     """Whether there was an nth crash point; without a single one nothing was proven."""
     assert point or nth, (
-        f"{what} came by no crash point, so no crash in it was tried. Crash points are yours to "
+        f"{what} reached no crash point, so no crash in it was tried. Crash points are yours to "
         "place: call beadline.sink.reach(name) between any two acts of which a crash could "
         "separate one from the other"
     )

@@ -120,12 +120,12 @@ def match(settings: TableSettings, field: pa.Field, columns: Mapping[str, C]) ->
 
 
 def check_required(settings: TableSettings, given: Iterable[str], columns: Mapping[str, C]) -> None:
-    """Raise if the table wants a value in a column that the rows have not."""
+    """Raise if the table requires a value in a column that the rows lack."""
     names = set(map(settings.dialect.fold, given))
     for name, column in columns.items():
         if column.required and not column.generated and name not in names:
             raise settings.bad(
-                f"the table wants a value in column {column.name!r}, and the rows have none. "
+                f"the table requires a value in column {column.name!r}, and the rows have none. "
                 "Give it a default, or add it in rows=."
             )
 
