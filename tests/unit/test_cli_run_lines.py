@@ -27,7 +27,7 @@ def test_a_start_names_every_sink_that_is_not_complete() -> None:
     ("said", "expected"),
     [
         (line("added", 3, sink="late"), "sink late is new: it has rows from epoch 3 on"),
-        (line("removed", sink="old"), "sink old is not among the sinks any more"),
+        (line("removed", sink="old"), "sink old is no longer among the sinks"),
         (
             line("dropped", sink="old", epochs="epochs 1 to 2"),
             "[red]given up[/]: rows of epochs 1 to 2 in old",

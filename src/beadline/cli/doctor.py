@@ -1,4 +1,4 @@
-"""`beadline doctor`: is everything here that Beadline needs, and if not, what to do."""
+"""`beadline doctor`: is everything that Beadline needs installed, and if not, what to do."""
 
 from __future__ import annotations
 

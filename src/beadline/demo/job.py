@@ -50,7 +50,7 @@ def stream(spark: SparkSession, workload: Workload) -> Stream:
 
 
 def run(workload: Workload, naive: str | None = None, build: BuildDemo = stream) -> None:
-    """Work off the input that is there."""
+    """Process the input that is there."""
     from beadline.environment.session import session
 
     spark = session("beadline-demo", (), **light_settings(workload.scratch))

@@ -2,7 +2,7 @@
 
 At commit the epoch is decided, and a row that cannot be written would hold it up for good. Here is
 what many sinks look for: nulls, rows that are too large, text that is not UTF-8, which Spark makes
-of bytes without looking, dates that have no ISO text, and whatever Python cannot hold.
+of bytes without checking, dates that have no ISO text, and whatever Python cannot hold.
 """
 
 from __future__ import annotations

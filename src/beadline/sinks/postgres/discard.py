@@ -44,7 +44,7 @@ def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
 
 
 def drop(run: RunStatement, tables: Sequence[str]) -> None:
-    """Drop staging tables, those that are there and that nobody reads."""
+    """Drop staging tables, those that exist and are not being read."""
     for first in range(0, len(tables), DROPPED_AT_ONCE):
         some = tables[first : first + DROPPED_AT_ONCE]
         if not _dropped(run, some) and len(some) > 1:

@@ -67,7 +67,7 @@ def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
 
 
 def apply(client: RedisClient, script: RedisScript, guard: Guard, chunks: Sequence[Chunk]) -> None:
-    """Write chunks, whoever else writes them at the same time; each row takes effect once."""
+    """Write chunks; each row takes effect once, even if another process writes it too."""
     left = list(chunks)
     while left:
         calls = [

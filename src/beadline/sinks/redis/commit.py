@@ -176,6 +176,6 @@ class Commit:
             f"{self.epoch}, part {rejected.partition}: {self.where} rejects "
             f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "
             f"{rejected.problem}. The epoch is decided; the rows before this one took effect, each "
-            "once, and are counted. Repair or delete the key; the next start goes on with this "
+            "once, and are counted. Repair or delete the key; the next start continues with this "
             f"row. {way_out(self.epoch.sink, self.epoch.id.number)}"
         )

@@ -130,7 +130,7 @@ class Lock:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[bool]:
-        """Take the lock, waiting so long; gives False if somebody else has it all that time."""
+        """Take the lock, waiting so long; gives False if another process has it all that time."""
         if not wait_for_lock(self._file, timeout_s):
             yield False
             return
