@@ -25,6 +25,7 @@ LOCKED = frozenset((1205, 1213, 1412, 3572))  # lock wait timeout, deadlock, a t
 _TAKES_NO_WRITES = (1290, 1836, 3101)
 BUSY = frozenset((*LOCKED, *_TAKES_NO_WRITES))
 MISSING_TABLE = frozenset((1051, 1146))
+DENIED = frozenset((1044, 1142))  # to the user, in a database or of a table
 UNKNOWN_XID = 1397
 DUPLICATE_KEY = frozenset((1062, 1586))
 # A value that a column does not take; what a whole statement does wrong is not among them.
