@@ -40,9 +40,11 @@ from beadline.sink.interface import (
     Outcome,
     Part,
     Prepared,
+    Reason,
     Refuse,
     Seen,
     Sink,
+    shown,
 )
 from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
 from beadline.sink.refused import PER_DAY, far_dates, not_utf8, refuse, without_unreadable
@@ -88,6 +90,7 @@ __all__ = [
     "PrepareFailed",
     "Prepared",
     "QueryId",
+    "Reason",
     "Refuse",
     "RowsRefused",
     "Seen",
@@ -110,6 +113,7 @@ __all__ = [
     "reach",
     "refuse",
     "require",
+    "shown",
     "sync_path",
     "way_out",
     "without_unreadable",

@@ -36,7 +36,11 @@ BAD_VALUE = frozenset(
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
 # Errors whose text holds values of rows, in quotes; names of columns and keys come after.
 _ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
-_VALUE = re.compile(r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for )|(?<=data )'.*'")
+_VALUE = re.compile(
+    r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for )|(?<=data )'.*'"
+    r"|(?<=string: )'.*'|(?<=out of range in )'.*'",
+    re.DOTALL,
+)
 
 
 def library_errors() -> tuple[type[Exception], ...]:
@@ -76,9 +80,18 @@ def said(error: BaseException, address: Address) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _ABOUT_ROWS:
-        text = _VALUE.sub("(not shown)", " ".join(text.split()))
+        text = without_values(text)
     text = redacted(" ".join(text.split()), [address.password])
     return f"{text} (error {code_of(error)})"
+
+
+def without_values(text: str) -> str:
+    """Return what the server said of a row without the row's values.
+
+    >>> without_values("Incorrect integer value: '4111' for column 'n' at row 1")
+    "Incorrect integer value: (not shown) for column 'n' at row 1"
+    """
+    return _VALUE.sub("(not shown)", text)
 
 
 def retried(act: Callable[[], T], timeout_s: float) -> T:

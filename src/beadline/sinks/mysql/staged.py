@@ -124,8 +124,7 @@ class StagedWriter(PartWriter):
         try:
             self._retried(lambda: self._transact(chunk, first))
         except Misfit as misfit:
-            why = self._without_stage(str(misfit))
-            return f"{self._settings.where} does not take it: {why}"
+            return self._why(Misfit(*map(self._without_stage, misfit.args)))
         self._sent += chunk.num_rows
         self._kept += chunk.num_rows
         return None
