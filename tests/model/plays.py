@@ -13,7 +13,17 @@ from beadline.protocol.epoch import Epoch, State
 from beadline.protocol.run import Run
 from beadline.sink import Guarantee
 from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
-from tests.model.model import Crash, Make, ModelWorld, Setting, Violation, drive, start_only
+from tests.model.model import (
+    Crash,
+    Make,
+    ModelServer,
+    ModelWorld,
+    Setting,
+    Violation,
+    crash_at,
+    drive,
+    start_only,
+)
 from tests.model.server import PARTS
 
 
@@ -105,6 +115,48 @@ def play_stop(setting: Setting, schedule: Schedule) -> int:
         other.go()
     finish(world)
     return used
+
+
+def play_moved(setting: Setting, schedule: Schedule) -> int:
+    """A driver dies, and one of two sinks on its system is moved under its name; another dies."""
+    world = ModelWorld(setting)
+    stays, moves = world.servers
+    old = world.servers[moves] = world.servers[stays]
+    used = 0
+    for number in schedule:
+        try:
+            with hooked(crash_at(number)):
+                drive(world, drop=_may_drop(world, moves) if used else ())
+        except Crash:
+            used += 1
+        else:
+            break
+        if used == 1:
+            world.servers[moves] = ModelServer("elsewhere")
+    drive(world, drop=_may_drop(world, moves))
+    start_only(world)
+    servers = (old, world.servers[moves])
+    if left := [str(part) for server in servers for part in server.prepared]:
+        raise Violation(f"left in doubt: {left}")
+    wanted = {row for epoch in world.committed for row in world.rows(epoch)}
+    dropped = {row for _, epoch in world.store.given_up for row in world.rows(epoch)}
+    for name in (stays, moves):
+        shown = [
+            row
+            for server in dict.fromkeys(servers)
+            for part, rows in server.visible.items()
+            for row in rows
+            if part.sink == name
+        ]
+        lost = wanted - {*shown} - (dropped if name == moves else set())
+        if lost or len(shown) > len({*shown}):
+            raise Violation(f"{name}: lost {sorted(lost)}, shown {sorted(shown)}")
+    return used
+
+
+def _may_drop(world: ModelWorld, name: str) -> list[str]:
+    """The log knows no sink before there is a claim."""
+    return [name] if world.store.data else []
 
 
 class Witnessed(Coordinator):

@@ -50,6 +50,7 @@ from tests.model.plays import (
     play_lost,
     play_lost_unlike,
     play_modes,
+    play_moved,
     play_stop,
     play_zombie_modes,
 )
@@ -151,6 +152,13 @@ def test_a_clean_stop(stateful: bool, rng: random.Random) -> None:
     end = points(Setting(epochs=1, closes=True))
     stopping = range(end - 10, end)
     play_all(partial(play_stop, setting), [(a, b) for a in stopping for b in range(80)])
+
+
+def test_a_sink_is_moved_away_from_another_one(rng: random.Random) -> None:
+    """What it left is swept by the one that stayed, and nothing that was decided for that one."""
+    play = partial(play_moved, Setting(epochs=2, kinds=(PARTS, PARTS)))
+    play_every(play, 1)
+    every_or_sample(play, rng, 300, (60, 80))
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])

@@ -2,8 +2,9 @@
 
     python -m tests.mutants [words]      only mutants whose file or reason holds one of the words
 
-The last line is one JSON object: how many there were, were caught, and were missed. A mutant that
-cannot be made any more counts as missed, so that the list stays alive.
+The last line is one JSON object: how many there were, were caught, timed out, and were missed. A
+mutant whose tests do not end in time is no pass, and no assertion that saw it either: it is counted
+apart. One that cannot be made any more counts as missed, so that the list stays alive.
 """
 
 from __future__ import annotations
@@ -28,6 +29,25 @@ COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "constraints.txt
 AT_ONCE = 2
 TIMEOUT_S = 300
 PASSED, FAILED = 0, 1  # pytest's exit codes; any other says that nothing was proven
+TOO_LONG = -1000  # none of pytest's, and no signal's
+CAUGHT, TIMED_OUT, MISSED = "caught", "timed_out", "MISSED"
+
+
+def judged(ended: int, said: str = "") -> tuple[str, str]:
+    """Return what became of a mutant, and why it was not caught, by how its tests ended."""
+    if ended == FAILED:
+        return CAUGHT, ""
+    if ended == TOO_LONG:
+        return TIMED_OUT, f"its tests had not ended after {TIMEOUT_S} s"
+    if ended == PASSED:
+        return MISSED, "the tests pass"
+    return MISSED, f"pytest ended with {ended}:\n{said[-2000:]}"
+
+
+def counted(found: Sequence[str]) -> dict[str, int]:
+    """Return the last line: how many of these became what."""
+    names = {"caught": CAUGHT, "timed_out": TIMED_OUT, "missed": MISSED}
+    return {"mutants": len(found)} | {name: found.count(what) for name, what in names.items()}
 
 
 class Tree:
@@ -66,7 +86,7 @@ class Tree:
             try:
                 ended = process.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                ended = FAILED  # it does not pass, which is what was asked
+                ended = TOO_LONG
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -74,23 +94,19 @@ class Tree:
             said.seek(0)
             return ended, said.read()
 
-    def try_out(self, mutant: Mutant) -> str:
-        """Return why a mutant was missed; nothing if it was caught."""
+    def try_out(self, mutant: Mutant) -> tuple[str, str]:
+        """Return what became of a mutant, and why it was not caught."""
         path = self.folder / mutant.path
         code, before = path.read_text("utf-8"), path.stat()
         try:
             path.write_text(mutant.made_in(code), "utf-8")
             ended, said = self.test(mutant.tests)
         except LookupError as error:
-            return str(error)
+            return MISSED, str(error)
         finally:
             path.write_text(code, "utf-8")
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        if ended == FAILED:
-            return ""
-        return (
-            "the tests pass" if ended == PASSED else f"pytest ended with {ended}:\n{said[-2000:]}"
-        )
+        return judged(ended, said)
 
 
 def sound(tree: Tree, mutants: Sequence[Mutant]) -> bool:
@@ -115,7 +131,7 @@ def main(words: Sequence[str]) -> int:
     """Try every mutant that was asked for, two at a time."""
     mutants = [m for m in catalogue() if not words or any(w in m.path + m.why for w in words)]
     began_s = time.monotonic()
-    missed: list[str] = []
+    found: list[str] = []
     with tempfile.TemporaryDirectory(prefix="beadline-mutants-") as folder:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for number in range(AT_ONCE):
@@ -124,12 +140,11 @@ def main(words: Sequence[str]) -> int:
         def one(mutant: Mutant) -> None:
             tree = trees.get()
             try:
-                why = tree.try_out(mutant)
+                what, why = tree.try_out(mutant)
             finally:
                 trees.put(tree)
-            if why:
-                missed.append(mutant.why)
-            print(f"{'MISSED' if why else 'caught'}  {mutant.file}: {mutant.why}", flush=True)
+            found.append(what)
+            print(f"{what}  {mutant.file}: {mutant.why}", flush=True)
             if why:
                 print(f"        {why}\n        {mutant.old!r} → {mutant.new!r}", flush=True)
 
@@ -137,10 +152,10 @@ def main(words: Sequence[str]) -> int:
             unspoilt = pool.submit(sound, Tree(Path(folder) / "unspoilt"), mutants)
             list(pool.map(one, mutants))
         clean = unspoilt.result()
-    caught = len(mutants) - len(missed) if clean else 0
+    counts = counted(found if clean else [MISSED] * len(mutants))
     print(f"{time.monotonic() - began_s:.0f} s")
-    print(json.dumps({"mutants": len(mutants), "caught": caught, "missed": len(mutants) - caught}))
-    return 0 if caught == len(mutants) else 1
+    print(json.dumps(counts))
+    return 1 if counts["missed"] else 0
 
 
 if __name__ == "__main__":

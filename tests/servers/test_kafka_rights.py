@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.errors import PrepareFailed
+from beadline.errors import CommitFailed, PrepareFailed
+from beadline.ids import EpochId, PartId, QueryId
+from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.client import OPEN_STATES, connect
+from beadline.sinks.kafka.client import OPEN_STATES, TransactionClient, _clients, connect
+from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
@@ -21,6 +27,7 @@ from tests.servers.kafka_refused import refused
 from tests.spark import jobs
 
 SOON_S = 30
+ADMIN: Any = importlib.import_module("confluent_kafka.admin")  # its types leave names out
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "PLAIN",
@@ -53,22 +60,33 @@ def guarded(guarded_kafka: KafkaCluster) -> Iterator[KafkaCluster]:
 
 def grant(cluster: KafkaCluster, *rights: tuple[str, str, str]) -> None:
     """Let bob do so."""
-    admin: Any = importlib.import_module("confluent_kafka.admin")  # its types leave names out
-    bindings = [
-        admin.AclBinding(
-            admin.ResourceType[kind],
-            name,
-            admin.ResourcePatternType["PREFIXED" if name.endswith("~") else "LITERAL"],
-            "User:bob",
-            "*",
-            admin.AclOperation[operation],
-            admin.AclPermissionType.ALLOW,
-        )
-        for kind, name, operation in rights
-    ]
-    client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for made in client.create_acls(bindings).values():
+    admin = admin_of(cluster)
+    for made in admin.create_acls([binding(*right) for right in rights]).values():
         made.result(SOON_S)
+
+
+def revoke(cluster: KafkaCluster, *rights: tuple[str, str, str]) -> None:
+    """Let bob do so no more."""
+    admin = admin_of(cluster)
+    gone = [binding(*right, filter_="Filter") for right in rights]
+    for ended in admin.delete_acls(gone).values():
+        ended.result(SOON_S)
+
+
+def admin_of(cluster: KafkaCluster) -> Any:
+    return ADMIN.AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+def binding(kind: str, name: str, operation: str, filter_: str = "") -> Any:
+    return getattr(ADMIN, f"AclBinding{filter_}")(
+        ADMIN.ResourceType[kind],
+        name,
+        ADMIN.ResourcePatternType["PREFIXED" if name.endswith("~") else "LITERAL"],
+        "User:bob",
+        "*",
+        ADMIN.AclOperation[operation],
+        ADMIN.AclPermissionType.ALLOW,
+    )
 
 
 def stream(
@@ -126,3 +144,65 @@ def test_a_topic_that_may_not_be_seen(guarded: KafkaCluster) -> None:
     assert "uthoriz" in reason
     with pytest.raises(OSError, match=r"topic 'secret': .*uthoriz"):
         refused(sink_to(guarded, "secret"), [{"value": "v"}])
+
+
+def decided(cluster: KafkaCluster, query: str) -> tuple[EpochId, Prepared[KafkaPart]]:
+    """Leave a part open on the broker, as a decision would find it."""
+    id_ = PartId(query, "a" * 32, "kafka-t", 1, 0, 0, 0)
+    known = QueryId(query, id_.incarnation, "file:/checkpoint")
+    sink = sink_to(cluster, "t")
+    sink.open(known, id_.sink)
+    made = sink.prepare(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]), Part(id_))
+    assert made is not None
+    return EpochId(known, 0, "nonce", 0), Prepared(id_, 1, made)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_password_that_is_wrong_by_the_time_of_the_commit(
+    guarded: KafkaCluster, mechanism: str, connected: bool
+) -> None:
+    """Told at once, and not waited for like an outage; the right one still commits."""
+    query = f"changed-{mechanism.lower()}-{connected}".lower()
+    grant(guarded, *rights(query))
+    epoch, part = decided(guarded, query)
+    login = {**LOGIN, "sasl.mechanism": mechanism}
+    wrong = KafkaSink(
+        "t",
+        bootstrap_servers=guarded.sasl_servers,
+        options={**login, "sasl.password": "dont-tell-me"},
+    )
+    if connected:  # with the former password, by a connection that is lost then
+        made = TransactionClient(replace(wrong, options=login).settings.admin(SOON_S))
+        _clients[(os.getpid(), wrong.settings.key)] = made
+        manager = made.admin._manager
+        manager.config["sasl_plain_password"] = "dont-tell-me"
+        for connection in list(manager._conns.values()):
+            manager._net.call_soon(connection.close)
+    says = rf"'{query}', epoch 0, sink 'kafka-t'.*refuses this user.*([Cc]redentials|password)"
+    with pytest.raises(CommitFailed, match=says) as caught:
+        wrong.commit(epoch, [part])
+    assert "decided and its rows are kept; the next start commits them" in str(caught.value)
+    assert "Correct the user, password or ACL" in str(caught.value)
+    assert "dont-tell-me" not in str(caught.value)
+    (outcome,) = sink_to(guarded, "t").commit(epoch, [part]).outcomes.values()
+    assert outcome is Outcome.COMMITTED
+
+
+@pytest.mark.parametrize("operation", ["WRITE", "DESCRIBE"])
+def test_a_right_that_is_taken_away_before_the_commit(
+    guarded: KafkaCluster, operation: str
+) -> None:
+    """Without the one the broker refuses to end transactions; without both, to say where."""
+    query = f"denied-{operation.lower()}"
+    ids = f"beadline-txn~{query}~"
+    lost = [("TRANSACTIONAL_ID", ids, each) for each in ("WRITE", "DESCRIBE")]
+    lost = lost[:1] if operation == "WRITE" else lost
+    grant(guarded, *rights(query))
+    epoch, part = decided(guarded, query)
+    revoke(guarded, *lost)
+    with pytest.raises(CommitFailed, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*ACL"):
+        sink_to(guarded, "t").commit(epoch, [part])
+    grant(guarded, *lost)
+    (outcome,) = sink_to(guarded, "t").commit(epoch, [part]).outcomes.values()
+    assert outcome is Outcome.COMMITTED

@@ -130,3 +130,24 @@ def test_how_to_start_over(mariadb_server: MariaDbServer, how: str) -> None:
     table.query = replace(table.query, incarnation="e" * 32)
     assert table.sink().last_seen(table.query, "mine") is None
     assert table.write(ROWS) == {Outcome.COMMITTED}
+
+
+def test_a_staging_table_of_another_user_is_left(
+    mariadb_server: MariaDbServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds nothing up: a start need not end over it. What this user may drop goes."""
+    table = Table(mariadb_server, "id INT")
+    sink = table.opened(ROWS.schema)
+    for partition in range(2):
+        table.prepare(sink, ROWS, partition=partition)
+    left, dropped = sorted(table.stages())
+    user = f"newcomer_{table.database}"
+    table.run(f"CREATE USER {user}@'%' IDENTIFIED BY 'pw'")
+    table.run(f"GRANT SELECT ON {table.database}.* TO {user}@'%'")
+    table.run(f"GRANT DROP ON {table.database}.{dropped} TO {user}@'%'")
+    newcomer = replace(sink, dsn=mariadb_server.dsn_of(table.database, user, "pw"))
+    newcomer.abort(list(newcomer.in_doubt(table.query, "mine")))
+    assert table.stages() == [left]
+    assert f"staging table {left} is left: this user may not drop it" in caplog.text
+    sink.abort(list(sink.in_doubt(table.query, "mine")))
+    assert table.stages() == []

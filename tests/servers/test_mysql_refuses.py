@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, BeadlineError
+from beadline.errors import BadSink, BeadlineError, CommitFailed
+from beadline.sink import Outcome
 from beadline.sinks import MySqlSink
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
@@ -170,6 +172,22 @@ def test_a_view_is_no_table(mariadb_server: MariaDbServer) -> None:
     table.run(f"CREATE VIEW {table.database}.t AS SELECT * FROM {table.database}.u")
     with pytest.raises(BadSink, match="it is a view"):
         table.sink().check(INT, table.query)
+
+
+def test_a_wrong_password_after_the_decision_is_told_at_once(
+    mariadb_server: MariaDbServer,
+) -> None:
+    """What is unknown is asked for without end; this is known, and needs a person."""
+    table = Table(mariadb_server, "id INT")
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    sink = table.opened(rows.schema)
+    part = table.prepare(sink, rows)
+    assert part is not None
+    wrong = replace(sink, dsn=mariadb_server.dsn_of(table.database, password="dont-tell-me"))
+    with pytest.raises(CommitFailed, match=r"epoch 0.*is decided; the next start") as caught:
+        wrong.commit(table.epoch(), [part])
+    assert "dont-tell-me" not in str(caught.value)
+    assert table.commit(sink, [part]) == {Outcome.COMMITTED}
 
 
 def test_a_wrong_password_is_not_repeated(mariadb_server: MariaDbServer) -> None:

@@ -263,3 +263,17 @@ def test_text_that_is_no_utf8_becomes_a_dead_letter(
     found = [json.loads(row) for _, row in json.loads(refusals.to_text() or "[]")]
     shown = {row["id"]: row["w"] for row in found}
     assert shown == {i: words[i].decode(errors="replace") for i in (1, 3, 4, 5, 6)}
+
+
+@pytest.mark.parametrize("how", ["staged", "xa"])
+def test_no_value_of_a_refused_row_is_in_the_error(mariadb_server: MariaDbServer, how: str) -> None:
+    """In the dead-letter record it is; errors end up in logs."""
+    table = Table(mariadb_server, "id INT, v VARCHAR(9) CHARACTER SET latin1", how=how)
+    rows = pa.table({"id": pa.array([1], pa.int32()), "v": ["4111漢"]})
+    sink = table.opened(rows.schema)
+    with pytest.raises(RowsRefused, match=r"Incorrect string value: \(not shown\) for") as caught:
+        table.prepare(sink, rows)
+    assert "4111" not in str(caught.value)
+    assert "xE6" not in str(caught.value)
+    table.prepare(sink, rows, dead_letters=True)
+    assert "xE6" in table.refused[0][1]

@@ -59,6 +59,17 @@ def test_without_a_dead_letter_sink_the_epoch_fails(
     assert orders.leftovers() == []
 
 
+def test_no_value_of_a_refused_row_is_in_the_error(postgres_server: PostgresServer) -> None:
+    orders = Orders(postgres_server, "id bigint, v text CHECK (v::int > 0)", how="prepared")
+    rows = pa.table({"id": [1], "v": ["card-4111"]})
+    orders.start(rows)
+    with pytest.raises(RowsRefused, match=r"invalid input syntax.*: \(not shown\)") as caught:
+        orders.sink.prepare(iter(rows.to_batches()), Part(part_id(0)))
+    assert "4111" not in str(caught.value)
+    assert orders.try_prepare(rows, part_id(0)) is None
+    assert "card-4111" in orders.refused.reasons[0]
+
+
 def test_a_part_of_bad_rows_only_is_none(postgres_server: PostgresServer) -> None:
     for way in WAYS:
         orders = Orders(postgres_server, "id bigint, v jsonb", how=way)

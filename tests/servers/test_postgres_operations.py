@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import Any, Literal
 
@@ -250,3 +251,36 @@ def test_a_limit_on_statements_does_not_stop_a_large_epoch(
     assert orders.rows() == [(1, 10), (2, 20)]
     with PostgresAddress(dsn, 20.0).connected() as run:
         run("BEGIN; SELECT pg_sleep(0.3); SELECT pg_sleep(0.3); COMMIT")
+
+
+@pytest.mark.parametrize("way", ["prepared", "staged"])
+def test_orphans_of_another_database_user(
+    postgres_server: PostgresServer,
+    way: Literal["prepared", "staged"],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A staging table holds nothing up and is left; who can end a transaction is said."""
+    orders = Orders(postgres_server, "id bigint, total bigint", how=way)
+    place = f'"{orders.schema}"'
+    role = f"newcomer_{way}"
+    orders.run(f"CREATE ROLE {role} LOGIN PASSWORD 'pw'")
+    orders.run(f"GRANT ALL ON SCHEMA {place} TO {role}; GRANT ALL ON {place}.orders TO {role}")
+    orders.start(ROWS)
+    orders.prepare(ROWS, part_id(0))
+    dsn = postgres_server.dsn_of("postgres", role, "pw")
+    newcomer = PostgresSink(dsn, "orders", orders.schema, how=way, timeout_s=20.0)
+    found = list(newcomer.in_doubt(QUERY, "orders"))
+    assert len(found) == 1
+    if way == "staged":
+        newcomer.abort(found)
+        assert "is left: this user may not drop it" in caplog.text
+    else:
+        with pytest.raises(CommitFailed, match=f"another user than '{role}'.*hold locks") as caught:
+            newcomer.abort(found)
+        said = str(caught.value)
+        (statement,) = re.findall(r"run (ROLLBACK PREPARED '[^']+') as 'postgres'", said)
+        orders.run(statement)
+        newcomer.abort(found)
+        assert list(newcomer.in_doubt(QUERY, "orders")) == []
+    orders.sink.abort(found)
+    assert list(orders.sink.in_doubt(QUERY, "orders")) == []

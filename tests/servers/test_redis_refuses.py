@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from beadline.errors import BadSink, CommitFailed
 from beadline.shared.retry import NO_ANSWER_S
-from beadline.sink import Guarantee
+from beadline.sink import Guarantee, Outcome
 from beadline.sinks import RedisSink
 from beadline.testing.servers import RedisServer, redis, redis_cluster
 from beadline.testing.suite.target import QUERY, epoch_id
@@ -101,6 +102,20 @@ def test_a_wrong_password_is_not_repeated(redis_server: RedisServer, tmp_path: P
         assert refused.value.__cause__ is None
         for text in (str(refused.value), repr(store.sink), str(refused.getrepr(style="value"))):
             assert "tell-me" not in text
+
+
+def test_a_wrong_password_after_the_decision_is_told_at_once(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """What is unknown is asked for without end; this is known, and needs a person."""
+    store = Store(redis_server.url, tmp_path)
+    store.sink.open(QUERY, "under-test")
+    parts = store.prepare(0, {"key": ["a"], "value": ["1"]})
+    wrong = redis_server.url.replace(redis_server.password, "dont-tell-me")
+    with pytest.raises(CommitFailed, match="password") as caught:
+        replace(store.sink, url=wrong).commit(epoch_id(0), parts)
+    assert "dont-tell-me" not in str(caught.value)
+    assert store.commit(0, parts) == {Outcome.COMMITTED}
 
 
 RISKS: list[tuple[dict[str, str], str, str]] = [

@@ -22,7 +22,7 @@ from beadline.errors import (
     WrongCheckpoint,
 )
 from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
-from beadline.spark.checks import ADAPTIVE_STREAMING, LOSSY_SETTINGS
+from beadline.spark.checks import ADAPTIVE_STREAMING, COLUMNAR_INPUT, LOSSY_SETTINGS, switched_off
 from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
 
 
@@ -274,3 +274,17 @@ def test_no_secret_is_shown(spark: SparkSession, tmp_path: Path) -> None:
     stream = exactly_once(spark.readStream.format("rate").load(), "job").to(sink)
     assert "SECRET" not in repr(sink) + repr(stream)
     assert repr(sink) == "FileSink(files-out)"
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", " True"])
+def test_a_setting_is_true_in_any_case(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    """As Spark reads it: with this one, a Python UDF on columnar files hangs for ever."""
+    before = spark.conf.get(COLUMNAR_INPUT)
+    spark.conf.set(COLUMNAR_INPUT, value)
+    try:
+        switched_off(spark)
+    finally:
+        spark.conf.set(COLUMNAR_INPUT, str(before))
+    assert f"{COLUMNAR_INPUT} is set to true" in caplog.text

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import exactly_once
+from beadline.errors import WrongCheckpoint
 from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sinks import FileSink
@@ -61,6 +62,38 @@ def test_source_positions_that_were_replaced(spark: SparkSession, tmp_path: Path
     values = [row.value for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert sorted(values) == list(range(len(values)))
     assert len(values) % 10 == 5, "the epoch was not planned again with the other's positions"
+
+
+def test_what_spark_has_planned_is_what_it_has_written(spark: SparkSession, tmp_path: Path) -> None:
+    """With several sources, one of which has nothing yet and one a text with commas."""
+    (tmp_path / "in").mkdir()
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    files = spark.readStream.schema("value long").json(str(tmp_path / "in"))
+    frame = numbers.select("value").union(files).union(numbers.select("value"))
+    told = run(frame, tmp_path, lambda: None, epochs=2)
+    assert "spark restarted" not in [event.kind for event in told]
+    lines = (tmp_path / "checkpoint/offsets/0").read_text().splitlines()[2:]
+    assert len(lines) == 3
+    assert "-" in lines
+    assert any("," in line for line in lines)
+
+
+def test_a_checkpoint_in_which_more_was_changed(spark: SparkSession, tmp_path: Path) -> None:
+    """It is compared with the log again before Spark goes on; by then epochs have been written."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
+    checkpoint = tmp_path / "checkpoint"
+
+    def strike(point: str) -> None:
+        offsets = checkpoint / "offsets/1"
+        if point == "prepare.after" and offsets.exists():
+            replace(offsets, offsets.read_text().replace('"offset":20', '"offset":25'))
+            (checkpoint / "commits/7").write_text("v1\n{}")
+
+    stream = exactly_once(source.load(), "changed").to(FileSink(str(tmp_path / "out")))
+    with hooked(strike), pytest.raises(WrongCheckpoint, match="stands at epoch 7") as caught:
+        stream.start(str(checkpoint)).awaitTermination(60)
+    assert "Epochs up to 0 are complete; no later one is decided" in str(caught.value)
+    assert "Nothing was written" not in str(caught.value)
 
 
 @pytest.mark.parametrize("chosen", [None, "FileContextBasedCheckpointFileManager"])

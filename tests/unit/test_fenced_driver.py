@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -173,3 +173,25 @@ def test_each_sink_sweeps_its_own_where_two_share_a_server(world: ModelWorld) ->
         ("parts", "parts0"),
         ("ledger", "ledger1"),
     }
+
+
+@dataclass(frozen=True)
+class Vague(Watched):
+    """Cannot tell which parts those of another sink are (as with Kafka's control topics)."""
+
+    def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[ModelCommittable]]:
+        return [
+            part if part.id.sink == name else replace(part, id=replace(part.id, partition=99))
+            for part in super().in_doubt(query, name)
+        ]
+
+
+def test_a_sink_sweeps_its_own_although_the_one_beside_it_knows_it_by_another_id() -> None:
+    ABORTED.clear()
+    world = ModelWorld(Setting(sink=Vague))
+    world.servers["ledger1"] = world.servers["parts0"]
+    coordinator = started(world)
+    part = PartId(NAME, coordinator.run.query.incarnation, "ledger1", 0, 0, 0, 0)
+    world.servers["parts0"].prepared[part] = ("a row",)
+    coordinator.sweeper.sweep_older()
+    assert ABORTED == [("ledger", "ledger1")]

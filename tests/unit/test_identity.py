@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ from beadline.errors import (
 )
 from beadline.ids import EpochId, QueryId
 from beadline.points import hooked
+from beadline.protocol import identity
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.sink import Seen, holds
@@ -195,6 +196,32 @@ def test_the_decided_epoch_is_another() -> None:
     world.servers = theirs
     with refused(world, "holds epoch 1, which the decision log does not know"):
         run(world, 3)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "says"),
+    [
+        (lambda world: world.committed.add(7), "the log was rewound"),
+        (lambda world: world.committed.clear(), "the checkpoint was rewound or partly deleted"),
+        (lambda world: world.planned.clear(), "positions of epoch 1 in Spark's checkpoint are"),
+    ],
+)
+def test_a_checkpoint_that_is_doubted_while_the_query_runs(
+    doubt: Callable[[ModelWorld], object], says: str
+) -> None:
+    """Spark is started again in mid-run: by then epochs have been written."""
+    world = ModelWorld()
+    run(world, 2)
+    state = DecisionLog(world.store).open()
+    doubt(world)
+    meaning = "Epochs up to 1 are complete; no later one is decided."
+    with pytest.raises(WrongCheckpoint, match=f"{says}.*one backup. {meaning}$"):
+        identity.check_progress(state, world, identity.meaning_between(state))
+
+
+def test_a_checkpoint_that_is_doubted_before_the_first_decision() -> None:
+    state = DecisionLog(ModelStore()).open()
+    assert identity.meaning_between(state) == "No epoch is decided."
 
 
 def test_spark_moved_while_it_ran() -> None:

@@ -8,6 +8,16 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants import ROOT, Mutant, catalogue
+from tests.mutants.__main__ import (
+    CAUGHT,
+    FAILED,
+    MISSED,
+    PASSED,
+    TIMED_OUT,
+    TOO_LONG,
+    counted,
+    judged,
+)
 
 MUTANTS = catalogue()
 
@@ -36,3 +46,16 @@ def test_a_place_that_is_not_beyond_doubt_is_refused() -> None:
     for code in ("b = 1", "a = 1\na = 1"):
         with pytest.raises(LookupError, match="times, not once"):
             mutant.made_in(code)
+
+
+@pytest.mark.parametrize(
+    ("ended", "what"),
+    [(FAILED, CAUGHT), (PASSED, MISSED), (TOO_LONG, TIMED_OUT), (2, MISSED), (5, MISSED)],
+)
+def test_only_a_test_that_fails_has_caught_a_mutant(ended: int, what: str) -> None:
+    assert judged(ended)[0] == what
+
+
+def test_what_timed_out_is_counted_apart() -> None:
+    found = [CAUGHT, TIMED_OUT, CAUGHT, MISSED]
+    assert counted(found) == {"mutants": 4, "caught": 2, "timed_out": 1, "missed": 1}

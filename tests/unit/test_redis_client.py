@@ -8,6 +8,7 @@ import pytest
 
 from beadline.errors import BadSink
 from beadline.sinks import RedisSink
+from beadline.sinks.redis.acknowledged import loss
 from beadline.sinks.redis.client import RedisUrl, is_passing
 
 URLS = [
@@ -87,3 +88,9 @@ _SCRIPT = "Error running script (call to f_2c5e): @user_script:18: @user_script:
 def test_errors_of_the_moment_are_known_in_both_forms(text: str, passing: bool) -> None:
     """Redis 6 wraps what stopped a script; Redis 7 says it first."""
     assert is_passing(text) == passing
+
+
+@pytest.mark.parametrize("newest", [None, -1, 4])
+def test_what_a_loss_means_is_said_by_who_finds_it(newest: int | None) -> None:
+    """At a start nothing was written; between two epochs much was."""
+    assert "written" not in loss("redis-1:6379", newest, None)

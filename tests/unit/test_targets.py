@@ -6,6 +6,7 @@ and what an operator gives up is named. A target that is rightly behind stops no
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sink import BoundSink, Capabilities, Part
 from tests.model.model import Crash, ModelWorld, Setting, drive
-from tests.model.server import ModelCommittable, ModelSink
+from tests.model.server import IN_DOUBT, ModelCommittable, ModelServer, ModelSink
 from tests.model.world import NAME
 from tests.unit.test_identity import die, die_at, refused, run
 
@@ -594,6 +595,62 @@ def test_orphans_of_a_sink_that_was_renamed(decided: bool) -> None:
     assert not world.servers["renamed"].prepared
     # What the sink beside it prepared was not touched: it is the sink's own.
     assert len(world.servers["parts0"].rows()) == 12
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_orphans_of_a_sink_that_was_moved_and_kept_its_name(decided: bool) -> None:
+    """The sink of that name looks elsewhere now; the one that stayed finds them (rule 27)."""
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    old = world.servers["parts1"] = world.servers["parts0"]
+    die(world, "decide.after" if decided else "decide.before", 2)
+    world.servers["parts1"] = ModelServer("elsewhere")
+    assert {part.sink for part in old.prepared} == {"parts0", "parts1"}
+    drive(world, drop=["parts1"] if decided else [], epochs=3)
+    assert not old.prepared
+    rows = [row for part, held in old.visible.items() if part.sink == "parts0" for row in held]
+    assert len(rows) == 12
+
+
+def test_orphans_of_a_sink_whose_name_is_used_again() -> None:
+    """Two sinks have changed names: each finds what the other's name has left."""
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    die(world, "decide.before", 2)
+    left, right = world.servers["parts0"], world.servers["parts1"]
+    world.servers = {"parts0": right, "parts1": left}
+    assert left.prepared
+    assert right.prepared
+    run(world, 2)
+    assert not left.prepared
+    assert not right.prepared
+
+
+def test_what_a_system_that_does_not_answer_may_list_is_left() -> None:
+    """Its sink may know more of a part than the sink beside it; the next start sweeps."""
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    shared = world.servers["parts1"] = world.servers["parts0"]
+    die(world, "decide.before", 2)
+
+    def away(point: str) -> None:
+        if point == IN_DOUBT and next(asked) == 1:
+            raise OSError("away")
+
+    asked = itertools.count()
+    with pytest.raises(CommitFailed, match=r"'parts1': sweeping.*away"), hooked(away):
+        run(world, 2)
+    assert {part.sink for part in shared.prepared} == {"parts1"}
+    run(world, 2)
+    assert not shared.prepared
+
+
+def test_the_warning_says_what_became_of_a_sink(caplog: pytest.LogCaptureFixture) -> None:
+    world = ModelWorld(Setting(kinds=("parts", "parts")))
+    run(world, 1)
+    world.move("parts1")
+    run(world, 2)
+    said = "sink parts1 (parts1) now writes to parts1+. If a crash left something prepared there"
+    assert said in caplog.text
+    drive(world, names=["parts0"], epochs=3)
+    assert "sink parts1 (parts1+) is not among the sinks any more" in caplog.text
 
 
 def test_the_advice_for_orphans_of_a_sink_that_was_taken_out_followed_to_the_end(

@@ -14,8 +14,8 @@ from beadline.verify.child import Child
 from beadline.verify.faults import Fault
 from beadline.verify.inject import _ended
 from beadline.verify.report import FaultResult
-from beadline.verify.rounds import Round
-from beadline.verify.run import Options, Verifier
+from beadline.verify.rounds import TIMEOUT_MIN_S, Round
+from beadline.verify.run import Options, Verifier, limit_of
 from beadline.verify.source_range import RangeLimits
 from beadline.verify.task import Inspection, Task
 from beadline.verify.terminal import without_control_codes
@@ -97,3 +97,19 @@ def test_a_fault_of_which_nothing_is_known_says_so() -> None:
     assert result.verdict == "inconclusive"
     result.found.append(LOST)
     assert result.verdict == "VIOLATED"
+
+
+@pytest.mark.parametrize(
+    ("slowest_s", "given", "limit_s"),
+    [
+        (1.0, None, TIMEOUT_MIN_S),
+        (300.0, None, 3000.0),
+        (300.0, 20.0, 20.0),
+        (1.0, 900.0, 900.0),
+    ],
+)
+def test_limits_grow_with_the_undisturbed_run(
+    slowest_s: float, given: float | None, limit_s: float
+) -> None:
+    """A start after a fault has more to do than one before; what is asked for counts."""
+    assert limit_of(slowest_s, given) == limit_s

@@ -80,7 +80,7 @@ def newest_certain(state: LogState) -> int:
     return max(decided, state.claim.base if state.claim else -1)
 
 
-def check_progress(state: LogState, progress: Progress) -> None:
+def check_progress(state: LogState, progress: Progress, meaning: str = NOTHING_WRITTEN) -> None:
     """Spark's checkpoint must stand where the log says, at the same source positions."""
     if state.claim is None:
         return
@@ -92,16 +92,16 @@ def check_progress(state: LogState, progress: Progress) -> None:
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
             f"to {certain}: the checkpoint was rewound or partly deleted, and continuing would "
-            f"write rows a second time. Restore folder and log from one backup. {NOTHING_WRITTEN}"
+            f"write rows a second time. Restore folder and log from one backup. {meaning}"
         )
     if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
             f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
             f"{certain}: the log was rewound, or another program ran on this checkpoint. Restore "
-            f"folder and log from one backup. {NOTHING_WRITTEN}"
+            f"folder and log from one backup. {meaning}"
         )
     if decision is not None and decision.epoch >= committed:
-        check_offsets(decision, progress.offsets(decision.epoch))
+        check_offsets(decision, progress.offsets(decision.epoch), meaning)
 
 
 def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING_WRITTEN) -> None:
@@ -124,6 +124,13 @@ def meaning_undecided(epoch: int) -> str:
 def meaning_decided(epoch: int) -> str:
     """Return what an error means during an epoch that is decided."""
     return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
+
+
+def meaning_between(state: LogState) -> str:
+    """Return what an error means in mid-run where no epoch is decided and unfinished."""
+    certain = newest_certain(state)
+    before = f"Epochs up to {certain} are complete; no later one" if certain >= 0 else "No epoch"
+    return f"{before} is decided."
 
 
 def check_next(name: str, log: DecisionLog, epoch: int) -> None:

@@ -129,13 +129,16 @@ def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> Non
             "are not in it",
             *(run.name, name, epoch),
         )
+    now = {sink.name: sink.capabilities.target for sink in run.sinks}
     for name, target in found.removed.items():
+        what = f"now writes to {now[name]}" if name in now else "is not among the sinks any more"
         run.tell("removed", sink=name)
         logger.warning(
-            "query %s: sink %s (%s) is not among the sinks any more. If a crash left something "
-            "prepared there, it is aborted where another sink of this query uses the same system. "
-            'Where none does, start once with that sink and drop=["%s"], or roll it back by hand',
-            *(run.name, name, target, name),
+            "query %s: sink %s (%s) %s. If a crash left something prepared there, it is aborted "
+            "where another sink of this query looks at the same place (the same database, cluster "
+            'or folder). Where none does, start once with that sink and drop=["%s"], or roll it '
+            "back by hand",
+            *(run.name, name, target, what, name),
         )
     for name, spans in found.given_up.items():
         epochs = epochs_text(spans)

@@ -2,8 +2,8 @@
 
 Four kinds of leftovers are possible. Older generations leave what they had prepared when they died.
 A task attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that
-failed leaves what it had made. And a sink that was taken out of the query leaves parts that nobody
-but the sinks beside it will look for (rule 27).
+failed leaves what it had made. And a sink that was taken out of the query, or moved to another
+target, leaves parts that nobody but the sinks beside it will look for (rule 27).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from beadline.errors import BeadlineError, CommitFailed, UsageError, without_meaning
 from beadline.protocol import identity
@@ -23,6 +23,7 @@ logger = logging.getLogger("beadline")
 
 SWEEP_EVERY_S = 30.0
 PartTest = Callable[[Prepared[Any]], bool]
+T = TypeVar("T")
 
 
 class Sweeper:
@@ -86,26 +87,46 @@ class Sweeper:
         run = self.run
         run.log.check_newest()  # what is in doubt now may be a newer generation's
         is_decided = self._decided()
-        names = {sink.name for sink in run.sinks}
+        listed: dict[str, list[Prepared[Any]]] = {}
 
-        def one(sink: BoundSink) -> int:
-            try:
-                doubted = sink.sink.in_doubt(run.query, sink.name)
-                found = [p for p in doubted if wanted(p) and not is_decided(p)]
-                # Its own, and those of names that are gone from the query (rule 27).
-                orphans = [p for p in found if p.id.sink == sink.name or p.id.sink not in names]
-                if orphans:
-                    sink.sink.abort(orphans)
-            except UsageError as error:
-                raise self._failed(sink, without_meaning(str(error))) from error
-            except BeadlineError:
-                raise
-            except Exception as error:
-                raise self._failed(sink, f"{type(error).__name__}: {error}") from error
+        def abort(sink: BoundSink, is_orphan: PartTest) -> int:
+            found = [part for part in listed[sink.name] if wanted(part) and not is_decided(part)]
+            orphans = [part for part in found if is_orphan(part)]
+            if orphans:
+                self._ask(sink, lambda: sink.sink.abort(orphans))
             return len(orphans)
 
-        if count := sum(run.helpers.run_all([partial(one, sink) for sink in run.sinks])):
+        def its_own(sink: BoundSink) -> int:
+            doubted = self._ask(sink, lambda: list(sink.sink.in_doubt(run.query, sink.name)))
+            listed[sink.name] = doubted
+            return abort(sink, lambda part: part.id.sink == sink.name)
+
+        def left_to_nobody(part: Prepared[Any]) -> bool:
+            listed_there = listed.get(part.id.sink, ())
+            # By the thing itself too: its id may be known to one of two sinks only.
+            return part.id not in ids and not any(
+                part.committable.is_same(one.committable) for one in listed_there
+            )
+
+        # Each its own first. Of a name that is gone, and of one that has another target by now, the
+        # orphans are those that no sink of that name has listed (rule 27).
+        count = sum(run.helpers.run_all([partial(its_own, sink) for sink in run.sinks]))
+        ids = {part.id for name, parts in listed.items() for part in parts if part.id.sink == name}
+        others = [partial(abort, sink, left_to_nobody) for sink in run.sinks]
+        count += sum(run.helpers.run_all(others))
+        if count:
             run.tell("swept", orphans=count)
+
+    def _ask(self, sink: BoundSink, act: Callable[[], T]) -> T:
+        """Do what a sink's system is needed for; an error says that the sweep failed."""
+        try:
+            return act()
+        except UsageError as error:
+            raise self._failed(sink, without_meaning(str(error))) from error
+        except BeadlineError:
+            raise
+        except Exception as error:
+            raise self._failed(sink, f"{type(error).__name__}: {error}") from error
 
     def _failed(self, sink: BoundSink, why: str) -> CommitFailed:
         return CommitFailed(

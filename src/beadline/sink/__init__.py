@@ -40,9 +40,11 @@ from beadline.sink.interface import (
     Outcome,
     Part,
     Prepared,
+    Reason,
     Refuse,
     Seen,
     Sink,
+    shown,
 )
 from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
 from beadline.sink.refused import (
@@ -97,6 +99,7 @@ __all__ = [
     "PrepareFailed",
     "Prepared",
     "QueryId",
+    "Reason",
     "Refuse",
     "RowsRefused",
     "Seen",
@@ -121,6 +124,7 @@ __all__ = [
     "reach",
     "refuse",
     "require",
+    "shown",
     "sync_path",
     "way_out",
     "without_far_dates",

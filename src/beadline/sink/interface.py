@@ -110,9 +110,34 @@ class Capabilities:
 Refuse = Callable[["pa.RecordBatch", str], None]
 
 
+class Reason(str):
+    """Why rows are refused, in words that hold values of them: a server's, mostly.
+
+    The text itself goes into the dead-letter record, which holds the whole row anyway. ``shown`` is
+    the same without values, for an error: errors end up in logs.
+    """
+
+    shown: str
+
+    def __new__(cls, text: str, shown: str) -> Reason:
+        """Give both; any other ``str`` is a reason that may be shown as it is."""
+        made = super().__new__(cls, text)
+        made.shown = shown
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel whole."""
+        return Reason, (str(self), self.shown)
+
+
+def shown(reason: str) -> str:
+    """Return what an error may say of a reason."""
+    return reason.shown if isinstance(reason, Reason) else reason
+
+
 def _no_dead_letter(id_: PartId, rows: pa.RecordBatch, reason: str) -> None:
     raise RowsRefused(
-        f"{rows.num_rows} row(s) of part {id_.partition} cannot be taken: {reason}. "
+        f"{rows.num_rows} row(s) of part {id_.partition} cannot be taken: {shown(reason)}. "
         "Nothing of the epoch was written. Repair or filter them, or send them to another sink "
         "with .to(..., dead_letter=sink)"
     )
@@ -128,7 +153,8 @@ class Part:
     that a worker process keeps from epoch to epoch where it can: a name for long-lived writers, of
     which there are only so many whatever the number of epochs and restarts. ``refuse(rows,
     reason)`` takes the rows that this sink cannot: to the dead-letter sink of the query, in the
-    same epoch, or, where there is none, it raises and the epoch fails.
+    same epoch, or, where there is none, it raises and the epoch fails. A reason that holds values
+    of rows is a ``Reason``.
     """
 
     id: PartId

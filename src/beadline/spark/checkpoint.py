@@ -111,14 +111,22 @@ def planned_offsets(query: StreamingQuery | None, epoch: int) -> str | None:
     if query is None:
         return None
     try:
-        context = query._jsq.streamingQuery().getLatestExecutionContext()
-        return str(context.endOffsets().toString()) if context.batchId() == epoch else None
+        running = query._jsq.streamingQuery()
+        context = running.getLatestExecutionContext()
+        if context.batchId() != epoch:
+            return None
+        # In the order of the sources, as they are written; by itself it is a map.
+        planned = context.endOffsets().toOffsetSeq(running.sources(), context.offsetSeqMetadata())
+        return str(planned.toString())
     except Py4JError:
         return None
 
 
 def _says(planned: str | None, lines: list[str]) -> bool:
-    """Whether the lines of an offset log's file are the positions planned; "-" is none yet."""
+    """Whether an offset log's file holds the positions planned.
+
+    Spark writes a line for each source, and shows them as a list; in both, "-" is none yet.
+    """
     if planned is None or lines[:1] != ["v1"]:
         return True
-    return all(line == "-" or line in planned for line in lines[2:])
+    return planned == f"[{', '.join(lines[2:])}]"

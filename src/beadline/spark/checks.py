@@ -22,7 +22,7 @@ from beadline.files import has_atomic_create, open_files
 from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
-from beadline.spark.conf import is_set, value_of
+from beadline.spark.conf import is_set, is_true, value_of
 from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
             raise BadSetting(f"option {key!r} cannot be used: {why}. {NOTHING_WRITTEN}")
     session = stream.frame.sparkSession
     for key in LOSSY_SETTINGS:
-        if str(session.conf.get(key, "false")).lower() == "true":
+        if is_true(session.conf.get(key, "false")):
             raise BadSetting(
                 f"{key} is true: a source file that cannot be read would be skipped, and its rows "
                 f"lost silently. Set it to false. {NOTHING_WRITTEN}"
             )
-    adaptive = session.conf.get("spark.sql.adaptive.enabled", "true") == "true"
+    adaptive = is_true(session.conf.get("spark.sql.adaptive.enabled", "true"))
     # Only where somebody set it: Spark's own default is switched off for the query in silence.
-    chosen = is_set(session, ADAPTIVE_STREAMING) and session.conf.get(ADAPTIVE_STREAMING) == "true"
+    chosen = is_set(session, ADAPTIVE_STREAMING) and is_true(session.conf.get(ADAPTIVE_STREAMING))
     if adaptive and chosen:
         raise BadSetting(
             f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
@@ -90,7 +90,7 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
 def switched_off(session: SparkSession) -> list[str]:
     """Return the settings that a query is started without, whatever the session has."""
     keys = ["spark.sql.adaptive.enabled"]
-    if value_of(session, COLUMNAR_INPUT) == "true":
+    if is_true(value_of(session, COLUMNAR_INPUT)):
         if is_set(session, COLUMNAR_INPUT):
             logger.warning(
                 "%s is set to true: with PySpark 4.2.0 a Python UDF directly on columnar files "

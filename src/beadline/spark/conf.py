@@ -21,6 +21,11 @@ def value_of(session: SparkSession, key: str) -> str | None:
         return None
 
 
+def is_true(value: object) -> bool:
+    """Whether Spark takes a value for true: in any case."""
+    return str(value).strip().lower() == "true"
+
+
 def is_set(session: SparkSession, key: str) -> bool:
     """Whether somebody has set it; Spark tells a value in any case."""
     return bool(session._jsparkSession.sessionState().conf().contains(key))

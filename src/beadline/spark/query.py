@@ -260,7 +260,9 @@ class Query:
             raise error
         try:
             # Spark will read its checkpoint again, in which somebody else has written.
-            identity.check_progress(self._protocol.log.state, self._engine.progress)
+            state = self._protocol.log.state
+            meaning = identity.meaning_between(state)
+            identity.check_progress(state, self._engine.progress, meaning)
         except BeadlineError as refused:
             self._error = refused
             raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from beadline.dead_letter import Refused
 from beadline.errors import RowsRefused
 from beadline.shared.row_json import row_texts
-from beadline.sink import Part
+from beadline.sink import Part, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +46,8 @@ class Refusals:
         if self._size_bytes + more_bytes > REFUSED_BYTES_MAX:
             raise RowsRefused(
                 f"more than {REFUSED_BYTES_MAX >> 20} MB of one part are refused, the last of it: "
-                f"{reason}. That is more than a dead-letter sink is for, so nothing of the epoch "
-                "was written. Filter such rows in rows=, and give them a sink of their own"
+                f"{shown(reason)}. That is more than a dead-letter sink is for, so nothing of the "
+                "epoch was written. Filter such rows in rows=, and give them a sink of their own"
             )
 
     def to_text(self) -> str | None:
@@ -61,9 +61,9 @@ class RefusedAgain(Refusals):
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
         """Stop: a row that goes nowhere would be lost."""
         raise RowsRefused(
-            f"the dead-letter sink cannot take {rows.num_rows} refused row(s) either: {reason}. "
-            "Nothing of the epoch was written. Give dead_letter= a sink that takes any text, files "
-            "for example"
+            f"the dead-letter sink cannot take {rows.num_rows} refused row(s) either: "
+            f"{shown(reason)}. Nothing of the epoch was written. Give dead_letter= a sink that "
+            "takes any text, files for example"
         )
 
 

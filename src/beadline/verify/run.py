@@ -54,6 +54,11 @@ _SECRET = re.compile(
 _HIDDEN = "***"
 
 
+def limit_of(slowest_s: float, given: float | None) -> float:
+    """Return how long a start may take: as was asked, or by the slowest that was undisturbed."""
+    return max(TIMEOUT_MIN_S, _TIMEOUT_FACTOR * slowest_s) if given is None else given
+
+
 @dataclass(frozen=True)
 class Options:
     """What the user of ``beadline verify`` asked for, and how to ask for the same again."""
@@ -203,8 +208,7 @@ class Verifier:
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
         check_any_rows(agreed)
         self.undisturbed = epochs_by_end(ends[0])
-        if self.asked.timeout_s is None:
-            self.timeout_s = max(TIMEOUT_MIN_S, _TIMEOUT_FACTOR * self.slowest_s)
+        self.timeout_s = limit_of(self.slowest_s, self.asked.timeout_s)
         if found.mode is not Guarantee.EXACTLY_ONCE or ends[0] != ends[1]:
             agreed = {name: replace(each, by_epoch=False) for name, each in agreed.items()}
         return agreed, set(os.listdir(seen))

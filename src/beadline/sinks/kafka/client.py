@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from beadline.shared.retry import Retries, Verdict, retry
 from beadline.sink import reach, require
 from beadline.sinks.kafka import topics as kafka_topics
+from beadline.sinks.kafka.access import denied
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import TopicIds
 
@@ -253,7 +254,7 @@ class TransactionClient:
         topics: Collection[str],
     ) -> tuple[Answers, TopicIds | None]:
         """Send one request per transaction to its coordinator, all at once, and wait for all."""
-        answers = dict.fromkeys(transactions, UNANSWERED)
+        answers: Answers = dict.fromkeys(transactions, UNANSWERED)
         ids: TopicIds | None = None if topics else {}
 
         async def ask() -> None:
@@ -273,7 +274,8 @@ class TransactionClient:
             for transaction, future in waiting.items():
                 try:
                     answers[transaction] = _name((await future).error_code)
-                except Exception:  # noqa: BLE001 (whatever it was, no answer came)
+                except Exception as error:  # noqa: BLE001 (else, no answer came)
+                    answers[transaction] = denied(error) or UNANSWERED
                     self._forget(transaction.id)
                     continue
                 if answers[transaction] == "NOT_COORDINATOR":
@@ -285,8 +287,9 @@ class TransactionClient:
         try:
             if transactions:
                 self._admin._manager.run(ask)
-        except Exception:  # noqa: BLE001 (no coordinator known: nothing was sent or answered)
+        except Exception as error:  # noqa: BLE001 (no coordinator known: nothing was sent)
             for transaction in transactions:
+                answers[transaction] = denied(error) or UNANSWERED
                 self._forget(transaction.id)
         return answers, ids
 
@@ -303,11 +306,11 @@ class TransactionClient:
         cached.pop((CoordinatorType.TRANSACTION, id_), None)
 
     def _retry(self, ask: Callable[[], T], timeout_s: float = _START_TIMEOUT_S) -> T:
-        """Ask again for a while, whatever went wrong: looking changes nothing."""
+        """Ask again for a while, unless the user may not: looking changes nothing."""
 
-        def judge(_: Exception) -> Verdict:
+        def judge(error: Exception) -> Verdict:
             self._admin._manager.cluster._coordinators.clear()
-            return Verdict.UNCLEAR
+            return Verdict.FINAL if denied(error) else Verdict.UNCLEAR
 
         return retry(ask, judge, {Verdict.UNCLEAR: timeout_s})
 

@@ -7,7 +7,7 @@ driver ends it after the decision, from its own process. See ``producers`` for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,12 +28,14 @@ from beadline.sink import (
     reach,
 )
 from beadline.sinks.kafka import rows as kafka_rows
+from beadline.sinks.kafka.access import DENIED, denied, login_refused, no_access
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.client import (
     FENCED,
     NO_ERROR,
     NOT_NOW,
     OPEN_STATES,
+    UNANSWERED,
     Described,
     Transaction,
     connect,
@@ -156,10 +158,12 @@ class KafkaSink(Sink[KafkaPart]):
         try:
             client = connect(self.settings)
         except Exception as error:  # noqa: BLE001 (kafka-python's; no broker to ask is no answer)
+            self._check_access(epoch, parts)
             said_so = f"no broker answered: {type(error).__name__}"
-            return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, said_so)
+            return CommitResult.all(parts, Outcome.UNKNOWN, said_so)
         by_name = {part.committable.transaction: part for part in parts}
         answers, ids = client.commit(list(by_name), topics_of(parts))
+        self._check_access(epoch, parts, answers.values())
         outcomes: dict[PartId, Outcome] = {}
         doubtful: list[Prepared[KafkaPart]] = []
         for transaction, answer in answers.items():
@@ -183,6 +187,19 @@ class KafkaSink(Sink[KafkaPart]):
         said = set(answers.values()) - {NO_ERROR}
         return CommitResult(outcomes, f"Kafka answered {', '.join(sorted(said))}" if said else "")
 
+    def _check_access(
+        self,
+        epoch: EpochId,
+        parts: Sequence[Prepared[KafkaPart]],
+        answers: Collection[str] = (UNANSWERED,),
+    ) -> None:
+        """Raise where nothing but a person helps: the brokers refuse this user."""
+        why = next((answer for answer in answers if answer in DENIED), "")
+        if not why and UNANSWERED in answers:
+            why = login_refused(self.settings)
+        if why:
+            raise no_access(epoch, parts[0].id.sink, self.settings.servers, why)
+
     def _proven(
         self, epoch: EpochId, parts: Sequence[Prepared[KafkaPart]]
     ) -> dict[PartId, Outcome]:
@@ -198,7 +215,8 @@ class KafkaSink(Sink[KafkaPart]):
             some = {p.id: p.committable for p in parts if p.committable.control_topic == topic}
             try:
                 fates |= reader.fates(topic, some)
-            except (KafkaException, TimeoutError):  # no broker to ask: no answer yet
+            except (KafkaException, TimeoutError) as error:  # no broker to ask: no answer yet
+                self._check_access(epoch, parts, [denied(error)])
                 fates |= dict.fromkeys(some)
             except NoMarker as error:
                 raise never_known(epoch, parts[0].id.sink, error) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from beadline.sink import Part, PrepareFailed
+from beadline.sink import Part, PrepareFailed, Reason
 from beadline.sinks.mysql.columns import ROW, MySqlColumn, quoted
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.plan import MySqlSettings
@@ -19,6 +19,7 @@ from beadline.sinks.mysql.problems import (
     DUPLICATE_KEY,
     code_of,
     library_errors,
+    without_values,
 )
 from beadline.sinks.mysql.text import LINES, TUPLES, bytes_of, rows_text
 from beadline.sinks.shared.sql.plan import TablePlan
@@ -33,7 +34,16 @@ _NOT_ALLOWED = frozenset((1148, 2068, 3948, 3950, 4166))  # LOAD DATA LOCAL is s
 
 
 class Misfit(Exception):
-    """The server does not take a value; ``str`` is what it said."""
+    """The server does not take a value; ``str`` is what it said, ``shown`` that without values."""
+
+    @property
+    def shown(self) -> str:
+        """What an error may say: warnings come one by one, as each begins anew."""
+        return "; ".join(map(without_values, self.args))
+
+    def __str__(self) -> str:
+        """Return the whole."""
+        return "; ".join(self.args)
 
 
 class Loader:
@@ -79,7 +89,7 @@ class Loader:
             warned.text for warned in self._connection.warnings() if warned.code not in known
         ]
         if changed:
-            raise Misfit("; ".join(dict.fromkeys(changed)))
+            raise Misfit(*dict.fromkeys(changed))
         return taken
 
     def _insert(self, batch: pa.RecordBatch, first_row: int) -> int:
@@ -152,6 +162,10 @@ class PartWriter:
     def _load(self, loader: Loader, chunk: pa.RecordBatch, first_row: int) -> int:
         """Put the rows of a chunk in, in the form of the table's columns."""
         return loader.load(self._plan.sent(chunk), first_row)
+
+    def _why(self, misfit: Misfit) -> Reason:
+        head = f"{self._settings.where} does not take it: "
+        return Reason(f"{head}{misfit}", f"{head}{misfit.shown}")
 
     def _too_few(self, taken: int, chunk: pa.RecordBatch) -> PrepareFailed:
         return PrepareFailed(f"{self._about}: {taken} of {chunk.num_rows} rows were taken")

@@ -25,6 +25,7 @@ LOCKED = frozenset((1205, 1213, 1412, 3572))  # lock wait timeout, deadlock, a t
 _TAKES_NO_WRITES = (1290, 1836, 3101)
 BUSY = frozenset((*LOCKED, *_TAKES_NO_WRITES))
 MISSING_TABLE = frozenset((1051, 1146))
+DENIED = frozenset((1044, 1142))  # to the user, in a database or of a table
 UNKNOWN_XID = 1397
 DUPLICATE_KEY = frozenset((1062, 1586))
 # A value that a column does not take; what a whole statement does wrong is not among them.
@@ -35,7 +36,11 @@ BAD_VALUE = frozenset(
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
 # Errors whose text holds values of rows, in quotes; names of columns and keys come after.
 _ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
-_VALUE = re.compile(r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for )|(?<=data )'.*'")
+_VALUE = re.compile(
+    r"(?<=value: )'.*'(?= for | at |$)|(?<=[Ee]ntry )'.*'(?= for )|(?<=data )'.*'"
+    r"|(?<=string: )'.*'|(?<=out of range in )'.*'",
+    re.DOTALL,
+)
 
 
 def library_errors() -> tuple[type[Exception], ...]:
@@ -75,9 +80,18 @@ def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _ABOUT_ROWS:
-        text = _VALUE.sub("(not shown)", " ".join(text.split()))
+        text = without_values(text)
     text = redacted(" ".join(text.split()), [address.password])
     return f"{text} (error {code_of(error)})"
+
+
+def without_values(text: str) -> str:
+    """Return what the server said of a row without the row's values.
+
+    >>> without_values("Incorrect integer value: '4111' for column 'n' at row 1")
+    "Incorrect integer value: (not shown) for column 'n' at row 1"
+    """
+    return _VALUE.sub("(not shown)", text)
 
 
 def retried(act: Callable[[], T], timeout_s: float) -> T:

@@ -14,6 +14,7 @@ looked at is what is written to.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,7 @@ from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BAD_VALUE,
     CONSTRAINT,
+    DENIED,
     LOCKED,
     MISSING_TABLE,
     code_of,
@@ -68,6 +70,8 @@ _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_sc
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
 _TYPES = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME
     FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({})"""
+logger = logging.getLogger("beadline")
+
 _DROP_LOCK_WAIT_S = 1  # the least that MySQL takes
 _DROP_LOCKED_S = 10.0  # for all that are locked together
 
@@ -119,8 +123,7 @@ class StagedWriter(PartWriter):
         try:
             self._retried(lambda: self._transact(chunk, first))
         except Misfit as misfit:
-            why = self._without_stage(str(misfit))
-            return f"{self._settings.where} does not take it: {why}"
+            return self._why(Misfit(*map(self._without_stage, misfit.args)))
         self._sent += chunk.num_rows
         self._kept += chunk.num_rows
         return None
@@ -221,7 +224,8 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
     """Drop staging tables, those that exist and are not being read.
 
     Whoever has read one keeps it locked until their transaction ends, which may be hours. Nothing
-    waits for that: no later part has the name of one that is left, and a later sweep finds it.
+    waits for that: no later part has the name of one that is left, and a later sweep finds it. Nor
+    does anything wait for one that this user may not drop, of a sink that had another user.
     Afterwards this connection waits as briefly for every other lock.
     """
     if any(not name.startswith(STAGE) for name in names):
@@ -238,12 +242,14 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
 
 
 def _dropped(connection: Connection, names: Sequence[str]) -> bool:
-    """Drop all of these, or none because one is locked."""
+    """Drop all of these, or none because one is locked, or another user's."""
     try:
         connection.run(f"DROP TABLE IF EXISTS {', '.join(map(quoted, names))}")
     except library_errors() as error:
-        if code_of(error) not in LOCKED:
+        if code_of(error) not in LOCKED | DENIED:
             raise
+        if code_of(error) in DENIED and len(names) == 1:
+            logger.warning("staging table %s is left: this user may not drop it", names[0])
         return False
     return True
 

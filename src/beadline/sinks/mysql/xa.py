@@ -118,7 +118,7 @@ class XaWriter(PartWriter):
                 taken = self._load(loader, chunk, 0)
             except Misfit as misfit:
                 connection.run(f"ROLLBACK TO SAVEPOINT {_SAVED}")
-                return f"{self._settings.where} does not take it: {misfit}"
+                return self._why(misfit)
             if taken != chunk.num_rows:
                 raise self._too_few(taken, chunk)
             return None

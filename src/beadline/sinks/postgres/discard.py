@@ -3,7 +3,8 @@
 Staging tables go a few at a time, because the server keeps about six locks for each until the
 transaction ends, in a table of locks of a fixed size. One that somebody reads at the moment, such
 as a dump that runs for hours, stays where it is: nothing waits for that, and a later sweep finds
-it. So does one that this user may not drop, of a sink that had another user: it holds nothing up.
+it. So does one that this user may not drop, of a sink that had another user: it holds nothing up. A
+prepared transaction of another user does, so that one is an error, which says who can end it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from beadline.shared.retry import Verdict, retry
-from beadline.sink import PartId, Prepared, QueryId
+from beadline.sink import CommitFailed, PartId, Prepared, QueryId
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
@@ -34,13 +35,15 @@ _BUSY_TIMEOUT_S = 10.0
 
 def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
     """Drop and roll back; what is not there any more is no error."""
-    tables = []
+    tables, denied = [], []
     for part in parts:
         if part.way == STAGED:
             tables.append(quoted(part.schema, part.name))
-        else:
-            _roll_back(run, part.name)
+        elif not _rolled_back(run, part.name):
+            denied.append(part.name)
     drop(run, tables)
+    if denied:
+        raise _not_ours(run, denied)
 
 
 def drop(run: RunStatement, tables: Sequence[str]) -> None:
@@ -82,16 +85,38 @@ def _dropped(run: RunStatement, tables: Sequence[str]) -> bool:
     return True
 
 
-def _roll_back(run: RunStatement, gid: str) -> None:
-    def act() -> None:
+def _rolled_back(run: RunStatement, gid: str) -> bool:
+    """Roll back a prepared transaction that is there; False if this user may not."""
+
+    def act() -> bool:
         try:
             run(f"ROLLBACK PREPARED {literal(gid)}")
         except Exception as error:
-            if not is_database_error(error) or sql_state(error) != UNKNOWN_OBJECT:
+            state = sql_state(error) if is_database_error(error) else None
+            if state not in (UNKNOWN_OBJECT, DENIED):
                 raise
+            return state != DENIED
+        return True
 
     # Another sweeper may be at work on it at this moment.
-    retry(act, _judge_roll_back, {Verdict.BUSY: _BUSY_TIMEOUT_S})
+    return retry(act, _judge_roll_back, {Verdict.BUSY: _BUSY_TIMEOUT_S})
+
+
+def _not_ours(run: RunStatement, gids: Sequence[str]) -> CommitFailed:
+    """Return the error: transactions of another user are in the way, and who can end them."""
+    listed = ", ".join(map(literal, gids))
+    found = run(
+        "SELECT gid, owner, current_user, current_database() FROM pg_prepared_xacts "
+        f"WHERE gid IN ({listed}) ORDER BY gid"
+    )
+    whose = "; ".join(f"ROLLBACK PREPARED {literal(gid)} as {owner!r}" for gid, owner, *_ in found)
+    user, database = found[0][2:] if found else ("this user", "its database")
+    return CommitFailed(
+        f"{len(gids)} prepared transaction(s) that a crash left belong to another user than "
+        f"{user!r}, who may not roll them back. No decision names them and none of their rows "
+        "show, but they hold locks. In database "
+        f"{database!r} run {whose} (or as a superuser), and start again."
+    )
 
 
 def _judge_roll_back(error: Exception) -> Verdict:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from beadline.shared.retry import Retries, running
-from beadline.sink import Part, PrepareFailed, reach
+from beadline.sink import Part, PrepareFailed, Reason, reach
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import PostgresLedger
@@ -186,7 +186,8 @@ class Preparing:
                 if not is_misfit(error):
                     raise
                 # The name of a staging table says nothing, and another attempt has another one.
-                why = why_refused(error, self._server.dsn).replace(target, table.name)
+                whole = why_refused(error, self._server.dsn)
+                why = Reason(*(each.replace(target, table.name) for each in (whole, whole.shown)))
                 run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
             return why

@@ -11,6 +11,7 @@ import re
 
 from beadline.shared.retry import Verdict
 from beadline.shared.secrets import redacted
+from beadline.sink import Reason
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -106,11 +107,20 @@ def said(error: BaseException, dsn: str) -> str:
     text = str(error)
     if state is not None and state.startswith(_ABOUT_ROWS):
         text = _primary(error) or f"a row is refused ({type(error).__name__})"
-        # Names of tables, columns and constraints are quoted where a constraint is broken; where
-        # a value is bad, the value is.
-        text = re.sub(r'".*"', "(not shown)", text) if state.startswith("22") else text
+        text = _without_values(text, state)
     text = redacted(" ".join(text.split()) or type(error).__name__, _secrets(dsn))
     return f"{text} (SQLSTATE {state})" if state else text
+
+
+def _without_values(text: str, state: str) -> str:
+    """Return the server's first sentence without a value of a row.
+
+    Names of tables, columns and constraints are quoted where a constraint is broken; where a value
+    is bad, the value is.
+    """
+    if not state.startswith("22"):
+        return text
+    return re.sub(r'".*"', "(not shown)", text, flags=re.DOTALL)
 
 
 def _primary(error: BaseException) -> str:
@@ -125,13 +135,15 @@ def _field(error: BaseException, field: str) -> str:
     return fields.get(f"PG_DIAG_{field}", "")
 
 
-def why_refused(error: BaseException, dsn: str) -> str:
+def why_refused(error: BaseException, dsn: str) -> Reason:
     """Return what the server has against one row: its first sentence, and the column."""
     why = _field(error, "MESSAGE_PRIMARY")
     if not why:
-        return said(error, dsn)
+        text = said(error, dsn)
+        return Reason(text, text)
     column = _COLUMN.search(_field(error, "CONTEXT"))
-    return f"column {column[1].strip()!r}: {why}" if column else why
+    where = f"column {column[1].strip()!r}: " if column else ""
+    return Reason(f"{where}{why}", f"{where}{_without_values(why, sql_state(error) or '')}")
 
 
 def _text(value: str | bytes) -> str:

@@ -54,7 +54,7 @@ def is_lost(newest: int | None, held: Entry | None, opened: bool) -> bool:
 
 
 def loss(where: str, newest: int | None, held: Entry | None) -> str:
-    """Say that the server has less than it once acknowledged."""
+    """Say that the server has less than it once acknowledged; the caller adds what that means."""
     none = newest is None or newest < 0
     did = "was opened for this query" if none else f"has acknowledged epoch {newest}"
     has = f"epoch {held.epoch}" if held else "nothing of this query"
@@ -65,7 +65,7 @@ def loss(where: str, newest: int | None, held: Entry | None) -> str:
         "its log, flushed, restored from an old backup, or a replica took over that had not "
         "received it), or it is another server. Restore it, or give the address of the right one; "
         "or start over, with the target emptied and a new checkpoint; or accept the loss with "
-        "on_loss='continue', until the next epoch is there. Nothing was written."
+        "on_loss='continue', until the next epoch is there."
     )
 
 

@@ -59,7 +59,7 @@ class Commit:
         if self._there(held):
             return Outcome.ALREADY_COMMITTED
         if self.stop_on_loss and is_lost(newest, held, held is None and self._opened(client)):
-            raise CommitFailed(f"{self.epoch}: {loss(self.where, newest, held)}")
+            raise self._lost(newest, held)
         try:
             self.epoch.check_parts()
         except PartsDamaged as damaged:
@@ -74,11 +74,16 @@ class Commit:
         except Behind as behind:
             # Restored, or a replica took over: noticed by the script itself, before it writes.
             # Not a TargetRestored: the way out is on_loss= here, not drop=.
-            text = loss(self.where, self.epoch.id.previous, behind.entry)
-            raise CommitFailed(f"{self.epoch}: {text}") from None
+            raise self._lost(self.epoch.id.previous, behind.entry) from None
         except RedisRowRejected as rejected:
             raise self._rejected(rejected) from None
         return Outcome.COMMITTED
+
+    def _lost(self, newest: int | None, held: Entry | None) -> CommitFailed:
+        return CommitFailed(
+            f"{self.epoch}: {loss(self.where, newest, held)} The epoch is decided and its rows are "
+            "kept; the next start commits them."
+        )
 
     def _stuck(self, stopped: Overtaken) -> Exception:
         """Return why a commit could not go on, although the head of the ledger lets it."""

@@ -281,7 +281,8 @@ class RedisSink(StagedSink):
         held = head.entries.get(name)
         opened = head.opened.get(name) == query.incarnation
         if self.on_loss == "stop" and is_lost(newest, held, opened):
-            raise WrongCheckpoint(f"query {query.name!r}: {loss(self.target_name, newest, held)}")
+            text = loss(self.target_name, newest, held)
+            raise WrongCheckpoint(f"query {query.name!r}: {text} {NOTHING_WRITTEN}")
         published = [e for e in head.published.values() if e.incarnation == query.incarnation]
         found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
         return found[0].seen if found else None

@@ -1,0 +1,81 @@
+"""Access: a broker that refuses this user, told apart from one that is away.
+
+The one passes by itself and is waited for; the other needs a person, and would be asked without
+end. Rights are refused in the broker's answers. A login is not: the broker closes the connection,
+which kafka-python shows as an outage, so librdkafka is asked, which reads the reason before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+from beadline.sink import CommitFailed, EpochId
+from beadline.sinks.kafka.settings import KafkaSettings
+
+# The broker's names for "this user may not".
+DENIED = frozenset(
+    {
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    }
+)
+_LOGIN_TIMEOUT_S = 3.0
+_POLL_S = 0.1
+_SURE = 2  # a connection that is cut while somebody logs in may be taken for a refusal
+
+
+def denied(error: BaseException) -> str:
+    """Return the broker's name for a right that is missing; empty for any other error."""
+    from confluent_kafka import KafkaException
+    from kafka.errors import AuthorizationError
+
+    if isinstance(error, AuthorizationError):
+        return str(getattr(error, "message", type(error).__name__))
+    code = str(error.args[0].name()) if isinstance(error, KafkaException) else ""
+    return code if code in DENIED else ""
+
+
+def login_refused(settings: KafkaSettings) -> str:
+    """Return why the brokers do not let this user in; empty if they do, or do not answer."""
+    if not str(settings.options.get("security.protocol", "")).lower().startswith("sasl"):
+        return ""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    heard: list[Any] = []
+    told: dict[str, Any] = {**settings.client(), "error_cb": heard.append}
+    admin = AdminClient(told)
+    deadline_s = time.monotonic() + _LOGIN_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            admin.list_topics(timeout=_POLL_S)
+        except KafkaException:
+            admin.poll(_POLL_S)  # or nothing is heard
+        else:
+            return ""
+        if why := refusal(heard):
+            return settings.redacted(why)
+    return ""
+
+
+def refusal(heard: Collection[Any]) -> str:
+    """Return what brokers said to a login, if that is all that was heard, and more than once."""
+    from confluent_kafka import KafkaError
+
+    said = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
+    refused = [each for each in said if each.code() == KafkaError._AUTHENTICATION]
+    return str(refused[0].str()) if len(refused) == len(said) >= _SURE else ""
+
+
+def no_access(epoch: EpochId, sink: str, servers: str, why: str) -> CommitFailed:
+    """Return the error: asking again would be answered the same."""
+    return CommitFailed(
+        f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: Kafka at {servers} "
+        f"refuses this user: {why}. The epoch is decided and its rows are kept; the next start "
+        "commits them, or computes them again if transaction_timeout_s has passed by then. Correct "
+        "the user, password or ACL, and start again."
+    )

@@ -1,0 +1,82 @@
+"""A broker that refuses a user needs a person; one that is away is waited for. Told apart here."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("kafka")
+
+from confluent_kafka import KafkaError, KafkaException
+from kafka import errors
+
+from beadline.sinks.kafka.access import DENIED, denied, login_refused, refusal
+from beadline.sinks.kafka.client import TransactionClient
+from beadline.sinks.kafka.settings import KafkaSettings
+from tests.unit.test_kafka_client import ONE, OTHER
+
+REFUSED = KafkaError(KafkaError._AUTHENTICATION, "Invalid username or password")
+CUT = KafkaError(KafkaError._TRANSPORT, "Disconnected")
+ALL_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (errors.TransactionalIdAuthorizationFailedError(), "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        (errors.TopicAuthorizationFailedError(), "TOPIC_AUTHORIZATION_FAILED"),
+        (
+            KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
+            "TOPIC_AUTHORIZATION_FAILED",
+        ),
+    ],
+)
+def test_a_right_that_is_missing(error: Exception, name: str) -> None:
+    assert denied(error) == name
+    assert name in DENIED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.KafkaConnectionError("socket disconnected"),
+        errors.KafkaTimeoutError(),
+        KafkaException(CUT),
+        TimeoutError(),
+    ],
+)
+def test_an_outage_is_no_refusal(error: Exception) -> None:
+    assert denied(error) == ""
+
+
+def test_a_login_that_is_refused_is_told_by_nothing_else_being_heard() -> None:
+    """A connection that is cut in mid-login may look like a refusal, once."""
+    assert refusal([REFUSED, ALL_DOWN, REFUSED]) == "Invalid username or password"
+    for heard in ([], [REFUSED], [CUT, CUT], [REFUSED, CUT, REFUSED], [ALL_DOWN]):
+        assert refusal(heard) == ""
+
+
+def test_without_a_login_none_is_refused() -> None:
+    assert login_refused(KafkaSettings("127.0.0.1:1", {})) == ""
+
+
+class Denying(TransactionClient):
+    """Brokers that refuse to tell who coordinates."""
+
+    def __init__(self, error: Exception) -> None:
+        self._admin = self
+        self._manager = self
+        self.error = error
+
+    def run(self, ask: object) -> None:
+        raise self.error
+
+    def _forget(self, id_: str) -> None:
+        """Nothing is known."""
+
+
+def test_a_refusal_is_an_answer() -> None:
+    denying = Denying(errors.TransactionalIdAuthorizationFailedError())
+    name = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert denying.end([ONE, OTHER], commit=True) == {ONE: name, OTHER: name}
+    away = Denying(errors.KafkaConnectionError())
+    assert away.end([ONE], commit=True) == {ONE: "UNANSWERED"}
