@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from beadline.errors import BadQuery, BadSetting
 from beadline.ids import check_name
 from beadline.names import name_from
+from beadline.outputs import MAIN, Outputs
 from beadline.sink import AnySink, FrameSink, Guarantee, Sink
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ class Stream:
     mode: Guarantee
     outputs: tuple[Output, ...] = field(default=())
     allow: Guarantee | None = None  # what its sources may be, below the mode
+    tagged: Outputs | None = None  # where the frame's rows belong to several outputs
 
     def to(
         self,
         sink: AnySink,
         *,
         rows: RowsFunction | None = None,
+        output: str = MAIN,
         name: str | None = None,
         allow: str | None = None,
         shared_disk: bool = False,
@@ -71,8 +74,10 @@ class Stream:
     ) -> Stream:
         """Add a sink; every sink of a stream is decided together, epoch by epoch.
 
-        ``rows`` is batch code on one epoch's rows, for this sink alone. ``name`` is the sink's
-        name in the log, made from its target unless given; it must stay the same across restarts.
+        ``rows`` is batch code on one epoch's rows, for this sink alone. ``output`` is one of the
+        outputs of what was given to ``exactly_once``, such as ``"late"`` of windows. ``name`` is
+        the sink's name in the log, made from its target unless given; it must stay the same across
+        restarts.
         ``allow="at-least-once"`` allows a weaker sink beside the others. ``shared_disk=True``
         says that a sink's local path is the same disk (a network mount) for driver and executors;
         without it such a sink is refused on a cluster. ``dead_letter`` is a sink for the rows that
@@ -83,7 +88,7 @@ class Stream:
             raise BadQuery(f"to() takes a beadline.sink.Sink, not {type(sink).__name__}")
         name = check_name("sink", name if name is not None else sink.default_name)
         weaker = _allowed(allow)
-        stream = self._with(Output(name, sink, rows, weaker, shared_disk))
+        stream = self._with(Output(name, sink, self._rows_of(output, rows), weaker, shared_disk))
         if dead_letter is None:
             return stream
         if not isinstance(dead_letter, (Sink, FrameSink)) or dead_letter == sink:
@@ -92,6 +97,13 @@ class Stream:
         # Named by the sink that it serves, so that two may share one target in any order.
         dead_letter_name = name_from(name, "dead-letter")
         return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))
+
+    def _rows_of(self, output: str, rows: RowsFunction | None) -> RowsFunction | None:
+        """Return what makes one sink's rows of an epoch's."""
+        picked = (self.tagged or Outputs.of(self.frame)).rows(output)
+        if picked is None or rows is None:
+            return picked or rows
+        return lambda frame: rows(picked(frame))
 
     def _with(self, output: Output) -> Stream:
         if any(other.name == output.name for other in self.outputs):
@@ -142,21 +154,27 @@ class Stream:
         return start(self, settings, listener)
 
 
-def exactly_once(frame: DataFrame, name: str, *, allow: str | None = None) -> Stream:
+def exactly_once(frame: DataFrame | Outputs, name: str, *, allow: str | None = None) -> Stream:
     """Each row that the source delivered shows once in each sink, whatever dies.
 
     A source that cannot be read again is refused, unless ``allow="at-most-once"`` says that what it
     had delivered and was not committed may be lost.
     """
-    return Stream(frame, check_name("query", name), Guarantee.EXACTLY_ONCE, allow=_allowed(allow))
+    return _stream(frame, name, Guarantee.EXACTLY_ONCE, allow)
 
 
-def at_least_once(frame: DataFrame, name: str, *, allow: str | None = None) -> Stream:
+def at_least_once(frame: DataFrame | Outputs, name: str, *, allow: str | None = None) -> Stream:
     """No row is lost; rows may show again after a crash. No transactions, lower latency.
 
     ``allow`` as with ``exactly_once``.
     """
-    return Stream(frame, check_name("query", name), Guarantee.AT_LEAST_ONCE, allow=_allowed(allow))
+    return _stream(frame, name, Guarantee.AT_LEAST_ONCE, allow)
+
+
+def _stream(given: DataFrame | Outputs, name: str, mode: Guarantee, allow: str | None) -> Stream:
+    tagged = given if isinstance(given, Outputs) else None
+    frame = given.frame if isinstance(given, Outputs) else given
+    return Stream(frame, check_name("query", name), mode, allow=_allowed(allow), tagged=tagged)
 
 
 def _allowed(text: str | None) -> Guarantee | None:

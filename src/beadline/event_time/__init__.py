@@ -1,0 +1,19 @@
+"""Event time: windows that fire again, timers, joins, and the rows that come too late for them."""
+
+from __future__ import annotations
+
+from beadline.event_time.aggregates import Aggregate, avg_of, count, max_of, min_of, sum_of
+from beadline.event_time.windowed import WindowedRows, windowed
+from beadline.outputs import Outputs
+
+__all__ = [
+    "Aggregate",
+    "Outputs",
+    "WindowedRows",
+    "avg_of",
+    "count",
+    "max_of",
+    "min_of",
+    "sum_of",
+    "windowed",
+]

@@ -1,0 +1,78 @@
+"""Lengths of time as users write them: ``"10 minutes"``, ``"1 hour 30 minutes"``, ``"500 ms"``."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from beadline.errors import BadSetting
+
+Duration = str | timedelta
+
+_UNITS_US = {
+    "microsecond": 1,
+    "us": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "sec": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "m": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+    "w": 604_800_000_000,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*,?")
+
+
+def microseconds(name: str, value: Duration, *, zero: bool = False) -> int:
+    """Return a duration in microseconds; ``name`` is the argument, for the error."""
+    if isinstance(value, timedelta):
+        found = value // timedelta(microseconds=1)
+    elif isinstance(value, str):
+        found = _parse(name, value)
+    else:
+        raise BadSetting(
+            f"{name}= takes a duration such as '10 minutes' or a timedelta, "
+            f"not {type(value).__name__}"
+        )
+    if found < 0 or (found == 0 and not zero):
+        least = "zero or more" if zero else "more than zero"
+        raise BadSetting(f"{name}={value!r}: a duration of {least} is needed here")
+    return found
+
+
+def milliseconds(name: str, value: Duration, *, zero: bool = False) -> int:
+    """Return a duration in milliseconds, the resolution of Spark's watermarks and timers."""
+    found = microseconds(name, value, zero=zero)
+    if found % 1000:
+        raise BadSetting(f"{name}={value!r}: Spark's clocks count whole milliseconds")
+    return found // 1000
+
+
+def _parse(name: str, text: str) -> int:
+    at, total = 0, 0.0
+    while match := _PART.match(text, at):
+        number, word = match.groups()
+        unit = _UNITS_US.get(word.lower()) or _UNITS_US.get(word.lower().removesuffix("s"))
+        if unit is None:
+            if word.lower().rstrip("s") in ("month", "year"):
+                raise BadSetting(
+                    f"{name}={text!r}: months and years have no fixed length; use days"
+                )
+            break
+        total += float(number) * unit
+        at = match.end()
+    if at == 0 or text[at:].strip():
+        raise BadSetting(
+            f"{name}={text!r} is not a duration: a number and a unit, such as '10 minutes', "
+            "'1 hour 30 minutes' or '500 ms'"
+        )
+    if total != int(total):
+        raise BadSetting(f"{name}={text!r}: the shortest duration is a microsecond")
+    return int(total)
