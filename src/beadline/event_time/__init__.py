@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from beadline.event_time.aggregates import Aggregate, avg_of, count, max_of, min_of, sum_of
+from beadline.event_time.watermarks import watermark
 from beadline.event_time.windowed import WindowedRows, windowed
 from beadline.outputs import Outputs
 
@@ -15,5 +16,6 @@ __all__ = [
     "max_of",
     "min_of",
     "sum_of",
+    "watermark",
     "windowed",
 ]
