@@ -12,12 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
-from beadline.event_time.idle import InputClocks
+from beadline.event_time.idle import InputClocks, InputSeen
 from beadline.event_time.watermarks import inputs_seen
 from beadline.event_time.windowed import LATE_ROWS
 from beadline.observe import Tell
@@ -60,21 +62,25 @@ class WatermarkReader:
             found = ticker_keys(_offset(source.get("endOffset")))
             if found is not None:
                 self._tickers.setdefault(found[0], set()).add(found[1])
-        watermark = _milliseconds((progress.get("eventTime") or {}).get("watermark"))
-        if watermark is None:
-            return
-        details: dict[str, Any] = {"watermark_ms": watermark, "late_rows": late_rows(progress)}
-        if seen:
-            details["inputs"] = {
-                name: {
-                    "rows": seen[name].rows if name in seen else 0,
-                    "newest_ms": clock.newest_ms,
-                    "watermark_ms": clock.watermark_ms,
-                    "idle": clock.is_idle(now_s),
-                }
-                for name, clock in self._clocks.inputs.items()
-            }
-        yield "watermark", details
+        watermark_ms = _milliseconds((progress.get("eventTime") or {}).get("watermark"))
+        if watermark_ms is not None:
+            details = {"watermark_ms": watermark_ms, "late_rows": late_rows(progress)}
+            yield "watermark", {**details, **_inputs(self._clocks, seen, now_s)}
+
+    def decided(self, query: StreamingQuery | None, epoch: int) -> dict[str, Any]:
+        """Return what is known of an epoch whose rows are computed and that is not through yet."""
+        found = None if query is None else running_metrics(query, epoch)
+        if found is None:
+            return {}
+        watermark_ms, metrics = found
+        details = {
+            "watermark_ms": watermark_ms,
+            "late_rows": late_rows({"observedMetrics": metrics}),
+        }
+        now_s, seen = self._now_s(), inputs_seen(metrics)
+        clocks = deepcopy(self._clocks)  # read will take note of it, when it is through
+        clocks.note(seen, now_s)
+        return {**details, **_inputs(clocks, seen, now_s)}
 
     def look(self) -> None:
         """Bring the time of idle inputs on."""
@@ -140,6 +146,43 @@ def new_progress(query: StreamingQuery, after: int) -> list[ProgressReport]:
             break
         found.append(json.loads(reports[at].json()))
     return found[::-1]
+
+
+def running_metrics(
+    query: StreamingQuery, epoch: int
+) -> tuple[int, dict[str, dict[str, Any]]] | None:
+    """Return the watermark of the epoch that is running, and what was observed of its rows.
+
+    That is not of Spark's public interface: None where a Spark does not tell.
+    """
+    try:
+        context = query._jsq.streamingQuery().getLatestExecutionContext()
+        if context.batchId() != epoch:
+            return None
+        found = context.executionPlan().observedMetrics().iterator()
+        metrics = {}
+        while found.hasNext():
+            pair = found.next()
+            metrics[str(pair._1())] = json.loads(pair._2().json())
+        return int(context.offsetSeqMetadata().batchWatermarkMs()), metrics
+    except Py4JError:
+        return None
+
+
+def _inputs(
+    clocks: InputClocks, seen: Mapping[str, InputSeen], now_s: float
+) -> dict[str, dict[str, Any]]:
+    """Return what is said of each input, if the query tells them apart."""
+    found = {
+        name: {
+            "rows": seen[name].rows if name in seen else 0,
+            "newest_ms": clock.newest_ms,
+            "watermark_ms": clock.watermark_ms,
+            "idle": clock.is_idle(now_s),
+        }
+        for name, clock in clocks.inputs.items()
+    }
+    return {"inputs": found} if found else {}
 
 
 def late_rows(progress: ProgressReport) -> int:

@@ -394,7 +394,7 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
         *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
     )
     coordinator = Coordinator(run)
-    facts = ProgressFacts([WatermarkReader()] if has_watermark(stream.frame) else [])
+    facts = ProgressFacts([engine.watermarks] if engine.watermarks is not None else [])
     query = Query(coordinator, engine, threads, positions, waits, facts)
     threads.stopping = lambda: query._stopping
     try:
@@ -426,7 +426,12 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
         frames += [made(shape) for made in rows.values()]
     batch_size = BatchSize(shared=any(runs_python(one) for one in frames))
     stateful, narrow = is_stateful(frame), is_narrow(frame)
-    return Engine(progress, planned, rows, stateful, narrow, speculation, batch_size=batch_size)
+    watermarks = WatermarkReader() if has_watermark(frame) else None
+    return Engine(
+        *(progress, planned, rows, stateful, narrow, speculation),
+        batch_size=batch_size,
+        watermarks=watermarks,
+    )
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:
