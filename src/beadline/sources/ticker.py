@@ -17,6 +17,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -42,6 +43,7 @@ INPUT = "beadline.input"  # an option of the source: whose time it brings on
 _FOLDER = "folder"
 _KEY, _TICK, _OF = "ticker", "tick_ms", "input"
 _NONE = 0  # no tick yet
+_held = threading.Event()
 
 declare(
     FORMAT,
@@ -67,10 +69,17 @@ def ticker_keys(offset: Any) -> tuple[str, str] | None:
 
 def publish_tick(key: str, tick_ms: int) -> None:
     """Let a reader bring its input's time on to this."""
+    if _held.is_set():
+        return
     path = _folder() / key
     unfinished = path.with_suffix(".new")
     unfinished.write_text(str(tick_ms))
     os.replace(unfinished, path)
+
+
+def hold_ticks() -> None:
+    """Bring no input of this process on: where runs are compared, the clock must not tell."""
+    _held.set()
 
 
 @lru_cache(maxsize=1)
