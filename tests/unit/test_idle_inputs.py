@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from beadline.event_time.idle import InputClocks, InputSeen
 from beadline.event_time.watermarks import inputs_seen
 from beadline.sources import ticker
+from beadline.sources.kafka.positions import parse_offsets
+from beadline.spark.source_files import PlannedFiles
 
 MINUTE_MS = 60_000
 
@@ -131,3 +134,13 @@ def test_a_ticker_goes_on_where_it_stood(folder: Path) -> None:
 def test_other_offsets_are_none_of_a_tickers() -> None:
     for offset in (None, 3, {"logOffset": 3}, {"orders": {"0": 5}}):
         assert ticker.ticker_keys(offset) is None
+
+
+def test_the_other_readers_of_the_offset_log_pass_a_ticker_over(tmp_path: Path) -> None:
+    """Kafka's positions and the check of source files go by the order of the sources."""
+    line = json.dumps(ticker.TickReader("returns", "").initialOffset() | {"tick_ms": 7_000})
+    lines = ["v1", "{}", '{"orders":{"0":5}}', line, '{"logOffset":3}']
+    assert parse_offsets("\n".join(lines), 3) == [{"orders": {0: 5}}, {}, {}]
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("\n".join(lines))
+    assert PlannedFiles(f"file:{tmp_path}", [0, 1, 2])._ends(0) == [-1, -1, 3]
