@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from beadline.event_time import avg_of, count, sum_of
+from beadline.jobs.arguments import arguments_of
 from beadline.jobs.kinds import AGGREGATES
 from beadline.jobs.sources import Watermark
+from beadline.jobs.windows import window_arguments
 from tests.unit.test_job_toml import JOB, _as_before, opened, refused
 from tests.unit.test_job_toml_schema import fits
 
@@ -80,9 +83,12 @@ def test_a_source_that_may_be_idle(tmp_path: Path) -> None:
     assert fits(text)
 
 
-def test_every_aggregate_has_a_word() -> None:
-    for word in AGGREGATES.known:
-        assert callable(AGGREGATES.named(word))
+def test_every_argument_is_understood() -> None:
+    """An annotation that could not be read would be a key that takes anything."""
+    known = [window_arguments(), *(arguments_of(AGGREGATES.named(one)) for one in AGGREGATES.known)]
+    for arguments in known:
+        for argument in arguments.values():
+            assert argument.annotation is not Any, argument
 
 
 # What is changed in the job, and into what; the place that is named, and what is said of it.
