@@ -73,7 +73,7 @@ def inputs(spark: SparkSession, tmp_path: Path) -> Inputs:
 
 def counted(inputs: Inputs, idle: str | None) -> Stream:
     """Orders and returns per shop and ten minutes; returns may be idle."""
-    both = inputs.read("orders").union(inputs.read("returns", idle))
+    both = inputs.read("orders").union(inputs.read("returns", idle)).where("shop = 'a'")
     counts = windowed(both, "ts", size="10 minutes", by="shop").agg(n=count())
     return exactly_once(counts, "counts").to(MemorySink(str(inputs.folder)))
 

@@ -82,9 +82,10 @@ def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame
     both = frame.withColumn(_MARK, F.lit(None).cast("boolean")).union(ticks)
     marked = both.withWatermark(time, f"{delay_ms} milliseconds")
     # With the time in it, Spark does not push the condition through the watermark, where the ticks
-    # would be gone before they were seen.
-    rows = marked.where(F.col(_MARK).isNull() | F.col(_quoted(time)).isNull())
-    return rows.drop(_MARK)
+    # would be gone before they were seen. Nor may it push a condition of the user's, on a column
+    # that is null in a tick; none passes a condition that Spark takes for non-deterministic.
+    is_row = F.col(_MARK).isNull() | F.col(_quoted(time)).isNull()
+    return marked.where(is_row & (F.spark_partition_id() >= 0)).drop(_MARK)
 
 
 def inputs_seen(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSeen]:
