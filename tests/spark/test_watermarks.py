@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from beadline import cli, exactly_once
-from beadline.errors import BadQuery, BadSetting, BeadlineError
+from beadline.errors import BadQuery, BadSetting, BeadlineError, CheckpointProblem
 from beadline.event_time import count, watermark, windowed
 from beadline.observe import Event
 from beadline.points import hooked
@@ -27,7 +27,7 @@ from beadline.spark.query import Query
 from beadline.stream import Stream
 from tests.spark.jobs import Died
 
-SOON_S = 60.0
+SOON_S = 150.0
 
 
 def at(clock: str) -> int:
@@ -198,6 +198,9 @@ def test_what_is_known_afterwards(
         },
     }
     assert "watermark" in epochs()
+    # An input that may be idle from now on would be one source more.
+    with pytest.raises(CheckpointProblem, match=r"reads 3 sources.*by one that reads 2"):
+        counted(inputs, "1 minute").start(str(inputs.folder / "checkpoint"))
     assert "input orders: 2 rows, newest time 2026-01-01" in epochs("--epoch", "0")
 
 
