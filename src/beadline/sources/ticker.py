@@ -146,9 +146,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before_ms = _NONE if start is None else int(start[_TICK])
         return self._offset(before_ms if self._still else max(before_ms, self._published_ms()))
 
-    def partitions(
-        self, start: Mapping[str, Any], end: Mapping[str, Any]
-    ) -> Sequence[InputPartition]:
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[Tick]:
         """One row, or none if the time stands still."""
         return [Tick(int(end[_TICK]))] if int(end[_TICK]) > int(start[_TICK]) else []
 
