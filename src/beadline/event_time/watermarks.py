@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.idle import InputSeen
+from beadline.event_time.windowed import WATERMARK_KEY, check_time
 from beadline.sources.ticker import ticks_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
 INPUT_METRICS = "beadline.input."  # before an input's name: what an epoch brought of it
 _MARK = "beadline_tick"
 _NO_IDLE = -1
@@ -102,21 +101,6 @@ def inputs_seen(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSeen
                 idle_ms=None if idle_ms == _NO_IDLE else idle_ms,
             )
     return found
-
-
-def check_time(name: str, type_: DataType | None) -> None:
-    """Refuse a column that is no timestamp."""
-    if type_ is None:
-        raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
-    if isinstance(type_, TimestampType):
-        return
-    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
-    if isinstance(type_, TimestampNTZType):
-        hint = f"its time zone is not known: {hint}, which takes it for the session's"
-    raise BadQuery(
-        f"time={name!r} is of type {type_.simpleString()}, and event time needs a timestamp; "
-        f"{hint}. {NOTHING_WRITTEN}"
-    )
 
 
 def _quoted(name: str) -> str:

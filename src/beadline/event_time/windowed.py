@@ -18,6 +18,8 @@ from pyspark.sql.types import (
     DataType,
     MapType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
@@ -30,7 +32,6 @@ from beadline.event_time.operator import (
     apply_operator,
     to_arrow,
 )
-from beadline.event_time.watermarks import WATERMARK_KEY, check_time
 from beadline.event_time.windows import (
     DROPPED,
     END,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 WindowClock = Literal["event", "ingestion", "processing"]
 INGESTED = "ingested_at"
+WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
 DELETED = "deleted"  # of a session that has become part of another
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
@@ -311,6 +313,20 @@ def _check_clock(
                 )
         if late == "side":
             raise BadQuery(f"late='side' has no meaning here: no row is late. {NOTHING_WRITTEN}")
+
+
+def check_time(name: str, type_: DataType | None) -> None:
+    if type_ is None:
+        raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
+    if isinstance(type_, TimestampType):
+        return
+    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
+    if isinstance(type_, TimestampNTZType):
+        hint = f"its time zone is not known: {hint}, which takes it for the session's"
+    raise BadQuery(
+        f"time={name!r} is of type {type_.simpleString()}, and windows need a timestamp; {hint}. "
+        f"{NOTHING_WRITTEN}"
+    )
 
 
 def _check_key(name: str, type_: DataType | None, there: list[str]) -> None:
