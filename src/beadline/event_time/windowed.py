@@ -316,6 +316,7 @@ def _check_clock(
 
 
 def check_time(name: str, type_: DataType | None) -> None:
+    """Refuse a column that is no timestamp."""
     if type_ is None:
         raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
     if isinstance(type_, TimestampType):
