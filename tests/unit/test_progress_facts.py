@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,39 @@ def test_an_idle_input_is_brought_on(monkeypatch: pytest.MonkeyPatch) -> None:
     reader.look()
     reader.look()
     assert published == [("k", 9_000)]
+
+
+class Report:
+    """A report as Spark holds it."""
+
+    def __init__(self, epoch: int, *, idle: bool = False) -> None:
+        self.found = {"batchId": epoch, "durationMs": {} if idle else {"addBatch": 1}}
+
+    def batchId(self) -> int:  # noqa: N802 (Spark's name)
+        return int(str(self.found["batchId"]))
+
+    def json(self) -> str:
+        return json.dumps(self.found)
+
+
+class Reporting:
+    """Spark's query, as far as it reports."""
+
+    def __init__(self, *reports: Report) -> None:
+        self._jsq = self
+        self.reports = reports
+
+    def recentProgress(self) -> tuple[Report, ...]:  # noqa: N802 (Spark's name)
+        return self.reports
+
+
+def test_each_epoch_is_read_once() -> None:
+    """Also one that Spark had reported before, to say that no rows had come for it yet."""
+    query: Any = Reporting(Report(3), Report(4), Report(5, idle=True))
+    assert [one["batchId"] for one in progress_facts.new_progress(query, 3)] == [4]
+    query = Reporting(Report(3), Report(4), Report(5, idle=True), Report(5))
+    assert [one["batchId"] for one in progress_facts.new_progress(query, 4)] == [5]
+    assert progress_facts.new_progress(query, 5) == []
 
 
 def test_nothing_was_late() -> None:

@@ -144,7 +144,9 @@ def new_progress(query: StreamingQuery, after: int) -> list[ProgressReport]:
     for at in range(len(reports) - 1, -1, -1):
         if reports[at].batchId() <= after:
             break
-        found.append(json.loads(reports[at].json()))
+        report = json.loads(reports[at].json())
+        if "addBatch" in (report.get("durationMs") or {}):  # else it says that nothing came
+            found.append(report)
     return found[::-1]
 
 
