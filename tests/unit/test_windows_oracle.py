@@ -25,7 +25,7 @@ from beadline.event_time import (
     min_of,
     sum_of,
 )
-from beadline.event_time.counted import CountedRows
+from beadline.event_time.counted import CountedWindows
 from beadline.event_time.sessions import Sessions
 from beadline.event_time.windows import Windowed, WindowShape
 from tests.unit.event_time_state import EpochRunner, Told
@@ -336,7 +336,7 @@ def test_sessions_are_those_of_the_oracle(
 def test_counted_rows_are_those_of_the_oracle(epochs: Epochs, every: int, timed: bool) -> None:
     epochs = numbered(epochs)
     aggregates = {"rows": count(), "total": sum_of("n"), "all": collect_of("n")}
-    operator = CountedRows(
+    operator = CountedWindows(
         time="ts" if timed else None, by=("k",), aggregates=aggregates, schema=SCHEMA,
         every_rows=every,
     )  # fmt: skip

@@ -31,7 +31,7 @@ _LAST = 2**63 - 1
 
 
 @dataclass(kw_only=True)
-class CountedRows(WindowOperator):
+class CountedWindows(WindowOperator):
     """The operator. Of a window, ``start`` is its number, and ``end`` how many rows it has."""
 
     every_rows: int

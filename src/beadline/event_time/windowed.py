@@ -37,7 +37,7 @@ from beadline.event_time.codec import (
     START,
     WindowOperator,
 )
-from beadline.event_time.counted import CountedRows
+from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
     EVENT_TIME,
@@ -226,7 +226,7 @@ class WindowedRows:
             "processing_time": self.processing_time,
         }
         if self.every_rows is not None:
-            return CountedRows(**common, every_rows=self.every_rows)
+            return CountedWindows(**common, every_rows=self.every_rows)
         if self.shape is not None:
             return Windowed(**common, shape=self.shape)
         assert self.gap_us is not None
