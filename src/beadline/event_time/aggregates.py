@@ -67,14 +67,39 @@ class Aggregate(ABC):
         return None
 
 
-def fits(value: Any, type_: pa.DataType) -> bool:
-    """Return whether the state can hold a value: Spark makes null of a number that is too large."""
-    if isinstance(value, Decimal) and pa.types.is_decimal(type_):
-        return not value or value.adjusted() < int(type_.precision - type_.scale)
-    if isinstance(value, int) and pa.types.is_integer(type_):
+def held_as(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as the state holds it; Spark would make null of what is not of its type.
+
+    Raises ``OverflowError`` for a number that is too large.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return None
+    if pa.types.is_floating(type_) and isinstance(value, int | float | Decimal):
+        return float(value)
+    if pa.types.is_integer(type_) and isinstance(value, int):
         bits = int(type_.bit_width) - 1
-        return bool(-(2**bits) <= value < 2**bits)
-    return True
+        if not -(2**bits) <= value < 2**bits:
+            raise OverflowError
+        return value
+    if pa.types.is_decimal(type_) and isinstance(value, int | Decimal):
+        value = Decimal(value)
+        if value and value.adjusted() >= int(type_.precision - type_.scale):
+            raise OverflowError
+        return value
+    if not isinstance(value, _CLASSES.get(type_.id, object)):
+        raise TypeError(f"a {type(value).__name__} where the state has {type_}")
+    return value
+
+
+_CLASSES: dict[int, type | tuple[type, ...]] = {
+    **{type_.id: () for type_ in (pa.float32(), pa.float64(), pa.decimal128(1, 0))},
+    **{type_.id: () for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    pa.bool_().id: bool,
+    pa.string().id: str,
+    pa.binary().id: (bytes, bytearray),
+}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from beadline.event_time.aggregates import EXACT, Aggregate, Partial, fits
+from beadline.event_time.aggregates import EXACT, Aggregate, Partial, held_as
 from beadline.event_time.groups import Bools, Ints, plain_type
 from beadline.event_time.keys import microseconds_of
 from beadline.event_time.operator import Clock, Operator
@@ -60,7 +60,6 @@ class WindowCodec:
         self._bounds, self._deletes = len(bounds), deletes
         types = [one.state(_type(schema, one.column)) for one in self._aggregates]
         self._widths = [len(each) for each in types]
-        self._types = [type_ for each in types for type_ in each]
         self.key_fields = [
             pa.field(f"key{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
         ]
@@ -102,14 +101,17 @@ class WindowCodec:
     def values(self, window: Window) -> list[Any]:
         """Return a window's partials as the state holds them."""
         values = [value for partial in window.partials for value in partial]
-        for at, (value, type_) in enumerate(zip(values, self._types, strict=True)):
-            if not fits(value, type_):
+        found = []
+        for field, value in zip(self.partial_fields, values, strict=True):
+            try:
+                found.append(held_as(value, field.type))
+            except OverflowError:
                 raise OverflowError(
-                    f"{self.partial_fields[at].name.rpartition('_')[0]!r} of a window is a number "
-                    f"that {type_} cannot hold. Nothing of this epoch is written. Sum a wider "
-                    "type: a column that was cast to decimal(38, 0), or to double"
-                )
-        return values
+                    f"{field.name.rpartition('_')[0]!r} of a window is a number that {field.type} "
+                    "cannot hold. Nothing of this epoch is written. Sum a wider type: a column "
+                    "that was cast to decimal(38, 0), or to double"
+                ) from None
+        return found
 
     def partials(self, values: Sequence[Any]) -> list[Partial]:
         """Return partials of what the state holds."""

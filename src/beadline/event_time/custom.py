@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
@@ -23,8 +22,7 @@ class CustomAggregate(Aggregate):
     """What a window computes by code of yours: a partial of some rows, and how two become one.
 
     Merging has to give the same in any order and however the rows are cut, or a result depends on
-    how Spark cuts the source into epochs. A partial is a tuple of plain Python values, as
-    ``state_type`` has them.
+    how Spark cuts the source into epochs. A partial is a tuple of the values of ``state_type``.
 
     >>> class Weighted(CustomAggregate):
     ...     state_type = "total double, weight double"
@@ -83,15 +81,15 @@ class CustomAggregate(Aggregate):
         """Call ``add`` for each group of rows."""
         frame = groups.table.to_pandas()
         slices = zip(groups.starts.tolist(), groups.ends.tolist(), strict=True)
-        return [self._plain(self.add(frame.iloc[start:end])) for start, end in slices]
+        return [self._checked(self.add(frame.iloc[start:end])) for start, end in slices]
 
-    def _plain(self, partial: Partial) -> Partial:
+    def _checked(self, partial: Partial) -> Partial:
         if not isinstance(partial, tuple):
             raise TypeError(
                 f"{type(self).__name__}.add() returned a {type(partial).__name__}, not a tuple of "
                 f"the values of state_type"
             )
-        return tuple(one.item() if isinstance(one, np.generic) else one for one in partial)
+        return partial
 
 
 def _of_ddl(ddl: str) -> list[pa.DataType]:

@@ -60,6 +60,7 @@ WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a 
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
+_BINARY = "UTF8_BINARY"
 _FLOATS = ("float", "double")
 _numbers = itertools.count()
 
@@ -145,6 +146,8 @@ class WindowedRows:
     def check(self) -> None:
         """Refuse what cannot run, before anything is written."""
         columns = {field.name: field for field in self.frame.schema}
+        if len(set(self.by)) < len(self.by):
+            raise BadQuery(f"by={list(self.by)!r} names a column twice. {NOTHING_WRITTEN}")
         for name in self.by:
             _check_key(name, columns[name].dataType if name in columns else None, list(columns))
         if self.time is not None:
@@ -282,9 +285,12 @@ def _shape(
             "windowed() takes one of size=, session_gap= and every_rows=, "
             f"not {sum(given)} of them. {NOTHING_WRITTEN}"
         )
-    if every_rows is not None and every_rows < 1:
-        raise BadQuery(f"every_rows={every_rows}: at least 1. {NOTHING_WRITTEN}")
+    if every_rows is not None and (type(every_rows) is not int or every_rows < 1):
+        raise BadQuery(f"every_rows={every_rows!r}: a number, at least 1. {NOTHING_WRITTEN}")
+    offset_us = microseconds("offset", offset, zero=True)
     if size is None:
+        if offset_us:
+            raise BadQuery(f"offset= belongs to size=. {NOTHING_WRITTEN}")
         if slide is not None:
             raise BadQuery(f"slide= belongs to size=. {NOTHING_WRITTEN}")
         return None
@@ -295,7 +301,7 @@ def _shape(
             f"slide={slide!r} does not divide size={size!r}: rows would be in more windows at some "
             f"times than at others. Choose one of which the size is a multiple. {NOTHING_WRITTEN}"
         )
-    return WindowShape(size_us, slide_us, microseconds("offset", offset, zero=True) % slide_us)
+    return WindowShape(size_us, slide_us, offset_us % slide_us)
 
 
 def _check_clock(clock: str, time: str | None, late: str, every_rows: int | None) -> None:
@@ -358,9 +364,20 @@ def _check_key(name: str, type_: DataType | None, there: list[str]) -> None:
         raise BadQuery(
             f"by={name!r}: there is no such column; there are {', '.join(there)}. {NOTHING_WRITTEN}"
         )
+    if name.lower() in _RESERVED:
+        raise BadQuery(
+            f"by={name!r}: the results have a column of that name already: rename it. "
+            f"{NOTHING_WRITTEN}"
+        )
     if isinstance(type_, ArrayType | MapType | StructType | VariantType):
         raise BadQuery(
             f"by={name!r} is of type {type_.simpleString()}: a key is a plain value. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if getattr(type_, "collation", _BINARY) != _BINARY:
+        raise BadQuery(
+            f"by={name!r} is of type {type_.simpleString()}: texts that are equal by their "
+            f"collation would be several keys. Use lower(), or collate it as {_BINARY}. "
             f"{NOTHING_WRITTEN}"
         )
 
