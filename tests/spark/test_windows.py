@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -41,6 +42,7 @@ from tests.unit.test_windows_oracle import (
     oracle_of_windows,
 )
 
+ROOT = Path(__file__).parents[2]
 MINUTE = 60_000_000
 # In Berlin, the clocks go from 2:00 to 3:00 at 1:00 UTC.
 MIDNIGHT = int(datetime(2026, 3, 29, tzinfo=timezone.utc).timestamp()) * 1_000_000
@@ -340,3 +342,11 @@ def test_counted_rows_and_an_aggregate_of_ones_own(rocks: SparkSession, tmp_path
     assert [row["mean"] for row in told] == [2.5, (0 + 3 + 4 + 5) / 4]
     assert [row["many"] for row in told] == [4, 4]
     assert [round(row["half"][0], 1) for row in told] == [2.0, 3.0]
+
+
+def test_the_example_of_the_docs(rocks: SparkSession, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "windows.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "docs_example"}
+    exec(code, names)
+    names["test_orders_that_come_late"](rocks, tmp_path)
