@@ -8,7 +8,7 @@ import re
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -342,6 +342,37 @@ def test_counted_rows_and_an_aggregate_of_ones_own(rocks: SparkSession, tmp_path
     assert [row["mean"] for row in told] == [2.5, (0 + 3 + 4 + 5) / 4]
     assert [row["many"] for row in told] == [4, 4]
     assert [round(row["half"][0], 1) for row in told] == [2.0, 3.0]
+
+
+def test_windows_by_the_time_at_which_rows_come(rocks: SparkSession, tmp_path: Path) -> None:
+    """A window of the clock on the wall ends without another row."""
+    queries = []
+    clocks: list[Literal["ingestion", "processing"]] = ["ingestion", "processing"]
+    for clock in clocks:
+        MemorySink.clear(f"windows-{clock}")
+        made = windowed(
+            read(rocks, tmp_path / "in"), size="100 ms", by="k", clock=clock, early="1 hour"
+        ).agg(ns=collect_of("n"))
+        stream = exactly_once(made, clock).to(MemorySink(f"windows-{clock}"))
+        queries.append(stream.start(str(tmp_path / clock), every="100 milliseconds"))
+    try:
+        for number in range(2):  # a later row, for the watermark of the first one
+            put(tmp_path / "in", number, [{"n": number, "k": "a", "ts": None, "x": None}])
+            while number not in found_in("processing"):
+                assert not any(query.awaitTermination(0.1) for query in queries)
+        while not found_in("ingestion"):
+            assert not any(query.awaitTermination(0.1) for query in queries)
+    finally:
+        for query in queries:
+            query.stop()
+    assert found_in("processing") == [0, 1]
+    assert found_in("ingestion") == [0]
+
+
+def found_in(name: str) -> list[int]:
+    """The rows of all windows that were told."""
+    told: list[Any] = list(MemorySink.rows(f"windows-{name}"))
+    return [n for row in told for n in row["ns"]]
 
 
 def test_the_example_of_the_docs(rocks: SparkSession, tmp_path: Path) -> None:
