@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,6 +170,7 @@ def _hash(value: Any) -> int:
 # Where numbers of either sign begin among the buckets: larger than any power that is needed.
 _OFFSET = 2**28
 _INFINITE, _NAN = 2**30, 2**30 + 1
+_LARGEST_POWER = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,8 @@ class Quantiles(Aggregate):
         """Return the number that is nearest, in relation, to all of a bucket."""
         if bucket == 0 or abs(bucket) >= _INFINITE:
             return {0: 0.0, _NAN: math.nan}.get(bucket, math.copysign(math.inf, bucket))
-        power = (abs(bucket) - _OFFSET) * self._log_base
-        middle = math.exp(min(power, 709.7)) * (1 - self.error)
+        power = (abs(bucket) - _OFFSET) * self._log_base + math.log1p(-self.error)
+        middle = math.exp(min(power, _LARGEST_POWER))
         return min(max(math.copysign(middle, bucket), low), high)
 
 
