@@ -34,6 +34,7 @@ from beadline.event_time import (
     quantiles,
     sum_of,
 )
+from beadline.event_time.aggregates import held_as
 from beadline.event_time.codec import Window, WindowCodec
 from beadline.event_time.custom import AggregateTypes
 from beadline.event_time.groups import group
@@ -308,6 +309,30 @@ class Weighted(CustomAggregate):
 
 def test_an_aggregate_of_ones_own() -> None:
     assert one(Weighted(), [1, 2, 6], pa.int64()) == 6.0
+
+
+def test_a_partial_is_made_what_the_state_has() -> None:
+    """Spark keeps null of an int where the state has a double, and says nothing."""
+    doubles = pa.list_(pa.float64())
+    held = [
+        held_as(np.int64(3), pa.float64()),
+        held_as(True, pa.int64()),
+        held_as(5, pa.decimal128(5, 0)),
+        held_as(np.array([1, 2]), doubles),
+        held_as(None, pa.string()),
+    ]
+    assert repr(held) == "[3.0, 1, Decimal('5'), [1.0, 2.0], None]"
+    for value, type_ in (
+        (1.5, pa.int64()),
+        ("1", pa.float64()),
+        (1, pa.string()),
+        (["a"], doubles),
+    ):
+        with pytest.raises(TypeError, match="where the state has"):
+            held_as(value, type_)
+    for value, type_ in ((128, pa.int8()), (100, pa.decimal128(3, 1))):
+        with pytest.raises(OverflowError):
+            held_as(value, type_)
 
 
 def test_an_aggregate_of_ones_own_that_lacks_something() -> None:

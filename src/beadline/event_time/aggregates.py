@@ -82,12 +82,14 @@ def held_as(value: Any, type_: pa.DataType) -> Any:
         bits = int(type_.bit_width) - 1
         if not -(2**bits) <= value < 2**bits:
             raise OverflowError
-        return value
+        return int(value)
     if pa.types.is_decimal(type_) and isinstance(value, int | Decimal):
         value = Decimal(value)
         if value and value.adjusted() >= int(type_.precision - type_.scale):
             raise OverflowError
         return value
+    if pa.types.is_list(type_) and isinstance(value, list | tuple | np.ndarray):
+        return [held_as(one, type_.value_type) for one in value]
     if not isinstance(value, _CLASSES.get(type_.id, object)):
         raise TypeError(f"a {type(value).__name__} where the state has {type_}")
     return value
