@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from beadline.event_time.aggregates import Aggregate, avg_of, count, max_of, min_of, sum_of
+from beadline.event_time.keyed import KeyedContext, KeyedProcess
+from beadline.event_time.keyed_stream import keyed_process
 from beadline.event_time.windowed import WindowedRows, windowed
 from beadline.outputs import Outputs
 
 __all__ = [
     "Aggregate",
+    "KeyedContext",
+    "KeyedProcess",
     "Outputs",
     "WindowedRows",
     "avg_of",
     "count",
+    "keyed_process",
     "max_of",
     "min_of",
     "sum_of",
