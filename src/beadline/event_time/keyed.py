@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import Row
 
 from beadline.event_time.keyed_state import (
-    Codec,
-    Columns,
-    OpenStates,
-    Scope,
+    KeyedCodec,
+    KeyedColumns,
+    KeyedStates,
+    KeyScope,
+    OpenKeyedStates,
     StateDeclaration,
-    States,
     in_order,
 )
 from beadline.event_time.operator import Clock
@@ -52,7 +52,7 @@ class KeyedProcess:
     ``ctx.now``, no dice. An epoch that a crash has cut short is computed again.
     """
 
-    def open(self, state: States) -> None:
+    def open(self, state: KeyedStates) -> None:
         """Declare the states: ``self.count = state.value("count", "bigint")``; no more than that.
 
         Called when the query is described, and again by every task.
@@ -92,7 +92,9 @@ def has(process: KeyedProcess, method: str) -> bool:
 class KeyedContext:
     """The key, the time and what can be done about them; Flink's ``Context``."""
 
-    def __init__(self, names: Sequence[str], codecs: dict[str, Codec], *, has_timers: bool) -> None:
+    def __init__(
+        self, names: Sequence[str], codecs: dict[str, KeyedCodec], *, has_timers: bool
+    ) -> None:
         """``names`` are the key's columns."""
         self._key_row = Row(*names)
         self._codecs = codecs
@@ -155,7 +157,7 @@ class KeyedPlan:
     """What a keyed process is run with."""
 
     by: tuple[str, ...]
-    outputs: dict[str, Columns]
+    outputs: dict[str, KeyedColumns]
     states: dict[str, StateDeclaration]
     order: tuple[str, ...] = ()
     time: str | None = None  # event time, or else processing time
@@ -180,8 +182,8 @@ class KeyedRows:
         }
         timers = has(self.process, "on_timer")
         self.context = KeyedContext(self.plan.by, codecs, has_timers=timers)
-        self._scope = Scope()
-        states = OpenStates(name, self.plan.states, self.handle, self._scope)
+        self._scope = KeyScope()
+        states = OpenKeyedStates(name, self.plan.states, self.handle, self._scope)
         self.process.open(states)
         self._states = states.opened
 

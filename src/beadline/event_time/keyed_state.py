@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timezone
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ _Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Columns:
+class KeyedColumns:
     """The columns of an output or of a state; without types where no Spark has read them."""
 
     names: tuple[str, ...]
@@ -50,7 +51,7 @@ class Columns:
     plain: bool = False  # one value, whose column was not named
 
     @staticmethod
-    def of(what: str, given: str | DataType) -> Columns:
+    def of(what: str, given: str | DataType) -> KeyedColumns:
         """Read what a user wrote; ``what`` is what it is for, for the error.
 
         Spark's parser reads DDL. Where no Spark runs, in a test, the names are all that is known.
@@ -59,7 +60,7 @@ class Columns:
         from pyspark.errors import PySparkException
 
         if isinstance(given, str) and SparkContext._active_spark_context is None:
-            return _names_of(given)
+            return names_of(given)
         if not isinstance(given, str | DataType):
             raise BadQuery(
                 f"{what} takes columns as DDL, such as 'user string, n bigint', or a StructType, "
@@ -75,7 +76,7 @@ class Columns:
             ) from None
         plain = not isinstance(read, StructType)
         schema = read if isinstance(read, StructType) else StructType([StructField(VALUE, read)])
-        columns = Columns(tuple(schema.fieldNames()), schema, plain)
+        columns = KeyedColumns(tuple(schema.fieldNames()), schema, plain)
         columns._check(what)
         return columns
 
@@ -98,15 +99,15 @@ class Columns:
 
         return None if self.schema is None else to_arrow_schema(self.schema, timezone="UTC")
 
-    def codec(self, what: str) -> Codec:
+    def codec(self, what: str) -> KeyedCodec:
         """Return what makes values fit these columns."""
-        return Codec(what, self)
+        return KeyedCodec(what, self)
 
 
-class Codec:
+class KeyedCodec:
     """Python values as rows of some columns, checked on their way in, and fresh on the way out."""
 
-    def __init__(self, what: str, columns: Columns) -> None:
+    def __init__(self, what: str, columns: KeyedColumns) -> None:
         """``what`` is what the columns belong to, for errors."""
         self._what = what
         self.columns = columns
@@ -175,6 +176,8 @@ class Codec:
         if pa.types.is_nested(field_.type):
             values = [_without_rows(value) for value in values]
         try:
+            if not all(_is_whole(field_.type, value) for value in values):
+                raise TypeError  # Arrow would cut off what is behind the point
             array = pa.array(values, field_.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for value in values if len(values) > 1 else ():
@@ -197,6 +200,22 @@ class Codec:
 
 def _is_naive(value: Any) -> bool:
     return getattr(value, "tzinfo", None) is None
+
+
+def _is_whole(type_: pa.DataType, value: Any) -> bool:
+    """Whether a value has whole numbers where its type has."""
+    if value is None:
+        return True
+    if pa.types.is_integer(type_):
+        return isinstance(value, Integral)
+    if pa.types.is_list(type_):
+        return all(_is_whole(type_.value_type, one) for one in value)
+    if pa.types.is_map(type_):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(_is_whole(type_.key_type, k) and _is_whole(type_.item_type, v) for k, v in pairs)
+    if pa.types.is_struct(type_) and isinstance(value, Mapping):
+        return all(_is_whole(one.type, value.get(one.name)) for one in type_)
+    return True
 
 
 def _applied(change: _Change | None, value: Any) -> Any:
@@ -241,7 +260,8 @@ def _values(struct: Any) -> Iterable[Any]:
     return struct.values() if isinstance(struct, Mapping) else struct
 
 
-def _names_of(ddl: str) -> Columns:
+def names_of(ddl: str) -> KeyedColumns:
+    """Return what can be said of DDL without Spark's parser."""
     depth, parts = 0, [""]
     for char in ddl:
         depth += (char in "<(") - (char in ">)")
@@ -251,8 +271,8 @@ def _names_of(ddl: str) -> Columns:
             parts[-1] += char
     found = [_NAMED.match(part) for part in parts]
     if found == [None]:
-        return Columns((VALUE,), plain=True)
-    return Columns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
+        return KeyedColumns((VALUE,), plain=True)
+    return KeyedColumns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
 
 
 # -- what a process declares
@@ -265,13 +285,13 @@ class StateDeclaration:
     kind: str
     name: str
     given: tuple[Any, ...]  # what the user wrote, to be compared
-    key: Columns | None
-    columns: Columns
+    key: KeyedColumns | None
+    columns: KeyedColumns
     ttl_ms: int | None
 
 
 @dataclass
-class Scope:
+class KeyScope:
     """Whether there is a key now, whose state it is."""
 
     in_key: bool = False
@@ -285,10 +305,10 @@ class Scope:
             )
 
 
-Opened = list["_AnyState"]
+OpenedStates = list["_AnyState"]
 
 
-class States:
+class KeyedStates:
     """What ``open`` is given: it names the states of a process."""
 
     def __init__(self, process: str, *, ttl: bool) -> None:
@@ -332,7 +352,7 @@ class States:
                 f"ctx.timer(row.ts + timedelta(hours=1)), or use clock='processing'. "
                 f"{NOTHING_WRITTEN}"
             )
-        *keys, columns = (Columns.of(what, one) for one in given)
+        *keys, columns = (KeyedColumns.of(what, one) for one in given)
         ttl_ms = None if ttl is None else milliseconds("ttl", ttl)
         found = StateDeclaration(
             kind, name, (*given, ttl), keys[0] if keys else None, columns, ttl_ms
@@ -341,10 +361,10 @@ class States:
         return found
 
     def _made(self, kind: type[_AnyState], found: StateDeclaration) -> Any:
-        return kind(found, None, Scope())
+        return kind(found, None, KeyScope())
 
 
-class OpenStates(States):
+class OpenKeyedStates(KeyedStates):
     """The same where the process runs, on Spark's handle: the states that were declared before."""
 
     def __init__(
@@ -352,14 +372,14 @@ class OpenStates(States):
         process: str,
         before: Mapping[str, StateDeclaration],
         handle: StatefulProcessorHandle,
-        scope: Scope,
+        scope: KeyScope,
     ) -> None:
         """``before`` is what was declared when the query was described."""
         super().__init__(process, ttl=True)
         self._before = before
         self._handle = handle
         self._scope = scope
-        self.opened: Opened = []
+        self.opened: OpenedStates = []
 
     def _declare(
         self, kind: str, name: str, given: tuple[Any, ...], ttl: Duration | None
@@ -385,7 +405,7 @@ class OpenStates(States):
 class _AnyState:
     """What the three have in common: something of Spark's, and what is not written yet."""
 
-    def __init__(self, declared: StateDeclaration, spark: Any, scope: Scope) -> None:
+    def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
         self._name = declared.name
         self._spark = spark
         self._scope = scope
@@ -412,8 +432,8 @@ class KeyedValue(_AnyState):
     @staticmethod
     def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
         """Return Spark's state of this declaration."""
-        schema = declared.columns.schema
-        return handle.getValueState(declared.name, schema, declared.ttl_ms)  # type: ignore[arg-type]
+        schema: Any = declared.columns.schema
+        return handle.getValueState(declared.name, schema, declared.ttl_ms)
 
     def forget(self) -> None:
         """Begin with another key."""
@@ -452,8 +472,8 @@ class KeyedList(_AnyState):
     @staticmethod
     def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
         """Return Spark's state of this declaration."""
-        schema = declared.columns.schema
-        return handle.getListState(declared.name, schema, declared.ttl_ms)  # type: ignore[arg-type]
+        schema: Any = declared.columns.schema
+        return handle.getListState(declared.name, schema, declared.ttl_ms)
 
     def forget(self) -> None:
         """Begin with another key."""
@@ -503,7 +523,7 @@ class KeyedList(_AnyState):
 class KeyedMap(_AnyState):
     """A map of the key's own; what is read of it is what is asked for."""
 
-    def __init__(self, declared: StateDeclaration, spark: Any, scope: Scope) -> None:
+    def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
         """As for any state, and with a codec for the map's keys."""
         assert declared.key is not None
         self._keys = declared.key.codec(f"a key of state {declared.name!r}")
@@ -512,9 +532,10 @@ class KeyedMap(_AnyState):
     @staticmethod
     def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
         """Return Spark's state of this declaration."""
-        key, value = declared.key, declared.columns
-        assert key is not None
-        return handle.getMapState(declared.name, key.schema, value.schema, declared.ttl_ms)  # type: ignore[arg-type]
+        assert declared.key is not None
+        key: Any = declared.key.schema
+        value: Any = declared.columns.schema
+        return handle.getMapState(declared.name, key, value, declared.ttl_ms)
 
     def forget(self) -> None:
         """Begin with another key."""

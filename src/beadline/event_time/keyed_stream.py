@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
-from beadline.event_time.keyed_state import Columns, StateDeclaration, States, fresh
+from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
 from beadline.event_time.windowed import LATE_ROWS, WATERMARK_KEY
 from beadline.outputs import MAIN, Outputs
@@ -259,12 +259,12 @@ def _check_process(process: Any) -> None:
 
 def _states(process: KeyedProcess, *, ttl: bool) -> dict[str, StateDeclaration]:
     """Return what the process declares; of a copy, so that nothing of it is sent to the workers."""
-    states = States(type(process).__name__, ttl=ttl)
+    states = KeyedStates(type(process).__name__, ttl=ttl)
     copy.copy(process).open(states)
     return states.declared
 
 
-def _outputs(given: Any, late: str) -> dict[str, Columns]:
+def _outputs(given: Any, late: str) -> dict[str, KeyedColumns]:
     if isinstance(given, str | StructType):
         given = {MAIN: given}
     if not isinstance(given, Mapping) or not given:
@@ -272,7 +272,7 @@ def _outputs(given: Any, late: str) -> dict[str, Columns]:
             "outputs= takes the columns of each output: {'main': 'user string, n bigint'}. "
             f"{NOTHING_WRITTEN}"
         )
-    found: dict[str, Columns] = {}
+    found: dict[str, KeyedColumns] = {}
     for name, columns in given.items():
         what = f"output {name!r}"
         if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED:
@@ -284,7 +284,7 @@ def _outputs(given: Any, late: str) -> dict[str, Columns]:
                 f"{what} is where late='side' sends late rows: give yours another name, or leave "
                 f"late='side' out and emit to it yourself. {NOTHING_WRITTEN}"
             )
-        found[name] = Columns.of(what, columns)
+        found[name] = KeyedColumns.of(what, columns)
         if found[name].plain:
             raise BadQuery(
                 f"{what}: {columns!r} names no column, as in 'user string, n bigint'. "

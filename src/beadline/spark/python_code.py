@@ -81,7 +81,7 @@ def _held(value: Any, seen: set[int], depth: int) -> Iterator[Callable[..., Any]
     if id(value) in seen or depth > _DEPTH_MAX:
         return
     seen.add(id(value))
-    if isinstance(value, FunctionType | MethodType | functools.partial):
+    if isinstance(value, FunctionType | MethodType | BuiltinFunctionType | functools.partial):
         yield value
         return
     inner: list[Any] = []
@@ -100,12 +100,8 @@ def _held(value: Any, seen: set[int], depth: int) -> Iterator[Callable[..., Any]
 
 def _methods(class_: type) -> Iterator[FunctionType]:
     for found in vars(class_).values():
-        if isinstance(found, staticmethod | classmethod):
-            found = found.__func__
-        elif isinstance(found, property):
-            found = found.fget
-        if isinstance(found, FunctionType):
-            yield found
+        within = getattr(found, "__func__", None) or getattr(found, "fget", None)
+        yield from (one for one in (found, within) if isinstance(one, FunctionType))
 
 
 def _of_a_library(module: Any) -> bool:

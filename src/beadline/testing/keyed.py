@@ -121,11 +121,15 @@ class MemoryStates:
         self.now_ms = 0
         self.timers: dict[tuple[Any, ...], set[int]] = {}
 
-    def getValueState(self, name: str, schema: Any, ttl_ms: int | None) -> MemoryValue:  # noqa: N802
+    def getValueState(  # noqa: N802
+        self, name: str, schema: Any, ttl_ms: int | None
+    ) -> MemoryValue:
         """Return a value."""
         return MemoryValue(self, ttl_ms)
 
-    def getListState(self, name: str, schema: Any, ttl_ms: int | None) -> MemoryList:  # noqa: N802
+    def getListState(  # noqa: N802
+        self, name: str, schema: Any, ttl_ms: int | None
+    ) -> MemoryList:
         """Return a list."""
         return MemoryList(self, ttl_ms)
 
