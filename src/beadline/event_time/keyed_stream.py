@@ -343,9 +343,15 @@ def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None
         raise BadQuery(f"the rows have two columns of one name. {NOTHING_WRITTEN}")
     if not plan.by:
         raise BadQuery(f"by= names no column: a process belongs to a key. {NOTHING_WRITTEN}")
+    _check_time(plan, types, watermark)
     for argument, names in (("by", plan.by), ("order", plan.order)):
         for name in names:
             _check_plain(argument, name, types[name].dataType if name in types else None, types)
+
+
+def _check_time(
+    plan: KeyedPlan, types: Mapping[str, StructField], watermark: Duration | None
+) -> None:
     if plan.time is None:
         return
     if plan.time not in types:
