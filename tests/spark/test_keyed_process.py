@@ -316,6 +316,9 @@ def test_timers_by_processing_time(spark: SparkSession, tmp_path: Path) -> None:
         frame, Later(), by=["user"], outputs="user string, x int", clock="processing", order="x"
     )
     stream = exactly_once(outputs, "later").to(MemorySink(f"later-{tmp_path.name}"))
+    with pytest.raises(BadQuery, match="available_now=True would not come to an end"):
+        stream.start(str(tmp_path / "checkpoint"), available_now=True)
+    assert not (tmp_path / "checkpoint").exists()
     query = stream.start(str(tmp_path / "checkpoint"), every="100 milliseconds")
     deadline_s = time.monotonic() + 60
     while len(MemorySink.rows(f"later-{tmp_path.name}")) < 2 and time.monotonic() < deadline_s:
