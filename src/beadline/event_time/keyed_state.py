@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timezone
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -111,11 +111,12 @@ class KeyedCodec:
         """``what`` is what the columns belong to, for errors."""
         self._what = what
         self.columns = columns
-        self._fields = columns.arrow()
         self._row = Row(*columns.names)
-        types = [None] * len(columns.names) if columns.schema is None else list(columns.schema)
-        self._types = ["" if one is None else one.dataType.simpleString() for one in types]
-        self._fresh = [None if one is None else fresh(one.dataType) for one in types]
+        self._fields: list[_KeyedField] | None = None  # where types are not known
+        schema, arrow = columns.schema, columns.arrow()
+        if schema is not None and arrow is not None:
+            pairs = zip(schema, arrow, strict=True)
+            self._fields = [_KeyedField.of(spark, column) for spark, column in pairs]
 
     def named(self, given: Any) -> dict[str, Any]:
         """Return a row by the names of its columns: it has just these."""
@@ -151,51 +152,77 @@ class KeyedCodec:
 
     def check(self, rows: list[dict[str, Any]]) -> None:
         """Refuse rows that do not fit, by column and type; never with their values."""
-        if self._fields is None:
-            return
-        for field_, type_ in zip(self._fields, self._types, strict=True):
-            self._fit(field_, type_, [row[field_.name] for row in rows])
+        for one in (self._fields or ()) if rows else ():
+            self._fit(one, [row[one.name] for row in rows])
 
     def encode(self, given: Any) -> tuple[Any, ...]:
         """Return a value as Spark takes it."""
         values = (given,) if self.columns.plain else tuple(self.named(given).values())
         if self._fields is None:
             return values
-        fields = zip(self._fields, self._types, values, self._fresh, strict=True)
         return tuple(
-            _applied(change, self._fit(field_, type_, [value])[0].as_py())
-            for field_, type_, value, change in fields
+            _applied(one.fresh, self._fit(one, [value])[0].as_py())
+            for one, value in zip(self._fields, values, strict=True)
         )
 
     def decode(self, held: Iterable[Any]) -> Any:
         """Return what Spark holds, as a process sees it: its own copy."""
-        values = [_applied(change, one) for change, one in zip(self._fresh, held, strict=True)]
+        values = list(held)
+        if self._fields is not None:
+            pairs = zip(self._fields, values, strict=True)
+            values = [_applied(one.fresh, value) for one, value in pairs]
         return values[0] if self.columns.plain else self._row(*values)
 
-    def _fit(self, field_: pa.Field, type_: str, values: list[Any]) -> pa.Array:
-        if pa.types.is_nested(field_.type):
+    def _fit(self, one: _KeyedField, values: list[Any]) -> pa.Array:
+        if one.nested:
             values = [_without_rows(value) for value in values]
         try:
-            if not all(_is_whole(field_.type, value) for value in values):
+            if one.exact and not all(_is_whole(one.type, value) for value in values):
                 raise TypeError  # Arrow would cut off what is behind the point
-            array = pa.array(values, field_.type)
+            array = pa.array(values, one.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for value in values if len(values) > 1 else ():
-                self._fit(field_, type_, [value])
-            one = type(values[0]).__name__
-            raise self._misfit(field_, type_, f"a value of type {one} does not fit") from None
-        if array.null_count and not field_.nullable:
-            raise self._misfit(field_, type_, "NOT NULL, and a null came")
-        has_zone = pa.types.is_timestamp(field_.type) and field_.type.tz is not None
-        if has_zone and any(value is not None and _is_naive(value) for value in values):
-            raise self._misfit(
-                field_, type_, "a time without a time zone came, which could be any instant"
-            )
+                self._fit(one, [value])
+            found = type(values[0]).__name__
+            raise self._misfit(one, f"a value of type {found} does not fit") from None
+        if array.null_count and not one.nullable:
+            raise self._misfit(one, "NOT NULL, and a null came")
+        if one.zoned and any(value is not None and _is_naive(value) for value in values):
+            said = "a time without a time zone came, which could be any instant"
+            raise self._misfit(one, said)
         return array
 
-    def _misfit(self, field_: pa.Field, type_: str, said: str) -> TypeError:
-        name = "" if self.columns.plain else f", column {field_.name!r}"
-        return TypeError(f"{self._what}{name} ({type_}): {said}")
+    def _misfit(self, one: _KeyedField, said: str) -> TypeError:
+        name = "" if self.columns.plain else f", column {one.name!r}"
+        return TypeError(f"{self._what}{name} ({one.ddl}): {said}")
+
+
+class _KeyedField(NamedTuple):
+    """One column, and what is to be looked at in its values."""
+
+    name: str
+    type: pa.DataType
+    ddl: str
+    nullable: bool
+    nested: bool
+    exact: bool
+    zoned: bool
+    fresh: _Change | None
+
+    @staticmethod
+    def of(spark: StructField, arrow: pa.Field) -> _KeyedField:
+        """Work it out once."""
+        nested = pa.types.is_nested(arrow.type)
+        return _KeyedField(
+            name=spark.name,
+            type=arrow.type,
+            ddl=spark.dataType.simpleString(),
+            nullable=arrow.nullable,
+            nested=nested,
+            exact=nested or pa.types.is_integer(arrow.type),
+            zoned=pa.types.is_timestamp(arrow.type) and arrow.type.tz is not None,
+            fresh=fresh(spark.dataType),
+        )
 
 
 def _is_naive(value: Any) -> bool:
@@ -204,7 +231,7 @@ def _is_naive(value: Any) -> bool:
 
 def _is_whole(type_: pa.DataType, value: Any) -> bool:
     """Whether a value has whole numbers where its type has."""
-    if value is None:
+    if value is None or type(value) is int:
         return True
     if pa.types.is_integer(type_):
         return isinstance(value, Integral)
