@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from beadline.event_time.aggregates import Aggregate, avg_of, count, max_of, min_of, sum_of
 from beadline.event_time.custom import CustomAggregate
+from beadline.event_time.keyed import KeyedContext, KeyedProcess
+from beadline.event_time.keyed_stream import keyed_process
 from beadline.event_time.ordered import collect_of, first_of, last_of
 from beadline.event_time.sketches import approx_distinct, quantiles
 from beadline.event_time.windowed import WindowedRows, windowed
@@ -12,6 +14,8 @@ from beadline.outputs import Outputs
 __all__ = [
     "Aggregate",
     "CustomAggregate",
+    "KeyedContext",
+    "KeyedProcess",
     "Outputs",
     "WindowedRows",
     "approx_distinct",
@@ -19,6 +23,7 @@ __all__ = [
     "collect_of",
     "count",
     "first_of",
+    "keyed_process",
     "last_of",
     "max_of",
     "min_of",

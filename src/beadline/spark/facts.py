@@ -12,7 +12,7 @@ from beadline.guarantee.settings import KEYS
 from beadline.guarantee.sources import SourceFacts
 from beadline.sink import BoundSink
 from beadline.spark.plan import is_stateful, nodes, plan_of, streaming_leaves
-from beadline.spark.python_code import calls_by_chance, can_be_read
+from beadline.spark.python_code import calls_by_chance, can_be_read, code_held_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,9 +100,10 @@ def _parts(expression: Any) -> Iterator[ExpressionFacts]:
     chance: tuple[str, ...] = ()
     unreadable = False
     if name in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
-        function = _function(expression)
-        chance = calls_by_chance(function) if function is not None else ()
-        unreadable = not chance and (function is None or not can_be_read(function))
+        functions = _functions(_function(expression))
+        calls = (call for one in functions or () for call in calls_by_chance(one))
+        chance = tuple(dict.fromkeys(calls))
+        unreadable = not chance and (functions is None or not all(map(can_be_read, functions)))
     yield ExpressionFacts(name, text, deterministic, chance, unreadable)
 
 
@@ -116,6 +117,14 @@ def _function(expression: Any) -> Callable[..., Any] | None:
         return None
     found = command[0] if isinstance(command, tuple) else command
     return found if callable(found) else None
+
+
+def _functions(function: Callable[..., Any] | None) -> list[Callable[..., Any]] | None:
+    """What to look into; of a stateful processor, all the code that it was made with."""
+    processor = getattr(getattr(function, "__self__", None), "_stateful_processor", None)
+    if processor is not None:
+        return list(code_held_by(processor))
+    return None if function is None else [function]
 
 
 def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanFacts:

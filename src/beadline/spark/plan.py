@@ -54,6 +54,16 @@ def is_stateful(frame: DataFrame) -> bool:
     return not _names(frame) <= STATELESS_NODES
 
 
+def never_idle(frame: DataFrame) -> bool:
+    """Whether Spark runs epochs without rows for ever, since a timer may be due at any time."""
+    off = frame.sparkSession.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    return off == "true" and any(
+        node.getClass().getSimpleName().startswith("TransformWithState")
+        and str(node.timeMode()) == "ProcessingTime"
+        for node in nodes(plan_of(frame))
+    )
+
+
 def runs_python(frame: DataFrame) -> bool:
     """Whether Python of somebody else's is part of the plan: it gets Arrow batches too."""
     jvm: Any = frame.sparkSession.sparkContext._jvm
