@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from beadline.event_time.aggregates import Aggregate, avg_of, count, max_of, min_of, sum_of
+from beadline.event_time.asof import temporal_join
+from beadline.event_time.dedup import deduplicated
+from beadline.event_time.joins import interval_join, window_join
+from beadline.event_time.lookup import lookup_join
 from beadline.event_time.windowed import WindowedRows, windowed
 from beadline.outputs import Outputs
 
@@ -12,8 +16,13 @@ __all__ = [
     "WindowedRows",
     "avg_of",
     "count",
+    "deduplicated",
+    "interval_join",
+    "lookup_join",
     "max_of",
     "min_of",
     "sum_of",
+    "temporal_join",
+    "window_join",
     "windowed",
 ]
