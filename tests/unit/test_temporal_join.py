@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from beadline.event_time import asof
 from beadline.event_time.asof import AsOf
+from beadline.event_time.keys import digest
 from beadline.event_time.sides import Sides
 from tests.event_time_state import Bucket
 
@@ -203,7 +204,7 @@ def test_a_key_whose_newest_version_is_deleted_is_forgotten() -> None:
         [Event(False, "a", 20, 0)],
     ]
     _, bucket = run(operator(), epochs)
-    assert asof.digest(("a",)) not in [place for (place,) in bucket.states["versions"].held]
+    assert digest(("a",)) not in [place for (place,) in bucket.states["versions"].held]
 
 
 def test_what_is_late_is_counted_where_nothing_takes_it() -> None:

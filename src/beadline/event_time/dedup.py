@@ -51,20 +51,7 @@ def deduplicated(
         )
     check_time(what, "time", time, frame.schema)
     keys = (by,) if isinstance(by, str) else tuple(by)
-    if not keys:
-        raise BadQuery(f"{what}: by= names the columns that make rows the same. {NOTHING_WRITTEN}")
-    for name in keys:
-        if name not in frame.columns:
-            raise BadQuery(
-                f"{what}: by={name!r}: there is no such column; there are "
-                f"{', '.join(frame.columns)}. {NOTHING_WRITTEN}"
-            )
-        type_ = frame.schema[name].dataType
-        if isinstance(type_, ArrayType | MapType | StructType | VariantType):
-            raise BadQuery(
-                f"{what}: by={name!r} is of type {type_.simpleString()}: a key is a plain value. "
-                f"{NOTHING_WRITTEN}"
-            )
+    _check_keys(what, keys, frame.schema)
     delay_ms = milliseconds("within", within)
     if watermark is not None:
         delay_ms = max(delay_ms, milliseconds("watermark", watermark, zero=True))
@@ -84,3 +71,20 @@ def deduplicated(
             f"{NOTHING_WRITTEN}"
         )
     return frame.dropDuplicatesWithinWatermark(list(keys))
+
+
+def _check_keys(what: str, keys: Sequence[str], schema: StructType) -> None:
+    if not keys:
+        raise BadQuery(f"{what}: by= names the columns that make rows the same. {NOTHING_WRITTEN}")
+    for name in keys:
+        if name not in schema.names:
+            raise BadQuery(
+                f"{what}: by={name!r}: there is no such column; there are "
+                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
+            )
+        type_ = schema[name].dataType
+        if isinstance(type_, ArrayType | MapType | StructType | VariantType):
+            raise BadQuery(
+                f"{what}: by={name!r} is of type {type_.simpleString()}: a key is a plain value. "
+                f"{NOTHING_WRITTEN}"
+            )

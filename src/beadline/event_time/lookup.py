@@ -30,8 +30,8 @@ from beadline.spark.python_code import ByChance
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Loader = Callable[[], Any]  # a pyarrow Table, a pandas frame or a list of dictionaries
-Key = tuple[Any, ...]
+LoadTable = Callable[[], Any]  # a pyarrow Table, a pandas frame or a list of dictionaries
+KeyValues = tuple[Any, ...]
 REFRESH = "5 minutes"
 TABLES_MAX = 8  # in one worker: those of queries that have ended are not kept for ever
 _RIGHT = "beadline_table_"
@@ -40,7 +40,7 @@ _log = logging.getLogger("beadline")
 
 def lookup_join(
     frame: DataFrame,
-    table: Loader | DataFrame,
+    table: LoadTable | DataFrame,
     on: Sequence[str] | str,
     *,
     how: Literal["inner", "left"] = "inner",
@@ -138,7 +138,7 @@ def _static(
     )
 
 
-def _schema(what: str, table: Loader, given: str | StructType | None) -> StructType:
+def _schema(what: str, table: LoadTable, given: str | StructType | None) -> StructType:
     """Return the table's columns: those that were given, or those that it has now."""
     if given is not None:
         if isinstance(given, StructType):
@@ -192,8 +192,12 @@ class Loaded:
     """A table in a worker: which rows have which key."""
 
     table: pa.Table
-    rows: dict[Key, list[int]]
-    loaded_s: float = field(default_factory=time.monotonic)
+    rows: dict[KeyValues, list[int]]
+    loaded_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note the time."""
+        self.loaded_s = time.monotonic()
 
     def age_s(self) -> float:
         """Return how long ago it was loaded."""
@@ -204,7 +208,7 @@ _tables: dict[str, Loaded] = {}  # by the lookup's id; as long as the worker liv
 
 
 def _join(
-    batches: Iterator[pa.RecordBatch], *, load: Loader, lookup: Lookup, named: Sides
+    batches: Iterator[pa.RecordBatch], *, load: LoadTable, lookup: Lookup, named: Sides
 ) -> Iterator[pa.RecordBatch]:
     """Join the rows of one task."""
     loaded: Loaded | None = None
@@ -216,7 +220,7 @@ def _join(
         yield from matched(batch, loaded, lookup, named).to_batches()
 
 
-def current(load: Loader, lookup: Lookup, keys: Sequence[str]) -> Loaded:
+def current(load: LoadTable, lookup: Lookup, keys: Sequence[str]) -> Loaded:
     """Return this worker's copy of the table, loaded again if it is too old."""
     held = _tables.get(lookup.id)
     if held is not None and held.age_s() < lookup.refresh_s:
@@ -272,15 +276,15 @@ def _typed(table: pa.Table, schema: pa.Schema, keys: Sequence[str]) -> pa.Table:
     return table.cast(schema).combine_chunks()
 
 
-def _rows_by_key(table: pa.Table, keys: Sequence[str]) -> dict[Key, list[int]]:
-    found: dict[Key, list[int]] = {}
+def _rows_by_key(table: pa.Table, keys: Sequence[str]) -> dict[KeyValues, list[int]]:
+    found: dict[KeyValues, list[int]] = {}
     for row, key in enumerate(_keys_of(table, keys)):
         if key is not None:
             found.setdefault(key, []).append(row)
     return found
 
 
-def _keys_of(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> Iterator[Key | None]:
+def _keys_of(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> Iterator[KeyValues | None]:
     """Yield each row's key; None where a part of it is null."""
     columns = [_comparable(rows[name]) for name in names]
     for key in zip(*columns, strict=True):

@@ -16,6 +16,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ import pyarrow.compute as pc
 
 from beadline.event_time.aggregates import Aggregate, Partial
 from beadline.event_time.groups import Groups, Ints, group
-from beadline.event_time.keys import canonical as _canonical
-from beadline.event_time.keys import microseconds_of as _microseconds
 from beadline.event_time.operator import Clock, Operator
 
 if TYPE_CHECKING:
@@ -343,6 +342,26 @@ def _ddl(schema: pa.Schema) -> str:
 
     fields = from_arrow_schema(schema).fields
     return ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in fields)
+
+
+def _canonical(value: Any) -> bytes:
+    """Return bytes that are the same for equal keys, and for no others."""
+    if value is None:
+        return b"\0"
+    if isinstance(value, float):
+        text = struct.pack(">d", value + 0.0 if value == value else float("nan"))
+    elif isinstance(value, bytes):
+        text = value
+    elif isinstance(value, Decimal):
+        text = str(value.normalize()).encode()
+    else:
+        text = str(value).encode("utf-8", "surrogatepass")
+    return b"\1" + struct.pack(">I", len(text)) + text
+
+
+def _microseconds(column: pa.ChunkedArray) -> Ints:
+    times = pc.cast(column, pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+    return np.asarray(pc.fill_null(times, 0).to_numpy(), dtype=np.int64)
 
 
 def _timer_ms(time_us: int) -> int:
