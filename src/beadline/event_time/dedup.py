@@ -35,7 +35,7 @@ def deduplicated(
     rows of a key whose times are at most ``within`` apart never both show. Which of them shows is
     the one that comes first; of those that come in one epoch, any of them, whatever their times
     are. Beyond ``within``, a key is known for up to as long again, until the watermark makes Spark
-    forget it. Null is a key like any other.
+    forget it. Null is a key like any other; a row without a time is forgotten at once.
 
     ``watermark`` is the longest that rows may be out of order, if that is more than ``within``. A
     row that is farther behind the newest one than both is late: dropped by Spark, and counted in
