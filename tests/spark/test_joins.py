@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 
 from beadline import Stream, exactly_once, sources
 from beadline.errors import UsageError
@@ -231,6 +232,25 @@ def test_joins_by_interval_and_window_and_duplicates(
     assert results(name) == native_oracle(told)
 
 
+def test_an_outer_row_that_cannot_match_shows_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    rows: list[Row] = [("l", None, 100, 1), ("l", "a", None, 2), ("l", "a", 100, 3)]
+    rows += [("r", "a", 100, 4), ("l", "b", 100, 5)]
+
+    def build(frame: DataFrame) -> Stream:
+        near: dict[str, Any] = {
+            "left_time": "lts",
+            "right_time": "rts",
+            "between": ("0 seconds", "1 second"),
+        }
+        joined = interval_join(*both(frame), "k", how="left", watermark="1 minute", **near)
+        return exactly_once(joined, "outer").to(MemorySink(name))
+
+    run_epochs(spark, build, [dicts(rows)], tmp_path, schema=SCHEMA)
+    shown = sorted((row["lx"], row["rx"]) for row in MemorySink.rows(name))
+    assert shown == [(1, None), (2, None), (3, 4)]
+
+
 def test_duplicates_show_once(spark: SparkSession, tmp_path: Path) -> None:
     name = uuid.uuid4().hex
     script: Script = [
@@ -272,9 +292,11 @@ def test_temporal_join(spark: SparkSession, tmp_path: Path, rng: random.Random) 
         dicts(end()),
     ]
 
-    def build(frame: DataFrame) -> Stream:
+    def build(frame: DataFrame, type_: str = "bigint") -> Stream:
+        left, right = both(frame)
         joined = temporal_join(
-            *both(frame),
+            left,
+            right.withColumn("rx", F.col("rx").cast(type_)),
             on="k",
             left_time="lts",
             right_time="rts",
@@ -299,6 +321,9 @@ def test_temporal_join(spark: SparkSession, tmp_path: Path, rng: random.Random) 
     without_time = [row[3] for epoch in epochs for row in epoch if row[0] == "l" and not row[2]]
     lates = [row["lx"] for row in MemorySink.rows(f"{name}-late")]
     assert sorted(lates) == sorted([9001, *without_time])
+    # Rows of other types do not fit into the state.
+    with pytest.raises(Exception, match=r"(?i)state.*schema"):
+        run_epochs(spark, lambda f: build(f, "string"), [dicts(end())], tmp_path, schema=SCHEMA)
 
 
 @pytest.mark.usefixtures("rocksdb")
@@ -365,18 +390,22 @@ def loads(path: Path) -> Callable[[], list[dict[str, Any]]]:
 def test_a_lookup_sees_the_table_as_it_is_then(spark: SparkSession, tmp_path: Path) -> None:
     names = tmp_path / "names.json"
     names.write_text(json.dumps([{"k": "k0", "name": "old"}, {"k": "k0", "name": "two"}]))
-    static = spark.createDataFrame([("k0", 1), ("k2", 2), (None, 3)], "k string, n int")
+    static = spark.createDataFrame([("k0", 1), (None, 3)], "k string, n int").coalesce(1)
+    static.write.parquet(str(tmp_path / "static"))
     write_input(tmp_path / "in", files=1, rows=3)
     joined = lookup_join(read(spark, tmp_path / "in"), loads(names), "k", refresh="1 millisecond")
-    joined = lookup_join(joined, static, "k", how="left")
+    files = spark.read.parquet(str(tmp_path / "static"))
+    joined = lookup_join(joined, files, "k", how="left")
     query = exactly_once(joined, "job").to(rows_sink(tmp_path)).start(str(tmp_path / "checkpoint"))
     try:
         query.processAllAvailable()
         assert table(tmp_path, "id, name, n") == [(0, "old", 1), (0, "two", 1)]
         names.write_text(json.dumps([{"k": "k2", "name": "new"}, {"k": "k1", "name": None}]))
+        later = spark.createDataFrame([("k2", 2)], "k string, n int").coalesce(1)
+        later.write.mode("append").parquet(str(tmp_path / "static"))  # not listed any more
         write_input(tmp_path / "in", files=1, rows=3, first=1)
         query.processAllAvailable()
-        assert table(tmp_path, "id, name, n")[2:] == [(4, None, None), (5, "new", 2)]
+        assert table(tmp_path, "id, name, n")[2:] == [(4, None, None), (5, "new", None)]
         os.remove(names)
         write_input(tmp_path / "in", files=1, rows=3, first=2)
         with pytest.raises(Exception, match="load_names could not be loaded: FileNotFoundError"):
@@ -396,6 +425,37 @@ def test_the_analyzer_says_that_a_lookup_may_answer_differently(
     assert [name.rpartition(".")[2] for name in found.chance] == ["load_names"]
     report = str(exactly_once(joined, "job").to(rows_sink(tmp_path)).guarantee())
     assert "load_names()" in report
+
+
+class NamesSource(DataSource):
+    """A table of a system outside, as a Python data source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "names_outside"
+
+    def schema(self) -> str:
+        return "k string, name string"
+
+    def reader(self, schema: Any) -> Any:
+        raise NotImplementedError  # the plan alone is looked at
+
+
+def test_the_analyzer_names_tables_that_others_may_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(NamesSource)
+    (tmp_path / "in").mkdir()
+    outside = spark.read.format("names_outside").load()
+    here = spark.createDataFrame([("k0", "x")], "k string, name string")
+    here.write.parquet(str(tmp_path / "files"))
+    files = spark.read.parquet(str(tmp_path / "files"))
+    for other, named in ((outside, ["Table"]), (here, []), (files, [])):
+        joined = lookup_join(read(spark, tmp_path / "in"), other, "k")
+        assert [seen.name for seen in expressions(joined) if not seen.deterministic] == named
+    joined = lookup_join(read(spark, tmp_path / "in"), outside, "k")
+    report = str(exactly_once(joined, "job").to(rows_sink(tmp_path)).guarantee())
+    assert "a replay gives other values for table names_outside" in report
 
 
 # -- what is refused before anything is written
