@@ -221,3 +221,14 @@ def test_a_late_version_is_used_for_rows_that_wait() -> None:
     epochs.append(rows(("right", 51, 3), ("right", 46, 4)))
     found, _ = run(operator(), [rows(("left", 57, 0), ("right", 50, 1)), *epochs])
     assert (1, "a", 3, 51) in main(found)
+
+
+def test_rows_of_before_1970_wait_like_others() -> None:
+    epochs = [
+        rows(("left", -50, 1), ("right", -60, 7)),
+        [],
+        rows(("left", 90, 2), ("right", 90, 8)),
+    ]
+    found, bucket = run(operator(keeps_late=True), epochs)
+    assert main(found) == [(1, "a", 7, -60), (2, "a", 8, 90)]
+    assert bucket.timers == set()

@@ -273,7 +273,8 @@ class AsOf(Operator):
         self._wake(int(times[0]))
 
     def _wake(self, time_us: int) -> None:
-        self._handle.registerTimer(-(-time_us // 1000))
+        # Spark's watermark is 0 until there is one: a timer of before 1970 would fire at once.
+        self._handle.registerTimer(max(1, -(-time_us // 1000)))
 
     # -- what comes out
 
