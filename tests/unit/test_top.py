@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beadline.event_time.top import Top
@@ -100,6 +100,7 @@ def oracle(epochs: list[list[Row]], n: int, *, descending: bool) -> dict[Any, li
     }
 
 
+@settings(deadline=None, max_examples=60)
 @given(EVENTS, st.integers(1, 4), st.booleans())
 def test_ranks_are_those_of_all_rows_in_time(
     epochs: list[list[Row]], n: int, descending: bool

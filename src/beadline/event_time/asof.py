@@ -234,6 +234,8 @@ class AsOf(Operator):
         if late.any():
             yield self._told(None, MAIN, **{_LATE_VERSIONS: int(np.count_nonzero(late))})
         rows = rows.filter(pa.array(known))
+        if not rows.num_rows:
+            return
         groups = group(rows, self.sides.keys, self._times(rows, self.right_time))
         for key, start, end in zip(
             groups.firsts(self.sides.keys),
