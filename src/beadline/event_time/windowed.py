@@ -184,6 +184,28 @@ class WindowedRows:
         worked = apply_operator(frame, keys, operator, operator.output, time_mode=mode)
         return self._split(worked)
 
+    def top(
+        self,
+        n: int,
+        order_by: str,
+        columns: Sequence[str] | None = None,
+        *,
+        descending: bool = True,
+    ) -> Outputs:
+        """Show the ``n`` rows of each window with the largest values, one row for each ``rank``.
+
+        ``columns`` are those of the rows that show, all unless given. Rows of equal values are
+        ranked by these columns, from left to right, the smaller first; null and NaN come last. A
+        window that fires again shows all of its ranks again: ``by``, ``window_start`` and ``rank``
+        are the key of an upsert.
+
+        >>> best = windowed(orders, "ts", size="1 hour", by="shop", watermark="5 minutes",
+        ...                 allowed_lateness="1 day").top(3, order_by="amount")
+        """
+        from beadline.event_time.top import top_rows
+
+        return top_rows(self, n, order_by, columns, descending=descending)
+
     # -- Spark's own aggregation
 
     def _is_native(self) -> bool:

@@ -10,6 +10,7 @@ import dis
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from inspect import getattr_static
 from types import (
     BuiltinFunctionType,
@@ -37,6 +38,21 @@ _DEPTH_MAX = 5
 _LIBRARIES = frozenset({"numpy", "pandas", "pyarrow", "pyspark"})
 _IN_C = (BuiltinFunctionType, ClassMethodDescriptorType, MethodDescriptorType)
 _UNKNOWN = object()
+
+
+@dataclass(frozen=True)
+class ByChance:
+    """A function of which it is known that it may answer differently: it reads what others write.
+
+    ``name`` is what it is called in a report.
+    """
+
+    function: Callable[..., Any]
+    name: str
+
+    def __call__(self, *given: Any) -> Any:
+        """Call it."""
+        return self.function(*given)
 
 
 def calls_by_chance(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -148,6 +164,8 @@ def _look(value: Any, found: dict[str, None], seen: set[int], depth: int) -> Non
         if isinstance(value, type) and depth:
             return  # named, not called, as far as can be told
         seen.add(id(value))
+        if isinstance(value, ByChance):
+            found[value.name] = None
         for inner in _wrapped(value):
             _note_itself(inner, found)
             _look(inner, found, seen, depth + 1)
