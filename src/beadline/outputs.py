@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAIN = "main"
+LATE = "late"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Outputs:
             known = ", ".join(repr(one) for one in self.names)
             raise BadQuery(f"there is no output {name!r}; there are {known}. Nothing was written.")
         return None if self.plain else _Picked(name)
+
+    def streaming(self, name: str = MAIN) -> DataFrame:
+        """Return the rows of one output as a streaming frame of its own."""
+        picked = self.rows(name)
+        return self.frame if picked is None else picked(self.frame)
 
 
 @dataclass(frozen=True)

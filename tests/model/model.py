@@ -178,6 +178,10 @@ class ModelBatch:
         rows_taken = sum(map(len, rows_of)) - len(found)
         return Acks((), len(rows_of), refused=tuple(found), published=rows_taken)
 
+    def event_time(self) -> dict[str, Any]:
+        """There are no watermarks."""
+        return {}
+
     def reason(self, error: Exception) -> str:
         """There is nothing to it."""
         return f"{type(error).__name__}: {error}"

@@ -28,8 +28,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = {
     "kafka_to_kafka",
     "kafka_to_postgres_and_files",
+    "late_windows",
     "socket_journal_redis",
     "stream_stream_join",
+    "visits",
     "windowed_counts",
 }
 
@@ -143,6 +145,65 @@ def test_windowed_counts(run: Run, tmp_path: Path) -> None:
     so_far = table(database, f"{columns} so_far ORDER BY 2, 1")
     assert so_far == [*final(), ("/a", "11:30", 1)]
     assert {each["query"] for each in ended["queries"]} == {"clicks-so-far", "clicks-final"}
+
+
+def put(folder: Path, number: int, *lines: dict[str, Any]) -> None:
+    """Move a file in whole, as the examples say."""
+    folder.mkdir(exist_ok=True)
+    unfinished = folder.parent / f"{number}.new"
+    unfinished.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    unfinished.rename(folder / f"{number}.json")
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """The state store that Spark's transformWithState needs."""
+    key = "spark.sql.streaming.stateStore.providerClass"
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    before = spark.conf.get(key)
+    spark.conf.set(key, provider)
+    yield
+    spark.conf.set(key, str(before))
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_late_windows(run: Run, tmp_path: Path) -> None:
+    """The order of 10:02 corrects a window that was shown; the one of 08:00 is too late."""
+    database = tmp_path / "turnover.db"
+    job = example("late_windows", tmp_path)
+
+    def order(at: str) -> dict[str, Any]:
+        return {"shop": "a", "amount": 5, "at": f"2026-01-01T{at}:00Z"}
+
+    def turnover() -> list[Any]:
+        sql = "SELECT substr(window_start, 12, 5), orders, amount, revision FROM turnover"
+        return table(database, f"{sql} ORDER BY 1")
+
+    put(tmp_path / "orders", 1, order("10:01"), order("10:16"))
+    assert run(job, "--available-now")[0] == 0
+    assert turnover() == [("10:00", 1, 5, 0)]
+    put(tmp_path / "orders", 2, order("10:02"), order("08:00"))
+    code, out, err = run(job, "--available-now", "--json")
+    assert code == 0, err
+    assert turnover() == [("10:00", 2, 10, 1)]
+    assert table(database, "SELECT substr(at, 12, 5), shop FROM late_orders") == [("08:00", "a")]
+    marks = [each for each in objects(out) if each["event"] == "watermark"]
+    assert sum(mark["late_rows"] for mark in marks) == 1
+
+
+def test_visits(run: Run, tmp_path: Path) -> None:
+    clicks = [("u1", "10:00"), ("u1", "10:29"), ("u2", "10:05"), ("u1", "11:00"), ("u3", "12:00")]
+    lines = [{"user": user, "page": "/", "at": f"2026-01-01T{at}:00Z"} for user, at in clicks]
+    put(tmp_path / "clicks", 1, *lines)
+    code, _, err = run(example("visits", tmp_path), "--available-now")
+    assert code == 0, err
+    columns = "user, substr(began, 12, 5), substr(ended, 12, 5), clicks"
+    found = table(tmp_path / "visits.db", f"SELECT {columns} FROM visits ORDER BY began, user")
+    assert found == [
+        ("u1", "10:00", "10:59", 2),
+        ("u2", "10:05", "10:35", 1),
+        ("u1", "11:00", "11:30", 1),
+    ]
 
 
 def test_stream_stream_join(

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import Stream, exactly_once, sources
 from beadline.environment.jars import require_connector
 from beadline.errors import JarsUnavailable, PrepareFailed, WrongCheckpoint
+from beadline.event_time import count, watermark, windowed
 from beadline.observe import Event
 from beadline.sinks import MemorySink
 from beadline.spark.query import Query
@@ -174,6 +175,30 @@ def test_positions_follow_the_epochs(
     finally:
         query.stop()
     assert [value for value in rows(tmp_path) if value >= 0] == list(range(13))
+    assert not [event for event in told if event.kind == "positions failed"]
+
+
+def test_a_topic_that_is_idle_holds_nothing_up(
+    spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Its ticker stands between the topics in Spark's offset log: positions stay with theirs."""
+    servers = kafka_cluster.bootstrap_servers
+    kafka_cluster.create_topic(f"{topic}-idle", partitions=2)
+    idle = sources.kafka(spark, bootstrap_servers=servers, topic=f"{topic}-idle", group="idle")
+    frame = sources.kafka(spark, bootstrap_servers=servers, topic=topic, group=topic)
+    marked = watermark(idle, "timestamp", "1 second", idle="1 second", name="idle")
+    both = marked.union(watermark(frame, "timestamp", "1 second", name="busy"))
+    counts = windowed(both, "timestamp", size="10 seconds").agg(value=count())
+    checkpoint = str(tmp_path / "checkpoint")
+    produce(servers, topic, range(6), timestamp=1_700_000_000_000)
+    produce(servers, topic, range(6, 7), timestamp=1_700_000_060_000)
+    told: list[Event] = []
+    query = stream(counts.frame, tmp_path).start(checkpoint, listener=told.append)
+    try:
+        wait_for(lambda: rows(tmp_path) == [6], query)
+        wait_for(lambda: positions(servers, topic, topic) == {0: 4, 1: 3}, query)
+    finally:
+        query.stop()
     assert not [event for event in told if event.kind == "positions failed"]
 
 

@@ -47,7 +47,33 @@ def test_sql_that_cannot_be_right(run: Run, spark: SparkSession, tmp_path: Path,
     assert not spark.catalog.tableExists("orders")
 
 
+WINDOWS = (
+    QUERY
+    + """
+[windows.counts]
+from = "orders"
+size = "10 minutes"
+agg = { n = "count" }
+"""
+)
 OTHER_BAD = {
+    "windows without a time": (WINDOWS, "", "windows.counts: windowed() needs time="),
+    "windows by a number": (WINDOWS + 'time = "v"', "", "windows.counts: time='v' is of type big"),
+    "windows of a column that is not there": (
+        WINDOWS.replace('"count"', '"sum:w"') + 'clock = "processing"',
+        "",
+        "windows.counts.agg: agg(n=...): there is no column 'w'",
+    ),
+    "windows of no length": (
+        WINDOWS.replace("10 minutes", "10 lightyears") + 'clock = "processing"',
+        "",
+        "windows.counts: size='10 lightyears' is not a duration",
+    ),
+    "a watermark of a number": (
+        QUERY,
+        'watermark = {column="v", delay="1 s"}',
+        "sources.orders.watermark: time='v' is of type bigint",
+    ),
     "rows": (QUERY + 'rows = """\nSELECT idd\nFROM epoch"""', "", r"queries.sinks.rows: "),
     "rows of a source": (QUERY + 'rows = "SELECT id FROM orders"', "", "reads the view 'epoch'"),
     "watermark": (QUERY, 'watermark = {column="at", delay="1 s"}', "sources.orders.watermark: "),

@@ -83,6 +83,24 @@ READ_AS |= {("claim", 2): CLAIM, ("decision", 2): DECISION}
 CLAIM = replace(CLAIM, words=("kafka",))
 RECORDS["claim"] = CLAIM
 READ_AS |= {("claim", 4): CLAIM, ("decision", 4): DECISION}
+DECISION = replace(
+    DECISION,
+    event_time={
+        "watermark_ms": 1_699_999_000_000,
+        "late_rows": 2,
+        "inputs": {
+            "orders": {
+                "rows": 5,
+                "newest_ms": 1_700_000_000_000,
+                "watermark_ms": 1_699_999_700_000,
+                "idle": False,
+            },
+            "returns": {"rows": 0, "newest_ms": None, "watermark_ms": None, "idle": True},
+        },
+    },
+)
+RECORDS["decision"] = DECISION
+READ_AS |= {("claim", 7): CLAIM, ("decision", 7): DECISION}
 
 
 @pytest.mark.parametrize("kind", RECORDS)
@@ -146,8 +164,8 @@ def test_an_empty_file_is_no_undecided_epoch() -> None:
 
 
 def test_a_newer_version_is_said_to_be_one() -> None:
-    newer = encode(DECISION, SLOT).replace(b"version=4 ", b"version=5 ")
-    assert "version 5 is newer" in refused(newer)
+    newer = encode(DECISION, SLOT).replace(b"version=7 ", b"version=8 ")
+    assert "version 8 is newer" in refused(newer)
 
 
 def test_a_record_in_another_place_is_noticed() -> None:

@@ -97,6 +97,7 @@ def _as_object(epoch: PastEpoch) -> dict[str, Any]:
         "parts": found.parts,
         "settings": found.settings,
         "replays": found.replays,
+        "event_time": found.event_time,
         "sinks": {
             name: {
                 "acks": len(parts),
@@ -121,11 +122,13 @@ def _summary(history: History, chosen: tuple[PastEpoch, ...]) -> Iterator[Render
     if not chosen:
         yield Text("no epoch yet")
         return
+    event_time = any(found.decision and found.decision.event_time for found in chosen)
     table = Table(box=None, pad_edge=False)
-    for name in ("epoch", "state", "generation", "parts", "decided at", "prepare", "commit"):
+    names = ["epoch", "state", "generation", "parts", "decided at", "prepare", "commit"]
+    for name in [*names, "watermark", "late"] if event_time else names:
         table.add_column(name, justify="left" if name in ("state", "parts") else "right")
     for epoch in chosen:
-        table.add_row(*_row(epoch))
+        table.add_row(*_row(epoch), *(_event_time(epoch.decision) if event_time else ()))
     yield table
     states = {epoch.state for epoch in chosen}
     for state, meaning in _MEANING.items():
@@ -144,6 +147,34 @@ def _row(epoch: PastEpoch) -> list[RenderableType]:
         _duration(epoch.prepare_ms),
         _duration(epoch.commit_ms),
     ]
+
+
+def _event_time(decision: Decision | None) -> tuple[str, str]:
+    """The watermark that an epoch ran with, and its rows that came too late."""
+    found = {} if decision is None else decision.event_time
+    return _watermark(
+        found.get("watermark_ms")
+    ), f"{found.get('late_rows') or 0:,}" if found else ""
+
+
+def _watermark(at_ms: int | None) -> str:
+    """Before the first rows there is none."""
+    return _clock(at_ms, date=True) if at_ms else ""
+
+
+def _inputs(decision: Decision) -> Iterator[RenderableType]:
+    """Each input's share of the watermark; only what the query tells apart."""
+    found = decision.event_time
+    if found:
+        at, late = _watermark(found.get("watermark_ms")), found.get("late_rows") or 0
+        yield Text(f"  watermark {at or 'none yet'}, {late:,} rows too late")
+    for name, one in found.get("inputs", {}).items():
+        idle = ", idle" if one["idle"] else ""
+        newest, mark = (_watermark(one[key]) for key in ("newest_ms", "watermark_ms"))
+        yield Text(
+            f"    input {name}: {one['rows']:,} rows{idle}, newest time {newest or 'none yet'}, "
+            f"watermark {mark or 'none yet'}"
+        )
 
 
 def _parts(decision: Decision) -> str:
@@ -179,6 +210,7 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
         f"prepared {_clock(found.prepared_at_ms)} ({_duration(epoch.prepare_ms)}), "
         f"decided {_clock(found.at_ms)}, finished {_finished(epoch)}"
     )
+    yield from _inputs(found)
     for name, parts in sorted(found.sinks.items()):
         rows = sum(part.rows for part in parts)
         yield Text.assemble((f"  {name}", "bold"), f": {_count(parts)}, {rows:,} rows")

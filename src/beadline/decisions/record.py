@@ -16,9 +16,10 @@ from typing import Any
 from beadline.errors import CorruptRecord
 from beadline.ids import PartId, QueryId
 
-VERSION = 4
-# 1 had no histories, sources and previous; 2 no words. 3 was left out: one flipped bit makes it 2.
-READABLE = (1, 2, 4)
+VERSION = 7
+# 1 had no histories, sources and previous; 2 no words; 4 no event_time. Those between were left
+# out: one flipped bit makes them others.
+READABLE = (1, 2, 4, 7)
 _HEADER = "beadline-record"
 
 
@@ -100,6 +101,8 @@ class Decision:
     ``previous`` is, by sink, the newest earlier epoch with rows that it must hold (rule 25).
     ``sources`` are those that the claim did not know yet. ``kinds`` names, by sink, the class of
     its committables, so that another kind of sink under the same name is told from the old one.
+    ``event_time`` is for people: the epoch's watermark, its late rows, and what it brought of each
+    input; empty for a query without watermarks.
     """
 
     nonce: str
@@ -119,6 +122,7 @@ class Decision:
     previous: dict[str, int] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    event_time: dict[str, Any] = field(default_factory=dict)
 
     def part_id(self, query: QueryId, sink: str, part: StoredPart) -> PartId:
         """Return the whole id of a stored part."""

@@ -12,6 +12,7 @@ from beadline.event_time.keyed_stream import keyed_process
 from beadline.event_time.lookup import lookup_join
 from beadline.event_time.ordered import collect_of, first_of, last_of
 from beadline.event_time.sketches import approx_distinct, quantiles
+from beadline.event_time.watermarks import watermark
 from beadline.event_time.windowed import WindowedRows, windowed
 from beadline.outputs import Outputs
 
@@ -37,6 +38,7 @@ __all__ = [
     "quantiles",
     "sum_of",
     "temporal_join",
+    "watermark",
     "window_join",
     "windowed",
 ]

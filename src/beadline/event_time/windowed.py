@@ -151,7 +151,7 @@ class WindowedRows:
         for name in self.by:
             _check_key(name, columns[name].dataType if name in columns else None, list(columns))
         if self.time is not None:
-            _check_time(self.time, columns[self.time].dataType if self.time in columns else None)
+            check_time(self.time, columns[self.time].dataType if self.time in columns else None)
         if self.time is None or self.every_rows is not None:
             return
         marked = WATERMARK_KEY in columns[self.time].metadata
@@ -367,7 +367,8 @@ def _check_lateness(
             raise BadQuery(f"{name} has no meaning here: {why}. {NOTHING_WRITTEN}")
 
 
-def _check_time(name: str, type_: DataType | None) -> None:
+def check_time(name: str, type_: DataType | None) -> None:
+    """Refuse a column that is no timestamp."""
     if type_ is None:
         raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
     if isinstance(type_, TimestampType):

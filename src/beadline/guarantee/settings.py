@@ -67,6 +67,16 @@ RISKY_SETTINGS = (
         stateful_only=True,
     ),
     RiskySetting(
+        "spark.sql.streaming.multipleWatermarkPolicy",
+        _is("max"),
+        Guarantee.EXACTLY_ONCE,
+        "of several inputs the one that is ahead sets the watermark: all rows of a slower one may "
+        "be late, and late rows are left out, or go to the late output",
+        'leave it at min; an input that brings nothing is what watermark(..., idle="1 minute") is '
+        "for",
+        stateful_only=True,
+    ),
+    RiskySetting(
         "spark.sql.streaming.unsupportedOperationCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,

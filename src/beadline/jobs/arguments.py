@@ -15,6 +15,7 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from types import GenericAlias, MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -158,10 +159,13 @@ def construct(table: TomlValue, kinds: Kinds, others: Collection[str] = ()) -> A
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
-    """Return what an annotation allows, each by itself; ``None`` is a key that is left out."""
+    """Return what an annotation allows, each by itself.
+
+    ``None`` is a key that is left out, and a length of time is written as a string.
+    """
     union = get_origin(annotation) in (Union, UnionType)
     each = get_args(annotation) if union else (annotation,)
-    return tuple(kind for kind in each if kind not in (type(None), OfSpark))
+    return tuple(kind for kind in each if kind not in (type(None), OfSpark, timedelta))
 
 
 def union(kinds: Iterable[Any]) -> Any:

@@ -105,6 +105,19 @@ RESTARTS = Kinds(
     key="strategy",
     closed=True,
 )
+_TIME = "beadline.event_time"
+# What a window computes; in a string, "sum:amount" is a word and the column that it is of.
+AGGREGATES = Kinds(
+    "aggregate",
+    {
+        "avg": f"{_TIME}:avg_of",
+        "count": f"{_TIME}:count",
+        "max": f"{_TIME}:max_of",
+        "min": f"{_TIME}:min_of",
+        "sum": f"{_TIME}:sum_of",
+    },
+    bases=(f"{_TIME}:Aggregate",),
+)
 # Arguments that are objects are tables with a type of their own, by the class that is wanted.
 NESTED: Mapping[str, Kinds] = {
     "beadline.sources.journal.receivers:Receiver": Kinds(

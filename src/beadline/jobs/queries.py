@@ -1,16 +1,18 @@
-"""``[[queries]]``: one statement of SQL over the views, its sinks, and how it is started."""
+"""``[[queries]]``: SQL over the views or windows, its sinks, and how it is started."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from beadline.ids import check_name
 from beadline.jobs.arguments import call, read_arguments
-from beadline.jobs.document import TomlValue
+from beadline.jobs.document import TomlValue, nearest
 from beadline.jobs.sinks import Level, SinkTable, read_sinks
 from beadline.jobs.sql import check_rows, select
+from beadline.jobs.windows import WindowTable
+from beadline.outputs import LATE, MAIN, Outputs
 from beadline.stream import Stream, at_least_once, exactly_once
 
 if TYPE_CHECKING:
@@ -21,10 +23,14 @@ FUNCTIONS = {"exactly_once": exactly_once, "at_least_once": at_least_once}
 
 @dataclass(frozen=True)
 class QuerySettings:
-    """The keys of a query, but for its sinks. ``retention`` is ``start(keep=…)``."""
+    """The keys of a query, but for its sinks. ``retention`` is ``start(keep=…)``.
+
+    Its rows are those of one ``SELECT`` over the views, ``sql``, or all outputs of one ``window``.
+    """
 
     name: str
-    sql: str = field(repr=False)
+    sql: str | None = field(default=None, repr=False)
+    window: str | None = None
     function: Literal["exactly_once", "at_least_once"] = "exactly_once"
     allow: Level | None = None
     checkpoint: str | None = None
@@ -44,19 +50,22 @@ class QueryTable:
     settings: QuerySettings
     sinks: list[SinkTable]
 
-    def stream(self, spark: SparkSession, views: Iterable[str]) -> Stream:
-        """Return the unstarted stream; the views must be there."""
-        frame = select(spark, self.place["sql"], views)
+    def stream(self, spark: SparkSession, views: Mapping[str, Outputs]) -> Stream:
+        """Return the unstarted stream; the views must be there, by their names."""
+        if self.settings.window is None:
+            outputs = Outputs.of(select(spark, self.place["sql"], views))
+        else:
+            outputs = views[self.settings.window]
         function = FUNCTIONS[self.settings.function]
-        stream = call(self.place, function, frame, self.settings.name, allow=self.settings.allow)
+        stream = call(self.place, function, outputs, self.settings.name, allow=self.settings.allow)
         for sink in self.sinks:
             if sink.settings.rows is not None:
-                check_rows(frame, sink.place["rows"])
+                check_rows(outputs.streaming(sink.settings.output), sink.place["rows"])
             stream = sink.add(stream)
         return stream
 
 
-def read_queries(job: TomlValue) -> list[QueryTable]:
+def read_queries(job: TomlValue, windows: Sequence[WindowTable] = ()) -> list[QueryTable]:
     """Return the queries of a job: ``[query]``, or ``[[queries]]``."""
     if ("query" in job) == ("queries" in job):
         what = "both [query] and [[queries]]: take one" if "query" in job else "no [[queries]]"
@@ -64,20 +73,46 @@ def read_queries(job: TomlValue) -> list[QueryTable]:
     tables = [job["query"].table()] if "query" in job else job["queries"].tables()
     if not tables:
         raise job["queries"].problem("this job has no query")
-    found = [_query(table) for table in tables]
+    found = [_query(table, {each.view: each for each in windows}) for table in tables]
     for key in ("name", "checkpoint"):
         _check_different(found, key)
     return found
 
 
-def _query(table: TomlValue) -> QueryTable:
+def _query(table: TomlValue, windows: Mapping[str, WindowTable]) -> QueryTable:
     settings = QuerySettings(**read_arguments(QuerySettings, table, ["sinks"]))
     call(table["name"], check_name, "query", settings.name)
     if settings.every is not None and settings.available_now:
         raise table["available_now"].problem("take every or available_now, not both")
     if settings.retention < 1:
         raise table["retention"].problem("it is a number of records of the log, 1 or more")
-    return QueryTable(table, settings, read_sinks(table))
+    sinks = read_sinks(table)
+    _check_rows_of(table, settings, windows, sinks)
+    return QueryTable(table, settings, sinks)
+
+
+def _check_rows_of(
+    table: TomlValue,
+    settings: QuerySettings,
+    windows: Mapping[str, WindowTable],
+    sinks: list[SinkTable],
+) -> None:
+    """A query is SQL or windows, and its sinks take the outputs that it has."""
+    if settings.sql is None and settings.window is None:
+        raise table.problem("the key 'sql' is missing, or 'window' where windows are all of it")
+    if settings.sql is not None and settings.window is not None:
+        raise table["window"].problem("take sql or window, not both")
+    if settings.window is not None and settings.window not in windows:
+        hint = nearest(settings.window, windows) if windows else " It takes a table [windows.…]."
+        raise table["window"].problem(f"there are no windows {settings.window!r}.{hint}")
+    there = (MAIN,) if settings.window is None else windows[settings.window].outputs
+    for sink in sinks:
+        if sink.settings.output not in there:
+            hint = nearest(sink.settings.output, there)
+            if sink.settings.output == LATE:
+                hint = ' Late rows are an output of windows with late = "side", not of SQL.'
+            wrong = sink.place["output"]
+            raise wrong.problem(f"this query has no output {sink.settings.output!r}.{hint}")
 
 
 def _check_different(queries: list[QueryTable], key: str) -> None:

@@ -13,11 +13,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import NotRequired, Required
 
-from beadline.jobs.arguments import arguments_of, one_of, table_type, typed_dict
-from beadline.jobs.kinds import RESTARTS, SINKS, SOURCES
+from beadline.event_time import windowed
+from beadline.jobs.arguments import arguments_of, one_of, table_type, typed_dict, union
+from beadline.jobs.kinds import AGGREGATES, RESTARTS, SINKS, SOURCES
 from beadline.jobs.queries import QuerySettings
 from beadline.jobs.sinks import DEAD_LETTER, SinkSettings
 from beadline.jobs.sources import Shaping
+from beadline.jobs.windows import AGG, FROM, window_arguments
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
@@ -43,6 +45,14 @@ class _WithVariables(GenerateJsonSchema):
         return False
 
 
+def _window_keys() -> dict[str, Any]:
+    """Return the keys of windows beside the arguments of ``windowed``."""
+    words = "|".join(AGGREGATES.known)
+    word = Annotated[str, Field(pattern=rf"^({words})(:.+)?$")]
+    aggregates = GenericAlias(dict, (str, union([word, one_of(AGGREGATES)])))
+    return {FROM: Required[str], AGG: Required[Annotated[aggregates, Field(min_length=1)]]}
+
+
 def schema() -> dict[str, Any]:
     """Return the whole of it."""
 
@@ -55,9 +65,11 @@ def schema() -> dict[str, Any]:
     query = table_type("query", QuerySettings, arguments_of(QuerySettings), **sinks)
     views = (str, one_of(SOURCES, "source", arguments_of(Shaping)))
     spark = Field(description='Settings of Spark, without "spark." before them.')
+    window = table_type("window", windowed, window_arguments(), **_window_keys())
     keys = {
         "spark": NotRequired[Annotated[dict[str, Any], spark]],
         "sources": Required[some(dict, views, "Each becomes a view of its name.")],
+        "windows": NotRequired[some(dict, (str, window), "Each becomes a view of its name.")],
         "query": NotRequired[query],
         "queries": NotRequired[some(list, (query,))],
         "restart": NotRequired[one_of(RESTARTS)],
@@ -67,6 +79,7 @@ def schema() -> dict[str, Any]:
         schema_generator=_WithVariables, ref_template="#/definitions/{model}"
     )
     definitions = made.pop("$defs")
+    definitions["query"]["oneOf"] = [{"required": ["sql"]}, {"required": ["window"]}]
     return {
         **made,
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -11,6 +11,7 @@ from beadline.jobs.arguments import arguments_of, call, construct, read_keys
 from beadline.jobs.document import TomlValue
 from beadline.jobs.kinds import SINKS
 from beadline.jobs.sql import rows_of_epoch
+from beadline.outputs import MAIN
 from beadline.sink import AnySink
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ Level = Literal["exactly-once", "at-least-once", "at-most-once"]
 class SinkSettings:
     """What a sink's table says beside the arguments of the sink itself, as ``.to()`` does.
 
-    ``rows`` is SQL over the view ``epoch``, which holds the rows of one epoch.
+    ``rows`` is SQL over the view ``epoch``, which holds the rows of one epoch. ``output`` is one of
+    the outputs of windows, such as ``late``.
     """
 
     name: str | None = None
     rows: str | None = None
+    output: str = MAIN
     allow: Level | None = None
     shared_disk: bool = False
 
@@ -51,6 +54,7 @@ class SinkTable:
             stream.to,
             self.sink,
             rows=None if rows is None else partial(rows_of_epoch, rows),
+            output=self.settings.output,
             name=self.settings.name,
             allow=self.settings.allow,
             shared_disk=self.settings.shared_disk,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import NOTHING_WRITTEN, UsageError
+from beadline.event_time import watermark
 from beadline.jobs.arguments import arguments_of, call, read_arguments, read_keys
 from beadline.jobs.document import TomlValue
 from beadline.jobs.kinds import SOURCES
@@ -19,10 +20,14 @@ EPOCH_VIEW = "epoch"  # the rows of one epoch, in the SQL of a sink
 
 @dataclass(frozen=True)
 class Watermark:
-    """How late a row may come, by the time in one of its columns."""
+    """How late a row may come, by the time in one of its columns.
+
+    With ``idle``, a source that brings nothing for that long holds the others up no more.
+    """
 
     column: str
     delay: str
+    idle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,11 @@ class SourceTable:
             if self.shaping.watermark is not None:
                 step = self.place["watermark"]
                 mark = self.shaping.watermark
-                frame = frame.withWatermark(mark.column, mark.delay)
+                frame = call(
+                    *(step, watermark, frame, mark.column, mark.delay),
+                    idle=mark.idle,
+                    name=self.view,
+                )
                 frame.schema  # noqa: B018 (asks Spark whether it has that column)
         except PySparkException as error:
             raise UsageError(
@@ -80,16 +89,21 @@ def read_sources(job: TomlValue) -> list[SourceTable]:
 
 
 def _source(table: TomlValue) -> SourceTable:
+    check_view(table)
+    build = SOURCES.find(table)
+    ours = [key for key in arguments_of(Shaping) if key not in arguments_of(build)]
+    arguments = read_arguments(build, table, [SOURCES.key, *ours])
+    shaping = Shaping(**read_keys(Shaping, table, ours))
+    return SourceTable(table.key, table, build, arguments, shaping)
+
+
+def check_view(table: TomlValue) -> None:
+    """Refuse a table whose key cannot name a view."""
     view = table.key
     if not view.isidentifier():
         raise table.problem(f"{view!r} cannot name a view: letters, digits and '_', no digit first")
     if view == EPOCH_VIEW:
         raise table.problem(f"{view!r} is what a sink's own SQL calls the rows of one epoch")
-    build = SOURCES.find(table)
-    ours = [key for key in arguments_of(Shaping) if key not in arguments_of(build)]
-    arguments = read_arguments(build, table, [SOURCES.key, *ours])
-    shaping = Shaping(**read_keys(Shaping, table, ours))
-    return SourceTable(view, table, build, arguments, shaping)
 
 
 def first_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,14 @@ from beadline.jobs.loading import Job, JobFile, Planned, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
 from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
+from beadline.jobs.windows import WindowTable, read_windows
+from beadline.outputs import Outputs
 from beadline.shared.options import option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLES = ("spark", "sources", "query", "queries", "restart")
+TABLES = ("spark", "sources", "windows", "query", "queries", "restart")
 _SPARK = "spark."
 
 
@@ -32,6 +34,7 @@ class TomlJob(JobFile):
     """A job of one or more queries over the same sources."""
 
     sources: list[SourceTable] = field(default_factory=list)
+    windows: list[WindowTable] = field(default_factory=list)
     tables: list[QueryTable] = field(default_factory=list)
     environment: Environment = field(default_factory=Environment, repr=False)
 
@@ -67,19 +70,24 @@ class TomlJob(JobFile):
         return self.environment.redact(text)
 
     @contextmanager
-    def _views(self, spark: SparkSession) -> Iterator[list[str]]:
+    def _views(self, spark: SparkSession) -> Iterator[dict[str, Outputs]]:
         """Make the views while the SQL is read; a frame has its plan by then."""
-        made: list[str] = []
+        made: dict[str, Outputs] = {}
         try:
             for source in self.sources:
-                source.frame(spark).createOrReplaceTempView(source.view)
-                made.append(source.view)
+                made[source.view] = Outputs.of(source.frame(spark))
+                made[source.view].frame.createOrReplaceTempView(source.view)
+            for window in self.windows:
+                made[window.view] = window.apply(made[window.of].streaming())
+                made[window.view].streaming().createOrReplaceTempView(window.view)
             yield made
         finally:
             for view in made:
                 spark.catalog.dropTempView(view)
 
-    def _planned(self, table: QueryTable, spark: SparkSession, views: list[str]) -> Planned:
+    def _planned(
+        self, table: QueryTable, spark: SparkSession, views: Mapping[str, Outputs]
+    ) -> Planned:
         settings = table.settings
         return Planned(
             stream=table.stream(spark, views),
@@ -103,7 +111,8 @@ def open_toml(path: Path) -> TomlJob:
         job.check_keys(TABLES)
         sources = read_sources(job)
         types = {source.place["type"].value for source in sources}
-        tables = read_queries(job)
+        windows = read_windows(job, [source.view for source in sources])
+        tables = read_queries(job, windows)
         restart = NoRestart()
         if "restart" in job:
             restart = construct(job["restart"].table(), RESTARTS)
@@ -114,6 +123,7 @@ def open_toml(path: Path) -> TomlJob:
             connectors=tuple(sorted(types & set(CONNECTORS))),
             restart=restart,
             sources=sources,
+            windows=windows,
             no_checkpoint=next(lacking, None),
             tables=tables,
             environment=environment,

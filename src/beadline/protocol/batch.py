@@ -87,6 +87,9 @@ class Batch(Protocol):
     def settings(self) -> dict[str, str]:
         """Return what decides how the rows fall into parts."""
 
+    def event_time(self) -> dict[str, Any]:
+        """Return what people want to know of watermarks, once the rows are computed; or nothing."""
+
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
         """Compute the rows once for so many sinks; with several, acks of ``prepare`` have tags."""
 

@@ -41,6 +41,7 @@ def decide(run: Run, epoch: Epoch) -> Decision:
             name: one for name, one in epoch.sources.items() if name not in state.claim.sources
         },
         kinds={sink.name: sink.kind for sink in run.sinks},
+        event_time=epoch.batch.event_time(),
     )
     decision = _append(run, decision)
     run.tell("decided", decision.epoch, nonce=decision.nonce)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.errors import BadSetting
+from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.files import qualify
 from beadline.guarantee.judge import judge
 from beadline.guarantee.options import check_options
 from beadline.ids import QueryId
 from beadline.spark import checks
+from beadline.spark.checkpoint import planned_sources
 from beadline.spark.facts import facts, sources
 
 if TYPE_CHECKING:
@@ -72,6 +73,18 @@ def _check_sources(stream: Stream) -> None:
         check_options(seen.name, seen.options, seen.part)
 
 
+def _check_number_of_sources(stream: Stream, checkpoint: str) -> None:
+    """Spark tells sources apart by their order, and would say so only after our claim."""
+    before, now = planned_sources(checkpoint), sum(1 for _ in sources(stream.frame))
+    if before is not None and before != now:
+        raise CheckpointProblem(
+            f"query {stream.name!r} reads {now} sources, and checkpoint {checkpoint} was written "
+            f"by one that reads {before}: Spark tells them apart by their order, and cannot go on "
+            "from there. An input with idle= counts as two. Restore the query as it was, or start "
+            f"with a new checkpoint. {NOTHING_WRITTEN}"
+        )
+
+
 def check_start(stream: Stream, settings: StartSettings) -> Checked:
     """Ask everything that a start asks before it writes; raise with the first thing wrong."""
     checks.check_stream(stream)
@@ -79,6 +92,7 @@ def check_start(stream: Stream, settings: StartSettings) -> Checked:
     _check_sources(stream)
     checkpoint = qualify(settings.checkpoint)
     checks.check_files(checkpoint, stream.mode)
+    _check_number_of_sources(stream, checkpoint)
     sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))
     checks.refuse_weak(judge(facts(stream, sinks)))
     return Checked(checkpoint, sinks, checks.writer(stream, settings, checkpoint))

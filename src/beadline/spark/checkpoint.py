@@ -103,6 +103,19 @@ class SparkProgress:
         self._files.sync_files(self._checkpoint, paths)
 
 
+def planned_sources(checkpoint: str) -> int | None:
+    """Return how many sources the newest epoch was planned with; None if that cannot be seen."""
+    files = open_files(checkpoint)
+    folder = join(checkpoint, "offsets")
+    try:
+        numbers = [int(name) for name in files.names(folder) if name.isdigit()]
+        data = files.read(join(folder, str(max(numbers)))) if numbers else None
+    except OSError:  # what cannot be read is told where it is needed
+        return None
+    version, _, *lines = ["", ""] if data is None else data.decode().splitlines()
+    return len(lines) if version == "v1" else None
+
+
 def planned_offsets(query: StreamingQuery | None, epoch: int) -> str | None:
     """Return, as a text, the source positions that Spark has in memory; None if it does not tell.
 

@@ -38,6 +38,7 @@ from beadline.spark.checksum import ORDERED, SUMMED, supported
 from beadline.spark.failures import reason
 from beadline.spark.partitioning import Partitioning
 from beadline.spark.plan import is_narrow
+from beadline.spark.progress_facts import WatermarkReader
 from beadline.spark.refusals import keeping
 from beadline.spark.sharing import TAG, Columns, Shared, Tags, release, tags_in, tags_of
 from beadline.spark.slots import SLOTS, SlotOwners
@@ -67,6 +68,7 @@ class Engine:
     columns: Columns = field(default_factory=Columns)
     kinds: dict[str, str] = field(default_factory=dict)
     batch_size: BatchSize = field(default_factory=BatchSize)
+    watermarks: WatermarkReader | None = None  # where the plan has one
     # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
     columns_match: set[str] = field(default_factory=set)
     syncing: ThreadPoolExecutor = field(
@@ -124,6 +126,11 @@ class SparkBatch:
     def settings(self) -> dict[str, str]:
         """Return the settings that decide how the rows fall into parts."""
         return self._engine.partitioning.of(self._given.sparkSession)
+
+    def event_time(self) -> dict[str, Any]:
+        """Return the epoch's watermark and late rows, and what it brought of each input."""
+        found = self._engine.watermarks
+        return {} if found is None else found.decided(self._engine.query, self._number)
 
     @contextmanager
     def sharing(self, sinks: int) -> Iterator[None]:

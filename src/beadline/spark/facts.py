@@ -78,7 +78,7 @@ _SHAPES: dict[str, Callable[[Any], SourceFacts]] = {
     "StreamingRelation": _old,
 }
 # What tells a person which source it is; never an option that may hold a secret.
-_WHERE = ("subscribe", "subscribepattern", "assign", "path", "host")
+_WHERE = ("subscribe", "subscribepattern", "assign", "path", "host", "beadline.input")
 
 
 def expressions(frame: DataFrame) -> Iterator[ExpressionFacts]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from beadline.sources.ticker import FORMAT as TICKER
+
 # A plan made of nothing else keeps no state. Whatever is not known here counts as stateful, a
 # watermark included, because the price of a mistake on that side is one extra pass at recovery.
 STATELESS_NODES = frozenset(
@@ -64,6 +66,11 @@ def never_idle(frame: DataFrame) -> bool:
     )
 
 
+def has_watermark(frame: DataFrame) -> bool:
+    """Whether the plan has a watermark, of one input or of several."""
+    return "EventTimeWatermark" in _names(frame)
+
+
 def runs_python(frame: DataFrame) -> bool:
     """Whether Python of somebody else's is part of the plan: it gets Arrow batches too."""
     jvm: Any = frame.sparkSession.sparkContext._jvm
@@ -76,6 +83,8 @@ def runs_python(frame: DataFrame) -> bool:
 def _is_python(node: Any) -> bool:
     """Whether a node is a table function or a source that is written in Python."""
     name = node.getClass().getSimpleName()
+    if name == "StreamingRelationV2" and node.sourceName() == TICKER:  # ours, and a row at a time
+        return False
     inner = {"Generate": "generator", "StreamingRelationV2": "table"}.get(name)
     return inner is not None and "Python" in getattr(node, inner)().getClass().getSimpleName()
 

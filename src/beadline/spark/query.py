@@ -40,7 +40,15 @@ from beadline.spark.analyze import check_start
 from beadline.spark.batch_size import BatchSize
 from beadline.spark.checkpoint import SparkProgress
 from beadline.spark.engine import Engine
-from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_folders, source_options
+from beadline.spark.plan import (
+    has_watermark,
+    is_narrow,
+    is_stateful,
+    runs_python,
+    source_folders,
+    source_options,
+)
+from beadline.spark.progress_facts import ProgressFacts, WatermarkReader
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.spark_query import SparkQuery, start_settings
@@ -61,6 +69,7 @@ class Query:
         threads: Threads,
         positions: Positions,
         waits: WaitReporter,
+        facts: ProgressFacts,
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
@@ -69,6 +78,7 @@ class Query:
         self._threads = threads
         self._positions = positions
         self._waits = waits
+        self._facts = facts
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
@@ -243,6 +253,7 @@ class Query:
             self._engine.use,
         )
         self._started.start()
+        self._facts.start(self._protocol.tell, lambda: self._spark)
         self._later.start()
 
     def _judge(self, error: BaseException, again: bool) -> None:
@@ -360,6 +371,7 @@ class Query:
 
     def _close(self) -> None:
         self._later.cancel()
+        self._facts.close()
         self._waits.close()
         self._threads.close()
         self._protocol.log.close()
@@ -382,7 +394,8 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
         *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
     )
     coordinator = Coordinator(run)
-    query = Query(coordinator, engine, threads, positions, waits)
+    facts = ProgressFacts([engine.watermarks] if engine.watermarks is not None else [])
+    query = Query(coordinator, engine, threads, positions, waits, facts)
     threads.stopping = lambda: query._stopping
     try:
         waits.start(run.tell)
@@ -413,7 +426,12 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
         frames += [made(shape) for made in rows.values()]
     batch_size = BatchSize(shared=any(runs_python(one) for one in frames))
     stateful, narrow = is_stateful(frame), is_narrow(frame)
-    return Engine(progress, planned, rows, stateful, narrow, speculation, batch_size=batch_size)
+    watermarks = WatermarkReader() if has_watermark(frame) else None
+    return Engine(
+        *(progress, planned, rows, stateful, narrow, speculation),
+        batch_size=batch_size,
+        watermarks=watermarks,
+    )
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:

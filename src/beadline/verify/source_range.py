@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from beadline.errors import UsageError
+from beadline.sources.ticker import FORMAT as TICKER
+from beadline.sources.ticker import hold_ticks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -212,6 +214,9 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
         inside = True
         try:
             seen = list(sources(frame))
+            if seen and seen[0].name == TICKER:  # the copies come at a pace of their own
+                hold_ticks()
+                return frame
             if len(seen) != 1:  # a table, or a view: said later, when the plan is looked at
                 return frame
             fixed = swap(frame, seen[0])
@@ -233,7 +238,7 @@ def check_all_fixed(frame: DataFrame, used: list[SourceRange]) -> None:
 
     copies = {each.path for each in used} | {each.options.get("subscribe") for each in used}
     for seen in sources(frame):
-        if (seen.where or None) not in copies:
+        if seen.name != TICKER and (seen.where or None) not in copies:
             raise UsageError(
                 f"source {seen.part} of the job could not be replaced by a copy. Read it with "
                 "spark.readStream or beadline.sources inside job(spark). Nothing was written."

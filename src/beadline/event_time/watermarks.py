@@ -1,0 +1,107 @@
+"""Watermarks of several inputs: how late a row of each may come, and which of them may be idle.
+
+Spark's own watermark does most of it: an input's is the largest time seen less its delay, and of
+several inputs the smallest counts. What is added is what each input has brought, epoch by epoch
+(Spark's progress knows only all of them together), and a ticker beside an input that may be idle.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.durations import Duration, milliseconds
+from beadline.event_time.idle import InputSeen
+from beadline.event_time.windowed import WATERMARK_KEY, check_time
+from beadline.sources.ticker import ticks_beside
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+INPUT_METRICS = "beadline.input."  # before an input's name: what an epoch brought of it
+_MARK = "beadline_tick"
+_NO_IDLE = -1
+_numbers = itertools.count(1)
+
+
+def watermark(
+    frame: DataFrame,
+    time: str,
+    delay: Duration,
+    *,
+    idle: Duration | None = None,
+    name: str | None = None,
+) -> DataFrame:
+    """Return an input with a watermark: rows may be up to ``delay`` behind the newest one.
+
+    Of several inputs (a union, a join), the smallest watermark counts, so that an input which
+    brings nothing holds up the windows of all. With ``idle="1 minute"`` it stops doing so when it
+    has brought no rows for that long while others did; rows that it brings later and that are
+    behind the others' watermark are then late. ``name`` is what events and ``beadline epochs`` call
+    it.
+
+    >>> orders = watermark(orders, "ts", "5 minutes", idle="1 minute", name="orders")
+    >>> counts = windowed(orders.union(returns), "ts", size="10 minutes").agg(n=count())
+    """
+    delay_ms = milliseconds("delay", delay, zero=True)
+    idle_ms = None if idle is None else milliseconds("idle", idle)
+    name = name if name is not None else f"input-{next(_numbers)}"
+    columns = {field.name: field for field in frame.schema}
+    check_time(time, columns[time].dataType if time in columns else None)
+    if WATERMARK_KEY in columns[time].metadata:
+        raise BadQuery(f"column {time!r} has a watermark already: give one. {NOTHING_WRITTEN}")
+    column = F.col(_quoted(time))
+    frame = frame.observe(
+        f"{INPUT_METRICS}{name}",
+        F.count(F.lit(1)).alias("rows"),
+        F.max(F.unix_millis(column)).alias("newest_ms"),
+        F.lit(delay_ms).alias("delay_ms"),
+        F.lit(_NO_IDLE if idle_ms is None else idle_ms).alias("idle_ms"),
+    )
+    if idle_ms is None:
+        return frame.withWatermark(time, f"{delay_ms} milliseconds")
+    return _ticking(frame, time, delay_ms, name)
+
+
+def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame:
+    """Put a ticker beside the input, in front of its watermark, and take its rows out behind it."""
+    ticks = ticks_beside(frame, name).select(
+        *(
+            F.col("tick").alias(field.name)
+            if field.name == time
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in frame.schema
+        ),
+        F.lit(True).alias(_MARK),
+    )
+    both = frame.withColumn(_MARK, F.lit(None).cast("boolean")).union(ticks)
+    marked = both.withWatermark(time, f"{delay_ms} milliseconds")
+    # With the time in it, Spark does not push the condition through the watermark, where the ticks
+    # would be gone before they were seen. Nor may it push a condition of the user's, on a column
+    # that is null in a tick; none passes a condition that Spark takes for non-deterministic.
+    is_row = F.col(_MARK).isNull() | F.col(_quoted(time)).isNull()
+    return marked.where(is_row & (F.spark_partition_id() >= 0)).drop(_MARK)
+
+
+def inputs_seen(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSeen]:
+    """Return what an epoch brought of each input, given all that was observed in it."""
+    found = {}
+    for name, values in metrics.items():
+        if name.startswith(INPUT_METRICS) and "rows" in values:
+            idle_ms = int(values["idle_ms"])
+            newest_ms = values.get("newest_ms")
+            found[name.removeprefix(INPUT_METRICS)] = InputSeen(
+                rows=int(values["rows"]),
+                newest_ms=None if newest_ms is None else int(newest_ms),
+                delay_ms=int(values["delay_ms"]),
+                idle_ms=None if idle_ms == _NO_IDLE else idle_ms,
+            )
+    return found
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
