@@ -44,6 +44,8 @@ from beadline.spark.plan import is_narrow, is_stateful, runs_python, source_fold
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.spark_query import SparkQuery, start_settings
+from beadline.spark.state import check_state
+from beadline.spark.state_reporter import StateReporter
 from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import StartSettings, Stream
 
@@ -61,6 +63,7 @@ class Query:
         threads: Threads,
         positions: Positions,
         waits: WaitReporter,
+        states: StateReporter,
     ) -> None:
         """Nothing runs yet."""
         self._coordinator = coordinator
@@ -69,6 +72,7 @@ class Query:
         self._threads = threads
         self._positions = positions
         self._waits = waits
+        self._states = states
         self._error: BaseException | None = None
         self._interrupted = False
         self._stopping = False
@@ -361,6 +365,7 @@ class Query:
     def _close(self) -> None:
         self._later.cancel()
         self._waits.close()
+        self._states.close()
         self._threads.close()
         self._protocol.log.close()
         self._engine.close()
@@ -376,27 +381,37 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
     engine = _engine(stream, checkpoint)
     positions = Positions(source_options(stream.frame), checkpoint)
     waits = WaitReporter()
-    listener = waits.listening(positions.listening(listener or ignore))
+    states = StateReporter(engine.stateful)
+    listener = waits.listening(states.listening(positions.listening(listener or ignore)))
     sinks = whole_rows_first(checked.sinks, engine.rows)
     run = Run(
         *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
     )
     coordinator = Coordinator(run)
-    query = Query(coordinator, engine, threads, positions, waits)
+    query = Query(coordinator, engine, threads, positions, waits, states)
     threads.stopping = lambda: query._stopping
     try:
         waits.start(run.tell)
+        _check_state(stream, settings.output_mode, run)
         coordinator.start(settings.drop)
         log.check_newest()
         engine.progress.forget_unfinished()
         waits.ended()
         positions.start(run.tell, engine.progress.last_committed())
+        states.start(run.tell, lambda: engine.query)
         query._run(stream, checked.writer)
     except BaseException:
         query._stopping = True  # or a thread that waits for an outcome would wait for ever
         query._close()
         raise
     return query
+
+
+def _check_state(stream: Stream, output_mode: str, run: Run) -> None:
+    """Compare the state before the claim; of a checkpoint of this query's, and of no other's."""
+    if is_stateful(stream.frame):
+        identity.identify(run.log.open(), run.progress, run.name, run.checkpoint)
+        check_state(stream.frame, output_mode, run.checkpoint, run.name)
 
 
 def _engine(stream: Stream, checkpoint: str) -> Engine:
