@@ -124,14 +124,19 @@ def look(checkpoint: str, epoch: int | None, asked: Asked) -> FoundState:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
     from beadline.environment.session import session
 
+    active = SparkSession.getActiveSession()
+    spark = active.newSession() if active is not None else session("beadline-state")
     # Times are shown in one zone, whatever the machine's.
-    spark = session("beadline-state", **{"spark.sql.session.timeZone": "UTC"})
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         yield spark
     finally:
-        spark.stop()
+        if active is None:
+            spark.stop()
 
 
 def read_rows(spark: SparkSession, found: FoundState, asked: Asked, console: Console) -> None:
