@@ -181,8 +181,8 @@ def test_a_checkpoint_continues_in_its_own_format(
         ),
         (
             [transform(variable("seen", "k string", "n long", "ValueState"))],
-            [transform(variable("seen", "k string", "n long", "ValueState"), mode="None")],
-            "time mode was EventTime and is None",
+            [transform(variable("seen", "k string", "n long", "ValueState"), mode="NoTime")],
+            "time mode was EventTime and is NoTime",
         ),
         # A user's processor may begin to remember more: Spark allows it.
         (
@@ -230,7 +230,7 @@ def test_what_can_be_read_of_an_operator() -> None:
     timers = variable("$eventTimers_keyToTimestamp", "k string", "n long", "TimerState")
     seen = variable("seen", "k string", "n long", "ValueState")
     assert names_of(transform(seen, timers)) == ("seen", "timers")
-    assert names_of(transform(seen, mode="None")) == ("seen",)
+    assert names_of(transform(seen, mode="NoTime")) == ("seen",)
 
 
 def test_a_key_is_a_column_and_a_value() -> None:

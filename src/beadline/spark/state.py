@@ -102,6 +102,9 @@ def _planned(
 ) -> tuple[StateOperator, ...] | None:
     """Return the operators that this plan would have; None if this Spark does not tell."""
     with tempfile.TemporaryDirectory(prefix="beadline-state-") as folder:
+        # An epoch that Spark has planned, or it would ask for the state of the one before.
+        (Path(folder) / "offsets").mkdir()
+        (Path(folder) / "offsets" / "0").touch()
         try:
             conf = offset_conf(files, checkpoint)
             _plan(frame, output_mode, conf, (Path(folder) / STATE_FOLDER).as_uri())

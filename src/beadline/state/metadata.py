@@ -64,7 +64,7 @@ class StateOperator:
     @property
     def has_timers(self) -> bool:
         """Whether its keys may have timers."""
-        return self.transforms and self.time_mode.lower() not in ("", "none")
+        return self.transforms and self.time_mode in ("EventTime", "ProcessingTime")
 
 
 def read_operators(
