@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BooleanType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.codec import DROPPED, LATE, MAIN, output_schema
 from beadline.event_time.groups import Ints, group
 from beadline.event_time.keys import digest, microseconds_of
 from beadline.event_time.operator import Clock, Operator, apply_operator
@@ -42,7 +43,6 @@ from beadline.event_time.sides import (
     watermarked,
 )
 from beadline.event_time.windowed import LATE_ROWS
-from beadline.event_time.windows import DROPPED, LATE, MAIN, output_schema
 from beadline.outputs import Outputs
 
 if TYPE_CHECKING:

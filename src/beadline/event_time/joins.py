@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.codec import END, START
 from beadline.event_time.durations import Duration, microseconds
 from beadline.event_time.sides import (
     SPARKS_NAMES,
@@ -30,7 +31,6 @@ from beadline.event_time.sides import (
     signed_microseconds,
     watermarked,
 )
-from beadline.event_time.windows import END, START
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,10 +19,9 @@ from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
+from beadline.event_time.codec import DELETED, END, MAIN, REVISION, START
 from beadline.event_time.operator import to_arrow
 from beadline.event_time.sides import column
-from beadline.event_time.windowed import DELETED
-from beadline.event_time.windows import END, MAIN, REVISION, START
 from beadline.outputs import Outputs
 
 if TYPE_CHECKING:
