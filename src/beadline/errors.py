@@ -6,6 +6,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     BeadlineError                       1
     ├── UsageError                      2   the call cannot be right; nothing was written
     │   ├── BadQuery                        the stream, its names or its sinks
+    │   │   └── StateChanged                its state is not what the checkpoint holds
     │   ├── BadSetting                      a Spark setting or an option that breaks a rule
     │   └── BadSink                         a sink that cannot take these rows
     ├── GuaranteeRefused                3   the query is weaker than the function's name
@@ -66,6 +67,10 @@ class UsageError(BeadlineError):
 
 class BadQuery(UsageError):
     """The stream, its name, or its set of sinks is not one that can be run."""
+
+
+class StateChanged(BadQuery):
+    """The query would keep other state than its checkpoint holds: its code was changed."""
 
 
 class BadSetting(UsageError):

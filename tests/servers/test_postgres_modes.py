@@ -112,7 +112,7 @@ def test_a_key_twice_in_an_epoch_waits_for_an_order(postgres_server: PostgresSer
     parts = [orders.prepare(rows, part_id(0, number)) for number, rows in enumerate(shares)]
     with pytest.raises(CommitFailed, match=r"epoch 0.*\(id\) twice.*decided.*order_by") as caught:
         orders.commit(0, parts)
-    assert 'Or start once with drop=["orders"]' in str(caught.value)
+    assert 'Or start once with drop=["orders@0"]' in str(caught.value)
     assert "leave one" not in str(caught.value), "its rows are staged already"
     assert orders.rows() == []
     # As the error says: the next start has an order, and finishes the epoch.

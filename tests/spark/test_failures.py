@@ -60,12 +60,13 @@ def test_stop_does_not_hide_an_earlier_failure(spark: SparkSession, tmp_path: Pa
     stream = exactly_once(frame, "job").to(
         rows_sink(tmp_path), rows=lambda df: df.selectExpr("id", "string(x) AS x")
     )
+    others = set(threading.enumerate())  # of other tests in this process
     query = stream.start(str(tmp_path / "checkpoint"))
     with pytest.raises(BeadlineError, match="bad row"):
         query.awaitTermination(60)
     query.stop()
     assert isinstance(query.exception(), BeadlineError)
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.name.startswith("beadline"):
             thread.join(5)
             assert not thread.is_alive(), f"{thread.name} outlives its query"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beadline.event_time import avg_of, count, sum_of
+from beadline.event_time import avg_of, count, quantiles, sum_of
 from beadline.jobs.arguments import arguments_of
 from beadline.jobs.kinds import AGGREGATES
 from beadline.jobs.sources import Watermark
@@ -37,6 +37,7 @@ late = "side"
 orders = "count"
 total = "sum:amount"
 mean = { type = "avg", column = "amount" }
+spread = { type = "quantiles", column = "amount", at = [0.1, 0.9] }
 
 [query]
 name = "orders"
@@ -69,6 +70,7 @@ def test_windows(tmp_path: Path) -> None:
         "orders": count(),
         "total": sum_of("amount"),
         "mean": avg_of("amount"),
+        "spread": quantiles("amount", [0.1, 0.9]),
     }
     assert [sink.settings.output for sink in job.tables[0].sinks] == ["main", "late"]
     assert fits(WINDOWS)
@@ -107,7 +109,7 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
     ),
     "no view": ('from = "orders"\n', "", "7: windows.counts", "the key 'from' is missing"),
     "nothing to compute": (
-        'orders = "count"\ntotal = "sum:amount"\nmean = { type = "avg", column = "amount" }',
+        WINDOWS.partition("[windows.counts.agg]\n")[2].partition("\n\n")[0],
         "",
         "16: windows.counts.agg",
         "it computes nothing",
@@ -123,6 +125,12 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
         '"sum"',
         "18: windows.counts.agg.total",
         "sum is of a column: 'sum:amount'",
+    ),
+    "an aggregate with more arguments": (
+        '"sum:amount"',
+        '"quantiles:amount"',
+        "18: windows.counts.agg.total",
+        'it needs more than a string says: { type = "quantiles", column = …, at = … }',
     ),
     "an aggregate that is a number": (
         '"sum:amount"',
@@ -163,37 +171,37 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
     "unknown windows of a query": (
         'window = "counts"',
         'window = "count"',
-        "23: query.window",
+        "24: query.window",
         "there are no windows 'count'. Did you mean 'counts'?",
     ),
     "neither SQL nor windows": (
         'window = "counts"\n',
         "",
-        "21: query",
+        "22: query",
         "the key 'sql' is missing, or 'window' where windows are all of it",
     ),
     "SQL and windows": (
         'window = "counts"',
         'window = "counts"\nsql = "SELECT 1"',
-        "23: query.window",
+        "24: query.window",
         "take sql or window, not both",
     ),
     "an unknown output": (
         'output = "late"',
         'output = "latte"',
-        "32: query.sinks.output",
+        "33: query.sinks.output",
         "this query has no output 'latte'. Did you mean 'late'?",
     ),
     "late rows that are dropped": (
         'late = "side"',
         'late = "drop"',
-        "32: query.sinks.output",
+        "33: query.sinks.output",
         "this query has no output 'late'. Late rows are an output of windows with late = \"side\"",
     ),
     "late rows of SQL": (
         'window = "counts"',
         'sql = "SELECT * FROM counts"',
-        "32: query.sinks.output",
+        "33: query.sinks.output",
         "Late rows are an output of windows",
     ),
 }

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from beadline.spark.python_code import calls_by_chance, can_be_read
+from beadline.spark.python_code import calls_by_chance, can_be_read, code_held_by
 
 
 def inside(row: int) -> float:
@@ -70,6 +70,30 @@ def cached(row: int) -> int:
 clock = Clock()
 
 
+class Held:
+    """As a process with a helper object and a function in a list."""
+
+    limit = 5
+
+    def __init__(self) -> None:
+        self.parts = {"stamper": [Stamper()], "dice": [lambda row: randint(1, row)]}
+        self.itself = self
+
+    def process(self, row: int) -> int:
+        return self._inner(row)
+
+    def _inner(self, row: int) -> int:
+        return row + time.time_ns()
+
+    @property
+    def day(self) -> datetime.date:
+        return datetime.date.today()
+
+    @staticmethod
+    def drawn() -> float:
+        return random.random()
+
+
 def applied(function: Callable[[int], Any], row: int) -> Any:
     return function(row)
 
@@ -110,6 +134,18 @@ def applied(function: Callable[[int], Any], row: int) -> Any:
 )
 def test_chance_is_found(function: Callable[..., Any], names: set[str]) -> None:
     assert set(calls_by_chance(function)) == names
+
+
+def test_an_object_is_looked_into_with_all_that_it_holds() -> None:
+    found = {name for one in code_held_by(Held()) for name in calls_by_chance(one)}
+    assert found == {
+        "uuid.uuid4",
+        "random.randint",
+        "random.random",
+        "time.time_ns",
+        "datetime.date.today",
+    }
+    assert [*code_held_by([1, "a", np.int64(1), moment, datetime, {}])] == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ SPARK_SESSION_IN = (
     "jobs/",
     "testing/",
     "cli/",
+    "state/",
     "demo/",
     "verify/",
     "sources/",

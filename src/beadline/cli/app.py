@@ -14,6 +14,7 @@ from beadline.cli.doctor import doctor
 from beadline.cli.epochs import epochs
 from beadline.cli.run import run
 from beadline.cli.schema import schema
+from beadline.cli.state import state
 from beadline.cli.transactions import transactions
 from beadline.cli.verify import verify
 
@@ -27,6 +28,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("verify", verify),
     ("schema", schema),
     ("epochs", epochs),
+    ("state", state),
     ("doctor", doctor),
 )
 

@@ -19,6 +19,7 @@ from beadline.environment.java import require_java
 from beadline.environment.quiet import jvm_options
 from beadline.errors import JarsUnavailable
 from beadline.shared.options import option_text
+from beadline.state.backend import ROCKSDB_STORE
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -38,6 +39,9 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     # A scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
+    # State costs what changed in an epoch and not what there is, and each run of an epoch gives its
+    # files names of their own, so that a task which comes too late can spoil nobody's.
+    **ROCKSDB_STORE,
     # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
     LOCAL_FILES: NO_CHECKSUMS,
 }

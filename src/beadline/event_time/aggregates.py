@@ -1,9 +1,14 @@
-"""What windows compute: count, sum, min, max, avg, and what else rows of a window are made into.
+"""What windows compute: count, sum, min, max, avg, and what an aggregate of one's own has to have.
 
 An aggregate turns the rows of an epoch into a *partial* per group, all groups at once; partials are
 merged with what the state holds, and made into a result when the window fires. A partial is a tuple
 of plain values, which Spark keeps in columns of their own. Merging must not depend on how rows fall
-into epochs: the same rows give the same result, whatever crashed in between.
+into epochs: the same rows give the same result, whatever crashed in between. (Sums of doubles are
+added in the order in which they come, as Spark's are, and may differ in the last digits.)
+
+Each gives what Spark's function of the same name gives, and is that function where windows are
+Spark's own. See also ``ordered`` (collect, first, last), ``sketches`` (approximate ones) and
+``custom`` (a user's own).
 """
 
 from __future__ import annotations
@@ -11,22 +16,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beadline.errors import BadQuery
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.groups import Groups, Ints, plain, plain_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from beadline.event_time.groups import Groups
-
 Partial = tuple[Any, ...]
-_LARGEST = 2**63 - 1
+# Python's own context rounds to 28 digits, and Spark's decimals have 38.
+EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 
 
 class Aggregate(ABC):
@@ -50,17 +55,53 @@ class Aggregate(ABC):
     def merge(self, one: Partial, other: Partial) -> Partial:
         """Put two partials together, in any order."""
 
-    def checked(self, partial: Partial) -> Partial:
-        """Return a partial that the state can hold, or raise."""
-        return partial
-
     def result(self, partial: Partial) -> Any:
         """Return what is shown of a partial."""
         return partial[0]
 
-    def native(self) -> Column | None:
-        """Return Spark's own expression of it, if there is one with the same answer."""
+    def native(self, time: str) -> Column | None:
+        """Return Spark's own expression of it, if there is one with the same answer.
+
+        ``time`` is the column that the windows go by.
+        """
         return None
+
+
+def held_as(value: Any, type_: pa.DataType) -> Any:
+    """Return a value as the state holds it; Spark would make null of what is not of its type.
+
+    Raises ``OverflowError`` for a number that is too large.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return None
+    if pa.types.is_floating(type_) and isinstance(value, int | float | Decimal):
+        return float(value)
+    if pa.types.is_integer(type_) and isinstance(value, int):
+        bits = int(type_.bit_width) - 1
+        if not -(2**bits) <= value < 2**bits:
+            raise OverflowError
+        return int(value)
+    if pa.types.is_decimal(type_) and isinstance(value, int | Decimal):
+        value = Decimal(value)
+        if value and value.adjusted() >= int(type_.precision - type_.scale):
+            raise OverflowError
+        return value
+    if pa.types.is_list(type_) and isinstance(value, list | tuple | np.ndarray):
+        return [held_as(one, type_.value_type) for one in value]
+    if not isinstance(value, _CLASSES.get(type_.id, object)):
+        raise TypeError(f"a {type(value).__name__} where the state has {type_}")
+    return value
+
+
+_CLASSES: dict[int, type | tuple[type, ...]] = {
+    **{type_.id: () for type_ in (pa.float32(), pa.float64(), pa.decimal128(1, 0))},
+    **{type_.id: () for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    pa.bool_().id: bool,
+    pa.string().id: str,
+    pa.binary().id: (bytes, bytearray),
+}
 
 
 @dataclass(frozen=True)
@@ -82,19 +123,18 @@ class Count(Aggregate):
         if self.column is None:
             counts = groups.ends - groups.starts
         else:
-            there = groups.column(self.column).is_valid().to_numpy(zero_copy_only=False)
-            counts = np.add.reduceat(there.astype(np.int64), groups.starts)
+            counts = _there(groups, groups.column(self.column))
         return [(count,) for count in counts.tolist()]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
         """Add."""
         return (one[0] + other[0],)
 
-    def native(self) -> Column | None:
+    def native(self, time: str) -> Column | None:
         """The same."""
         from pyspark.sql import functions as F
 
-        return F.count(F.lit(1) if self.column is None else self.column)
+        return F.count(F.lit(1) if self.column is None else column_of(self.column))
 
 
 @dataclass(frozen=True)
@@ -116,110 +156,40 @@ class Sum(Aggregate):
             return pa.float64()
         if pa.types.is_decimal(column):
             return pa.decimal128(min(column.precision + 10, 38), column.scale)
-        raise BadQuery(f"sum({self.column!r}): {column} cannot be added up")
+        raise BadQuery(
+            f"column {self.column!r} is of type {column}, and cannot be added up. Cast it to a "
+            f"number. {NOTHING_WRITTEN}"
+        )
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Add up every group; integers exactly, whatever their size."""
+        """Add up every group; integers and decimals exactly, whatever their size."""
         column = groups.column(self.column)
-        there = column.is_valid().to_numpy(zero_copy_only=False)
-        some = np.add.reduceat(there.astype(np.int64), groups.starts) > 0
         if pa.types.is_decimal(column.type):
-            wide = column.cast(pa.decimal128(38, column.type.scale))
-            slices = zip(groups.starts.tolist(), groups.ends.tolist(), strict=True)
-            sums = [pc.sum(wide.slice(start, end - start)).as_py() for start, end in slices]
+            sums = _decimal_sums(groups, column)
         elif pa.types.is_integer(column.type):
-            values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+            values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
             sums = np.add.reduceat(values, groups.starts).tolist()
             # A sum of 64 bits that has wrapped round is far from the sum of the same floats.
             rough = np.add.reduceat(values.astype(np.float64), groups.starts)
             for at in np.flatnonzero(np.abs(rough) > 2.0**62).tolist():
                 sums[at] = sum(values[groups.starts[at] : groups.ends[at]].tolist())
         else:
-            values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy()
+            values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
             sums = np.add.reduceat(values, groups.starts).tolist()
-        return [(one if known else None,) for one, known in zip(sums, some.tolist(), strict=True)]
+        some = (_there(groups, column) > 0).tolist()
+        return [(one if known else None,) for one, known in zip(sums, some, strict=True)]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
         """Add; null is nothing."""
         if one[0] is None or other[0] is None:
             return other if one[0] is None else one
-        return (one[0] + other[0],)
+        return (_plus(one[0], other[0]),)
 
-    def checked(self, partial: Partial) -> Partial:
-        """Refuse a sum that a bigint cannot hold: it must not wrap round."""
-        if isinstance(partial[0], int) and not -_LARGEST - 1 <= partial[0] <= _LARGEST:
-            raise ArithmeticError(
-                f"sum({self.column!r}) of a window is beyond 64 bits. Sum a decimal instead: "
-                f"cast({self.column} as decimal(38, 0))"
-            )
-        return partial
-
-    def native(self) -> Column | None:
+    def native(self, time: str) -> Column | None:
         """The same."""
         from pyspark.sql import functions as F
 
-        return F.sum(self.column)
-
-
-@dataclass(frozen=True)
-class Extreme(Aggregate):
-    """The smallest or largest value of a column; nulls do not count, NaN is the largest number."""
-
-    column: str
-    largest: bool
-
-    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
-        """The value."""
-        return [self.result_type(column)]
-
-    def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """The column's own."""
-        assert column is not None
-        if pa.types.is_nested(column):
-            raise BadQuery(f"{self._name}({self.column!r}): {column} has no order")
-        return column
-
-    @property
-    def _name(self) -> str:
-        return "max" if self.largest else "min"
-
-    def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Take the first of each group's sorted values."""
-        column = groups.column(self.column)
-        numbers = np.repeat(np.arange(len(groups)), groups.ends - groups.starts)
-        table = pa.table({"group": numbers, "value": column})
-        order = pc.sort_indices(
-            table,
-            sort_keys=[
-                ("group", "ascending"),
-                ("value", "descending" if self.largest else "ascending"),
-            ],
-        )  # nulls come last
-        firsts = order.take(pa.array(groups.starts))
-        values = column.take(firsts).to_pylist()
-        if pa.types.is_floating(column.type) and self.largest:
-            nans = pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
-            has_nan = np.logical_or.reduceat(nans, groups.starts).tolist()
-            values = [float("nan") if n else v for v, n in zip(values, has_nan, strict=True)]
-        return [(value,) for value in values]
-
-    def merge(self, one: Partial, other: Partial) -> Partial:
-        """Take the one that is farther out."""
-        if one[0] is None or other[0] is None:
-            return other if one[0] is None else one
-        if _is_nan(one[0]) or _is_nan(other[0]):
-            return one if _is_nan(one[0]) is self.largest else other
-        return one if (one[0] > other[0]) is self.largest else other
-
-    def native(self) -> Column | None:
-        """The same."""
-        from pyspark.sql import functions as F
-
-        return F.max(self.column) if self.largest else F.min(self.column)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value
+        return F.sum(column_of(self.column))
 
 
 @dataclass(frozen=True)
@@ -257,22 +227,151 @@ class Average(Aggregate):
         """Add both."""
         if one[0] is None or other[0] is None:
             return other if one[0] is None else one
-        return (one[0] + other[0], one[1] + other[1])
+        return (_plus(one[0], other[0]), one[1] + other[1])
 
     def result(self, partial: Partial) -> Any:
         """Divide."""
         total, count = partial
         if not count:
             return None
-        if isinstance(total, Decimal) and total.as_tuple().exponent == 0:
-            return int(total) / count
-        return total / count
+        return EXACT.divide(total, Decimal(count)) if isinstance(total, Decimal) else total / count
 
-    def native(self) -> Column | None:
+    def native(self, time: str) -> Column | None:
         """The same."""
         from pyspark.sql import functions as F
 
-        return F.avg(self.column)
+        return F.avg(column_of(self.column))
+
+
+@dataclass(frozen=True)
+class Extreme(Aggregate):
+    """The smallest or largest value of a column; nulls do not count, NaN is the largest number."""
+
+    column: str
+    largest: bool
+
+    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
+        """The value."""
+        return [plain_type(self.result_type(column))]
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        """The column's own."""
+        return ordered_type(self.column, column)
+
+    def partials(self, groups: Groups) -> Sequence[Partial]:
+        """Look for the value that is farthest out."""
+        column = with_one_zero(plain(groups.column(self.column)))
+        if pa.types.is_integer(column.type) or pa.types.is_float64(column.type):
+            found = self._of_numbers(groups, column)
+        else:
+            order = "descending" if self.largest else "ascending"
+            found = column.take(best_rows(groups, column, [], order)).to_pylist()
+        return [(value,) for value in found]
+
+    def _of_numbers(self, groups: Groups, column: pa.Array) -> list[Any]:
+        """The same, without sorting."""
+        if pa.types.is_integer(column.type):
+            bits = column.type.bit_width - 1
+            nothing: Any = -(2**bits) if self.largest else 2**bits - 1
+            smallest: np.ufunc = np.minimum
+        else:  # maximum() returns NaN wherever there is one, fmin() only where all are
+            nothing = float("-inf") if self.largest else float("nan")
+            smallest = np.fmin
+        values = pc.fill_null(column, nothing).to_numpy(zero_copy_only=False)
+        take = np.maximum if self.largest else smallest
+        found = take.reduceat(values, groups.starts).tolist()
+        some = (_there(groups, column) > 0).tolist()
+        return [one if known else None for one, known in zip(found, some, strict=True)]
+
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """Take the one that is farther out."""
+        if one[0] is None or other[0] is None:
+            return other if one[0] is None else one
+        return one if before(one[0], other[0]) is not self.largest else other
+
+    def native(self, time: str) -> Column | None:
+        """The same."""
+        from pyspark.sql import functions as F
+
+        return (F.max if self.largest else F.min)(column_of(self.column))
+
+
+# -- what they share
+
+
+def column_of(name: str) -> Column:
+    """Return a column by its name, whatever is in it."""
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def ordered_type(name: str, column: pa.DataType | None) -> pa.DataType:
+    """Return the type of a column whose values can be put in order, or raise."""
+    assert column is not None
+    if pa.types.is_nested(column):
+        raise BadQuery(
+            f"column {name!r} is of type {column}, and its values have no order. Take a field of "
+            f"it, or its to_json(). {NOTHING_WRITTEN}"
+        )
+    return column
+
+
+def before(one: Any, other: Any) -> bool:
+    """Return whether a value comes before another one in Spark's order: NaN comes last."""
+    if one != one or other != other:
+        return bool(one == one)
+    return bool(one < other)
+
+
+def with_one_zero(column: pa.Array) -> pa.Array:
+    """Return a column in which -0.0 is 0.0: they are equal, and which came first says nothing."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.add(column, pa.scalar(0.0, column.type))
+
+
+def best_rows(groups: Groups, column: pa.Array, times: Sequence[Ints], order: str) -> pa.Array:
+    """Return the row of each group that comes first by the times, then by the value.
+
+    Null where the column is null in the whole group. ``order`` is that of all of them.
+    """
+    there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    columns = {"group": groups.numbers[there]}
+    columns |= {f"time_{at}": each[there] for at, each in enumerate(times)}
+    keys = [(name, order) for name in columns]
+    if pa.types.is_floating(column.type):  # Arrow has NaN last in either order
+        columns["nan"] = np.isnan(column.take(pa.array(there)).to_numpy(zero_copy_only=False)) * 1
+        keys.append(("nan", order))
+    keys[0] = ("group", "ascending")
+    table = pa.table({**columns, "value": column.take(pa.array(there))})
+    sorted_rows = pc.sort_indices(table, sort_keys=[*keys, ("value", order)]).to_numpy()
+    found, first = np.unique(columns["group"][sorted_rows], return_index=True)
+    rows = np.zeros(len(groups), dtype=np.int64)
+    rows[found] = there[sorted_rows[first]]
+    missing = np.ones(len(groups), dtype=bool)
+    missing[found] = False
+    return pa.array(rows, mask=missing)
+
+
+def _there(groups: Groups, column: pa.Array) -> Ints:
+    """Return how many values of each group are not null."""
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return np.asarray(np.add.reduceat(valid.astype(np.int64), groups.starts), dtype=np.int64)
+
+
+def _decimal_sums(groups: Groups, column: pa.Array) -> list[Any]:
+    wide = column.cast(pa.decimal256(76, column.type.scale))  # has room for any number of rows
+    table = pa.table({"group": groups.numbers, "value": wide})
+    summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
+    return list(summed["value_sum"].to_pylist())
+
+
+def _plus(one: Any, other: Any) -> Any:
+    return EXACT.add(one, other) if isinstance(one, Decimal) else one + other
+
+
+# -- what users call
 
 
 def count(column: str | None = None) -> Aggregate:

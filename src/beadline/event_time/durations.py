@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 
-from beadline.errors import BadSetting
+from beadline.errors import NOTHING_WRITTEN, BadSetting
 
 Duration = str | timedelta
 
@@ -27,7 +28,11 @@ _UNITS_US = {
     "week": 604_800_000_000,
     "w": 604_800_000_000,
 }
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*,?")
+_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*,?")
+
+
+# Times are 64 bits of microseconds, and a duration is added to them.
+_LONGEST_US = 1000 * 366 * 86_400_000_000
 
 
 def microseconds(name: str, value: Duration, *, zero: bool = False) -> int:
@@ -39,11 +44,13 @@ def microseconds(name: str, value: Duration, *, zero: bool = False) -> int:
     else:
         raise BadSetting(
             f"{name}= takes a duration such as '10 minutes' or a timedelta, "
-            f"not {type(value).__name__}"
+            f"not {type(value).__name__}. {NOTHING_WRITTEN}"
         )
     if found < 0 or (found == 0 and not zero):
         least = "zero or more" if zero else "more than zero"
-        raise BadSetting(f"{name}={value!r}: a duration of {least} is needed here")
+        raise _wrong(name, value, f"a duration of {least} is needed here")
+    if found > _LONGEST_US:
+        raise _wrong(name, value, "no more than a thousand years")
     return found
 
 
@@ -51,28 +58,30 @@ def milliseconds(name: str, value: Duration, *, zero: bool = False) -> int:
     """Return a duration in milliseconds, the resolution of Spark's watermarks and timers."""
     found = microseconds(name, value, zero=zero)
     if found % 1000:
-        raise BadSetting(f"{name}={value!r}: Spark's clocks count whole milliseconds")
+        raise _wrong(name, value, "Spark's clocks count whole milliseconds")
     return found // 1000
 
 
 def _parse(name: str, text: str) -> int:
-    at, total = 0, 0.0
+    at, total = 0, Decimal(0)
     while match := _PART.match(text, at):
         number, word = match.groups()
         unit = _UNITS_US.get(word.lower()) or _UNITS_US.get(word.lower().removesuffix("s"))
         if unit is None:
             if word.lower().rstrip("s") in ("month", "year"):
-                raise BadSetting(
-                    f"{name}={text!r}: months and years have no fixed length; use days"
-                )
+                raise _wrong(name, text, "months and years have no fixed length; use days")
             break
-        total += float(number) * unit
+        total += Decimal(number) * unit
         at = match.end()
     if at == 0 or text[at:].strip():
         raise BadSetting(
             f"{name}={text!r} is not a duration: a number and a unit, such as '10 minutes', "
-            "'1 hour 30 minutes' or '500 ms'"
+            f"'1 hour 30 minutes' or '500 ms'. {NOTHING_WRITTEN}"
         )
     if total != int(total):
-        raise BadSetting(f"{name}={text!r}: the shortest duration is a microsecond")
+        raise _wrong(name, text, "the shortest duration is a microsecond")
     return int(total)
+
+
+def _wrong(name: str, value: Duration, why: str) -> BadSetting:
+    return BadSetting(f"{name}={str(value)!r}: {why}. {NOTHING_WRITTEN}")

@@ -15,6 +15,7 @@ decision.
 from __future__ import annotations
 
 import io
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -41,9 +43,11 @@ BUCKETS = 32
 BUCKET = "beadline_bucket"
 PARCEL = "beadline_parcel"
 PARCEL_ROWS_MAX = 250_000
+_SENT = b"beadline.sent"  # in a parcel's metadata: by which task, and which of its parcels it is
 
 EVENT_TIME = "EventTime"
 PROCESSING_TIME = "ProcessingTime"
+NO_TIME = "None"
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,10 @@ class _Processor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        tables = [read_parcel(parcel) for frame in rows for parcel in frame[PARCEL]]
-        table = pa.concat_tables(tables)
+        parcels = [read_parcel(parcel) for frame in rows for parcel in frame[PARCEL]]
+        # A shuffle brings them in any order. A replay has to see the rows in the same one.
+        parcels.sort(key=lambda table: table.schema.metadata[_SENT])
+        table = pa.concat_tables(parcels)
         yield from self._parcels(self._operator.process(table, _clock(timerValues)))
 
     def handleExpiredTimer(  # noqa: N802
@@ -136,21 +142,24 @@ def _clock(values: TimerValues) -> Clock:
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row per bucket: its rows, in their order, as an Arrow stream."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = sent = 0
+    context = TaskContext.get()
+    part = 0 if context is None else context.partitionId()
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         if rows >= PARCEL_ROWS_MAX:
-            yield _parcels_of(pa.Table.from_batches(held))
-            held, rows = [], 0
+            yield _parcels_of(pa.Table.from_batches(held), part, sent)
+            held, rows, sent = [], 0, sent + 1
     if rows:
-        yield _parcels_of(pa.Table.from_batches(held))
+        yield _parcels_of(pa.Table.from_batches(held), part, sent)
 
 
-def _parcels_of(table: pa.Table) -> pa.RecordBatch:
+def _parcels_of(table: pa.Table, part: int, sent: int) -> pa.RecordBatch:
     buckets = table[BUCKET].to_numpy()
     order = np.argsort(buckets, kind="stable")
     ordered = table.drop_columns([BUCKET]).take(order)
+    ordered = ordered.replace_schema_metadata({_SENT: struct.pack(">QQ", part, sent)})
     found, starts = np.unique(buckets[order], return_index=True)
     ends = [*starts[1:], table.num_rows]
     parcels = [

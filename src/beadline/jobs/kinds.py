@@ -110,10 +110,15 @@ _TIME = "beadline.event_time"
 AGGREGATES = Kinds(
     "aggregate",
     {
+        "approx_distinct": f"{_TIME}:approx_distinct",
         "avg": f"{_TIME}:avg_of",
+        "collect": f"{_TIME}:collect_of",
         "count": f"{_TIME}:count",
+        "first": f"{_TIME}:first_of",
+        "last": f"{_TIME}:last_of",
         "max": f"{_TIME}:max_of",
         "min": f"{_TIME}:min_of",
+        "quantiles": f"{_TIME}:quantiles",
         "sum": f"{_TIME}:sum_of",
     },
     bases=(f"{_TIME}:Aggregate",),

@@ -70,11 +70,11 @@ class Retries:
     """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
 
     def __init__(
-        self, limits: Mapping[Verdict, float], pauses_s: Sequence[float] = _PAUSES_S
+        self, limits: Mapping[Verdict, float], pauses_s: Sequence[float] | None = None
     ) -> None:
         """The time runs from the first failure, not from now; the last pause is repeated."""
         self._limits = limits
-        self._pauses_s = pauses_s
+        self._pauses_s = _PAUSES_S if pauses_s is None else pauses_s
         self._first_s: float | None = None
         self._tries = 0
 

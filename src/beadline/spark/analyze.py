@@ -15,6 +15,7 @@ from beadline.ids import QueryId
 from beadline.spark import checks
 from beadline.spark.checkpoint import planned_sources
 from beadline.spark.facts import facts, sources
+from beadline.spark.state import check_store
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -63,6 +64,7 @@ def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]
     try:
         if checkpoint is not None:
             checks.check_rule(qualify(checkpoint), stream.mode)
+            check_store(stream.frame, qualify(checkpoint), stream.name)
     except BadSetting as error:
         yield str(error)
 
@@ -93,6 +95,7 @@ def check_start(stream: Stream, settings: StartSettings) -> Checked:
     checkpoint = qualify(settings.checkpoint)
     checks.check_files(checkpoint, stream.mode)
     _check_number_of_sources(stream, checkpoint)
+    check_store(stream.frame, checkpoint, stream.name)
     sinks = checks.bind(stream, QueryId(stream.name, uuid.uuid4().hex, checkpoint))
     checks.refuse_weak(judge(facts(stream, sinks)))
     return Checked(checkpoint, sinks, checks.writer(stream, settings, checkpoint))

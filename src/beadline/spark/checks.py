@@ -23,6 +23,7 @@ from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.spark.conf import is_set, is_true, value_of
+from beadline.spark.plan import never_idle
 from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
@@ -202,6 +203,12 @@ def refuse_weak(report: Report) -> None:
 def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStreamWriter:
     """Return Spark's writer, set up; what Spark would refuse is refused now."""
     frame = stream.frame
+    if settings.available_now and never_idle(frame):
+        raise BadQuery(
+            f"query {stream.name!r}: available_now=True would not come to an end, because timers "
+            "by processing time may be due at any time. Use every='10 seconds' and stop() it, or "
+            f"timers by event time. {NOTHING_WRITTEN}"
+        )
     try:
         made = (
             frame.writeStream.outputMode(settings.output_mode)

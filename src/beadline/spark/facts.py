@@ -12,7 +12,7 @@ from beadline.guarantee.settings import KEYS
 from beadline.guarantee.sources import SourceFacts
 from beadline.sink import BoundSink
 from beadline.spark.plan import is_stateful, nodes, plan_of, streaming_leaves
-from beadline.spark.python_code import calls_by_chance, can_be_read
+from beadline.spark.python_code import calls_by_chance, can_be_read, code_held_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from beadline.stream import Stream
 
 _TEXT_LENGTH_MAX = 80
+_TABLES = ("DataSourceV2Relation", "HiveTableRelation", "LogicalRelation")
 
 
 def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = None) -> QueryFacts:
@@ -85,6 +86,26 @@ def expressions(frame: DataFrame) -> Iterator[ExpressionFacts]:
     for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
+        table = _table_read_anew(node)
+        if table:
+            yield ExpressionFacts("Table", f"table {_shortened(table)}", deterministic=False)
+
+
+def _table_read_anew(node: Any) -> str:
+    """Return what a table is called that a stream is joined with, and that others may change.
+
+    Not of files: which ones they are is settled when the frame is made.
+    """
+    kind = node.getClass().getSimpleName()
+    if node.children().size() or node.isStreaming() or kind not in _TABLES:
+        return ""
+    if kind == "DataSourceV2Relation":
+        return str(node.name())
+    if kind == "HiveTableRelation":
+        return str(node.tableMeta().identifier().unquotedString())
+    relation = node.relation()
+    files = relation.getClass().getSimpleName() == "HadoopFsRelation"
+    return "" if files else str(relation.toString())
 
 
 def _parts(expression: Any) -> Iterator[ExpressionFacts]:
@@ -94,16 +115,19 @@ def _parts(expression: Any) -> Iterator[ExpressionFacts]:
     # Not deterministic because a child is not: the child has said so.
     deterministic = expression.deterministic() or not all(c.deterministic() for c in children)
     name = expression.getClass().getSimpleName()
-    text = expression.sql()
-    if len(text) > _TEXT_LENGTH_MAX:
-        text = text[:_TEXT_LENGTH_MAX] + "…"
+    text = _shortened(expression.sql())
     chance: tuple[str, ...] = ()
     unreadable = False
     if name in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
-        function = _function(expression)
-        chance = calls_by_chance(function) if function is not None else ()
-        unreadable = not chance and (function is None or not can_be_read(function))
+        functions = _functions(_function(expression))
+        calls = (call for one in functions or () for call in calls_by_chance(one))
+        chance = tuple(dict.fromkeys(calls))
+        unreadable = not chance and (functions is None or not all(map(can_be_read, functions)))
     yield ExpressionFacts(name, text, deterministic, chance, unreadable)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH_MAX else text[:_TEXT_LENGTH_MAX] + "…"
 
 
 def _function(expression: Any) -> Callable[..., Any] | None:
@@ -116,6 +140,14 @@ def _function(expression: Any) -> Callable[..., Any] | None:
         return None
     found = command[0] if isinstance(command, tuple) else command
     return found if callable(found) else None
+
+
+def _functions(function: Callable[..., Any] | None) -> list[Callable[..., Any]] | None:
+    """What to look into; of a stateful processor, all the code that it was made with."""
+    processor = getattr(getattr(function, "__self__", None), "_stateful_processor", None)
+    if processor is not None:
+        return list(code_held_by(processor))
+    return None if function is None else [function]
 
 
 def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanFacts:

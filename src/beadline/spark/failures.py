@@ -51,7 +51,38 @@ class KnownCause:
         return self.says + (f": {more}" if more else "")
 
 
+_OLD_OR_NEW = (
+    "start the code that made the checkpoint, or give this code a new checkpoint, which begins "
+    "without state"
+)
 KNOWN_CAUSES = (
+    KnownCause(
+        r"\[((?:STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|"
+        r"STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE|"
+        r"STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE|STATE_STORE_INVALID_CONFIG_AFTER_RESTART|"
+        r"STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA)\] [^\n]{0,240})",
+        f"the job keeps other state than its checkpoint holds; {_OLD_OR_NEW}",
+    ),
+    KnownCause(
+        r"\[((?:CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|"
+        r"STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED)[.\w]*\] [^\n]{0,240})",
+        "the state in the checkpoint cannot be read: files below its folder `state` were deleted "
+        "or damaged, so restore the checkpoint from a backup, as a whole",
+    ),
+    KnownCause(
+        r"\[((?:STATE_STORE_COMMIT_VALIDATION_FAILED|STATE_STORE_OPERATION_OUT_OF_ORDER)\] "
+        r"[^\n]{0,240})",
+        "not every part of the state was carried on in the epoch",
+    ),
+    KnownCause(
+        r"\[UNSUPPORTED_FEATURE\.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS\]",
+        "transformWithState needs the RocksDB state store, which "
+        "spark.sql.streaming.stateStore.providerClass names",
+    ),
+    KnownCause(
+        r"\[(?:STATEFUL_PROCESSOR|STATE_STORE_HANDLE|TRANSFORM_WITH_STATE)_\w+\] ([^\n]{0,300})",
+        "a stateful processor asked its state for what it cannot do",
+    ),
     KnownCause(
         r"No space left on device|Disk quota exceeded",
         "a disk is full (No space left on device): make room where the checkpoint, the sink's own "

@@ -56,6 +56,16 @@ def is_stateful(frame: DataFrame) -> bool:
     return not _names(frame) <= STATELESS_NODES
 
 
+def never_idle(frame: DataFrame) -> bool:
+    """Whether Spark runs epochs without rows for ever, since a timer may be due at any time."""
+    off = frame.sparkSession.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    return off == "true" and any(
+        node.getClass().getSimpleName().startswith("TransformWithState")
+        and str(node.timeMode()) == "ProcessingTime"
+        for node in nodes(plan_of(frame))
+    )
+
+
 def has_watermark(frame: DataFrame) -> bool:
     """Whether the plan has a watermark, of one input or of several."""
     return "EventTimeWatermark" in _names(frame)

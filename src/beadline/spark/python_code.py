@@ -22,6 +22,8 @@ from types import (
 )
 from typing import Any
 
+from beadline.guarantee.chance import ByChance
+
 _ALL = frozenset({"*"})
 # By module: the names that are different at every call.
 CHANCE: dict[str, frozenset[str]] = {
@@ -34,6 +36,7 @@ CHANCE: dict[str, frozenset[str]] = {
     "uuid": frozenset({"uuid1", "uuid4"}),
 }
 _DEPTH_MAX = 5
+_LIBRARIES = frozenset({"numpy", "pandas", "pyarrow", "pyspark"})
 _IN_C = (BuiltinFunctionType, ClassMethodDescriptorType, MethodDescriptorType)
 _UNKNOWN = object()
 
@@ -65,6 +68,50 @@ def can_be_read(function: Callable[..., Any]) -> bool:
     if isinstance(function, type):
         return _of_python(function.__module__)
     return isinstance(function, _IN_C) and _of_python(_home(function))
+
+
+def code_held_by(value: Any) -> Iterator[Callable[..., Any]]:
+    """Yield every method of an object, and of the objects and functions that it holds.
+
+    For what is sent to the workers as an object, such as a stateful processor: which of its methods
+    are called, and with what, is the library's affair.
+    """
+    yield from _held(value, set(), 0)
+
+
+def _held(value: Any, seen: set[int], depth: int) -> Iterator[Callable[..., Any]]:
+    if id(value) in seen or depth > _DEPTH_MAX:
+        return
+    seen.add(id(value))
+    if isinstance(value, FunctionType | MethodType | BuiltinFunctionType | functools.partial):
+        yield value
+        return
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = list(value)
+    elif not isinstance(value, type | ModuleType) and not _of_a_library(type(value).__module__):
+        for class_ in type(value).__mro__:
+            if not _of_a_library(class_.__module__) and not _is_own(class_.__module__):
+                yield from _methods(class_)
+        inner = list(getattr(value, "__dict__", {}).values())
+    for one in inner:
+        yield from _held(one, seen, depth + 1)
+
+
+def _methods(class_: type) -> Iterator[FunctionType]:
+    for found in vars(class_).values():
+        within = getattr(found, "__func__", None) or getattr(found, "fget", None)
+        yield from (one for one in (found, within) if isinstance(one, FunctionType))
+
+
+def _of_a_library(module: Any) -> bool:
+    return _of_python(module) or str(module).partition(".")[0] in _LIBRARIES
+
+
+def _is_own(module: Any) -> bool:
+    return str(module).partition(".")[0] == "beadline"
 
 
 def _home(value: Any) -> Any:
@@ -103,6 +150,8 @@ def _look(value: Any, found: dict[str, None], seen: set[int], depth: int) -> Non
         if isinstance(value, type) and depth:
             return  # named, not called, as far as can be told
         seen.add(id(value))
+        if isinstance(value, ByChance):
+            found[value.name] = None
         for inner in _wrapped(value):
             _note_itself(inner, found)
             _look(inner, found, seen, depth + 1)

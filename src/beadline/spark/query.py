@@ -48,10 +48,12 @@ from beadline.spark.plan import (
     source_folders,
     source_options,
 )
-from beadline.spark.progress_facts import ProgressFacts, WatermarkReader
+from beadline.spark.progress_facts import ProgressFacts, ProgressReader, WatermarkReader
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.spark_query import SparkQuery, start_settings
+from beadline.spark.state import check_state
+from beadline.spark.state_reader import StateReader
 from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import StartSettings, Stream
 
@@ -394,11 +396,12 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
         *(stream.name, checkpoint, sinks, log, engine.progress, stream.mode, threads, listener)
     )
     coordinator = Coordinator(run)
-    facts = ProgressFacts([engine.watermarks] if engine.watermarks is not None else [])
+    facts = ProgressFacts(_readers(engine))
     query = Query(coordinator, engine, threads, positions, waits, facts)
     threads.stopping = lambda: query._stopping
     try:
         waits.start(run.tell)
+        _check_state(stream, settings.output_mode, run)
         coordinator.start(settings.drop)
         log.check_newest()
         engine.progress.forget_unfinished()
@@ -410,6 +413,13 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
         query._close()
         raise
     return query
+
+
+def _check_state(stream: Stream, output_mode: str, run: Run) -> None:
+    """Compare the state before the claim; of a checkpoint of this query's, and of no other's."""
+    if is_stateful(stream.frame):
+        identity.identify(run.log.open(), run.progress, run.name, run.checkpoint)
+        check_state(stream.frame, output_mode, run.checkpoint, run.name)
 
 
 def _engine(stream: Stream, checkpoint: str) -> Engine:
@@ -432,6 +442,12 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
         batch_size=batch_size,
         watermarks=watermarks,
     )
+
+
+def _readers(engine: Engine) -> list[ProgressReader]:
+    """Return what is made of Spark's progress; nothing where there is nothing to tell."""
+    found: list[ProgressReader] = [] if engine.watermarks is None else [engine.watermarks]
+    return [*found, StateReader()] if engine.stateful else found
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:

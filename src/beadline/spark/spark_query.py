@@ -24,6 +24,7 @@ from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
 from beadline.spark.failures import is_conflict
 from beadline.spark.plan import has_own_log
+from beadline.spark.state import state_settings
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_MANAGERS = (
@@ -147,6 +148,7 @@ def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
     """Return the Spark settings for this query alone.
 
     Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
+    State stays in the format in which its checkpoint was begun.
 
     On a local disk, Spark writes its own two logs through Hadoop's `FileSystem`: by default it
     takes `FileContext`, which starts two processes (`readlink`, `chmod`) for each file. Both look
@@ -157,6 +159,7 @@ def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
     """
     session = frame.sparkSession
     conf = dict.fromkeys(switched_off(session), "false")
+    conf.update(state_settings(frame, checkpoint))
     local = checkpoint.startswith("file:") and not has_own_log(frame)
     manager = _local_manager(session) if local and not is_set(session, FILE_MANAGER) else None
     return conf if manager is None else {**conf, FILE_MANAGER: manager}

@@ -1,0 +1,263 @@
+"""What all kinds of windows share: their rows in the state, their results, and their outputs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from beadline.event_time.aggregates import EXACT, Aggregate, Partial, held_as
+from beadline.event_time.groups import Bools, Ints, plain_type
+from beadline.event_time.keys import microseconds_of
+from beadline.event_time.operator import Clock, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+START, END, NUMBER, REVISION = "window_start", "window_end", "window_number", "revision"
+DELETED = "deleted"  # of a session that has become part of another
+MAIN, LATE, DROPPED = "main", "late", "dropped"
+NEVER = -(2**62)
+WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
+WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
+# The key of what the state holds for a key, or for a window of one.
+PLACE = "at binary"
+
+
+@dataclass
+class Window:
+    """One window of one key, as the state holds it. ``revision`` is that of its next result."""
+
+    key: tuple[Any, ...]
+    start: int
+    end: int
+    revision: int
+    partials: list[Partial]
+    deleted: bool = False
+
+
+class WindowCodec:
+    """Windows as rows of the state and as results."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        by: Sequence[str],
+        aggregates: dict[str, Aggregate],
+        *,
+        bounds: Sequence[pa.Field] = WINDOW_BOUNDS,
+        deletes: bool = False,
+    ) -> None:
+        """``schema`` is that of the rows that come in; ``bounds`` tell the windows of a key."""
+        self._names = list(aggregates)
+        self._aggregates = list(aggregates.values())
+        self._bounds, self._deletes = len(bounds), deletes
+        types = [one.state(_type(schema, one.column)) for one in self._aggregates]
+        self._widths = [len(each) for each in types]
+        self.key_fields = [
+            pa.field(f"key{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
+        ]
+        self.partial_fields = [
+            pa.field(f"{name}_{at}", type_)
+            for name, each in zip(aggregates, types, strict=True)
+            for at, type_ in enumerate(each)
+        ]
+        results = (
+            pa.field(name, one.result_type(_type(schema, one.column)))
+            for name, one in aggregates.items()
+        )
+        self.result_schema = pa.schema(
+            [
+                *(schema.field(name) for name in by),
+                *bounds,
+                *results,
+                pa.field(REVISION, pa.int64()),
+                *([pa.field(DELETED, pa.bool_())] if deletes else []),
+            ]
+        )
+
+    @property
+    def state_schema(self) -> StructType:
+        """The state's columns of one window."""
+        numbers = [pa.field(name, pa.int64()) for name in ("start_us", "end_us", "revision")]
+        return spark_schema([*numbers, *self.key_fields, *self.partial_fields])
+
+    def state_of(self, window: Window, revision: int) -> tuple[Any, ...]:
+        """Return the state's row of a window."""
+        return (window.start, window.end, revision, *window.key, *self.values(window))
+
+    def window(self, held: Sequence[Any]) -> Window:
+        """Return the window of a row of the state."""
+        start, end, revision, *rest = held
+        keys = len(self.key_fields)
+        return Window(tuple(rest[:keys]), start, end, revision, self.partials(rest[keys:]))
+
+    def values(self, window: Window) -> list[Any]:
+        """Return a window's partials as the state holds them."""
+        values = [value for partial in window.partials for value in partial]
+        found = []
+        for field, value in zip(self.partial_fields, values, strict=True):
+            try:
+                found.append(held_as(value, field.type))
+            except OverflowError:
+                raise OverflowError(
+                    f"{field.name.rpartition('_')[0]!r} of a window is a number that {field.type} "
+                    "cannot hold. Nothing of this epoch is written. Sum a wider type: a column "
+                    "that was cast to decimal(38, 0), or to double"
+                ) from None
+        return found
+
+    def partials(self, values: Sequence[Any]) -> list[Partial]:
+        """Return partials of what the state holds."""
+        partials, at = [], 0
+        for width in self._widths:
+            partials.append(tuple(values[at : at + width]))
+            at += width
+        return partials
+
+    def merged(self, one: list[Partial], other: list[Partial]) -> list[Partial]:
+        """Put the partials of two windows together."""
+        pairs = zip(self._aggregates, one, other, strict=True)
+        return [aggregate.merge(mine, new) for aggregate, mine, new in pairs]
+
+    def results(self, windows: Sequence[Window]) -> pa.Table:
+        """Return windows as rows for the sinks."""
+        for window in windows:
+            self.values(window)
+        columns = [
+            *zip(*(window.key for window in windows), strict=True),
+            *([window.start for window in windows], [window.end for window in windows]),
+        ]
+        columns = columns[: len(self.key_fields) + self._bounds]
+        for at, aggregate in enumerate(self._aggregates):
+            columns.append([aggregate.result(window.partials[at]) for window in windows])
+        columns.append([window.revision for window in windows])
+        if self._deletes:
+            columns.append([window.deleted for window in windows])
+        arrays = [
+            _array(column, field.type)
+            for column, field in zip(columns, self.result_schema, strict=True)
+        ]
+        return pa.table(arrays, schema=self.result_schema)
+
+
+@dataclass(kw_only=True)
+class WindowOperator(Operator):
+    """What tumbling windows, sessions and counted rows have in common."""
+
+    time: str | None  # None for the clock on the wall
+    by: tuple[str, ...]
+    aggregates: dict[str, Aggregate]  # by the name of their results
+    schema: pa.Schema  # of the rows that come in
+    lateness_us: int = 0
+    keeps_late: bool = False
+    early_ms: int | None = None
+    processing_time: bool = False
+
+    def use(self, codec: WindowCodec) -> None:
+        """Write results by this codec."""
+        self.codec = codec
+        self.output = output_schema(codec.result_schema, self.schema if self.keeps_late else None)
+
+    def now_us(self, clock: Clock) -> int:
+        """Return the time that windows are measured by; before the first watermark, none."""
+        now_ms = clock.now_ms if self.processing_time else clock.watermark_ms
+        return now_ms * 1000 if now_ms > 0 else NEVER
+
+    def times(self, rows: pa.Table, now_us: int) -> tuple[Ints, Bools]:
+        """Return each row's time in microseconds, and whether it has one."""
+        if self.time is None:
+            times = np.full(rows.num_rows, now_us, dtype=np.int64)
+            return times, np.ones(rows.num_rows, dtype=bool)
+        return microseconds_of(rows[self.time]), rows[self.time].is_valid().to_numpy()
+
+    def told(self, windows: Sequence[Window]) -> Iterator[pa.Table]:
+        """Yield the results of windows."""
+        if windows:
+            yield self._output(self.codec.results(windows), MAIN)
+
+    def late(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Yield rows that came too late, or how many they are."""
+        if rows.num_rows and self.keeps_late:
+            yield self._output(rows, LATE)
+        elif rows.num_rows:
+            yield self._output(None, MAIN, rows.num_rows)
+
+    def _output(self, rows: pa.Table | None, tag: str, dropped: int | None = None) -> pa.Table:
+        """Return rows in the column of their output; all others are null there."""
+        count = 1 if rows is None else rows.num_rows
+        columns = []
+        for column in self.output:
+            if column.name == tag and rows is not None:
+                columns.append(_struct(rows, column.type))
+            elif column.name == DROPPED:
+                columns.append(pa.array([dropped] * count, pa.int64()))
+            else:
+                columns.append(pa.nulls(count, column.type))
+        return pa.table(columns, schema=self.output)
+
+
+def output_schema(main: pa.Schema, late: pa.Schema | None) -> pa.Schema:
+    """A column for each output; a row has one of them, or says how many late rows were dropped."""
+    columns = [pa.field(MAIN, pa.struct(list(main)))]
+    if late is not None:
+        columns.append(pa.field(LATE, pa.struct(list(late))))
+    return pa.schema([*columns, pa.field(DROPPED, pa.int64())])
+
+
+def spark_schema(fields: Iterable[pa.Field]) -> StructType:
+    """Return columns of the state."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema(list(fields)))
+
+
+def big_endian(time_us: int) -> bytes:
+    """Return a time as bytes that are in the order of time; also before 1970."""
+    return struct.pack(">Q", time_us + 2**63)
+
+
+def time_of(place: bytes) -> int:
+    """Return the time that a key of the state begins with."""
+    return int(struct.unpack(">Q", bytes(place[:8]))[0]) - 2**63
+
+
+def timer_at(time_us: int) -> int:
+    """Return when Spark's clock, which has whole milliseconds, has reached a time.
+
+    Its watermark is 0 until there is one: a timer of before 1970 would fire at once, and be gone.
+    """
+    return max(1, -(-time_us // 1000))
+
+
+def _type(schema: pa.Schema, name: str | None) -> pa.DataType | None:
+    return None if name is None else schema.field(name).type
+
+
+def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return results as a column; plain numbers become the times that they stand for."""
+    if pa.types.is_decimal(type_):
+        return pa.array([_rounded(value, type_) for value in values], type_)
+    if pa.types.is_floating(type_):
+        return pa.array([None if value is None else float(value) for value in values], type_)
+    return pa.array(list(values), type_)
+
+
+def _rounded(value: Any, type_: pa.DataType) -> Any:
+    if value is None:
+        return None
+    return EXACT.quantize(Decimal(value), Decimal(1).scaleb(-type_.scale))
+
+
+def _struct(rows: pa.Table, type_: pa.DataType) -> pa.StructArray:
+    arrays = [
+        column.combine_chunks().cast(field.type)
+        for column, field in zip(rows.columns, type_, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(type_))

@@ -1,0 +1,108 @@
+"""An aggregate of one's own, on the rows of a window as a pandas frame."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.aggregates import Aggregate, Partial
+from beadline.event_time.groups import Groups
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AggregateTypes = str | Sequence[pa.DataType]
+
+
+class CustomAggregate(Aggregate):
+    """What a window computes by code of yours: a partial of some rows, and how two become one.
+
+    Merging has to give the same in any order and however the rows are cut, or a result depends on
+    how Spark cuts the source into epochs. A partial is a tuple of the values of ``state_type``.
+
+    >>> class Weighted(CustomAggregate):
+    ...     state_type = "total double, weight double"
+    ...     returns = "double"
+    ...
+    ...     def add(self, rows):
+    ...         return (rows.price * rows.amount).sum(), rows.amount.sum()
+    ...
+    ...     def merge(self, one, other):
+    ...         return one[0] + other[0], one[1] + other[1]
+    ...
+    ...     def result(self, partial):
+    ...         return partial[0] / partial[1] if partial[1] else None
+    """
+
+    column = None
+    state_type: ClassVar[AggregateTypes]  # DDL of the partial's columns, or their Arrow types
+    returns: ClassVar[str | pa.DataType]  # the result's type, likewise
+
+    @abstractmethod
+    def add(self, rows: pd.DataFrame) -> Partial:
+        """Return the partial of some rows of one window, which are in the order of time."""
+
+    @abstractmethod
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """Put two partials together, in any order."""
+
+    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
+        """The types of ``state_type``."""
+        given = getattr(self, "state_type", None)
+        if not given:
+            raise BadQuery(
+                f"{type(self).__name__} needs a state_type, the types of what add() returns: "
+                f"state_type = 'total double, n bigint'. {NOTHING_WRITTEN}"
+            )
+        types = _of_ddl(given) if isinstance(given, str) else list(given)
+        for type_ in types:
+            if pa.types.is_temporal(type_):
+                raise BadQuery(
+                    f"{type(self).__name__}.state_type: {type_} would depend on a worker's time "
+                    f"zone. Keep a bigint, such as the microseconds since 1970. {NOTHING_WRITTEN}"
+                )
+        return types
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        """The type of ``returns``."""
+        given = getattr(self, "returns", None)
+        if given is None:
+            raise BadQuery(
+                f"{type(self).__name__} needs the type of what result() returns: "
+                f"returns = 'double'. {NOTHING_WRITTEN}"
+            )
+        return _of_ddl(f"result {given}")[0] if isinstance(given, str) else given
+
+    def partials(self, groups: Groups) -> Sequence[Partial]:
+        """Call ``add`` for each group of rows."""
+        frame = groups.table.to_pandas()
+        slices = zip(groups.starts.tolist(), groups.ends.tolist(), strict=True)
+        return [self._checked(self.add(frame.iloc[start:end])) for start, end in slices]
+
+    def _checked(self, partial: Partial) -> Partial:
+        if not isinstance(partial, tuple):
+            raise TypeError(
+                f"{type(self).__name__}.add() returned a {type(partial).__name__}, not a tuple of "
+                f"the values of state_type"
+            )
+        return partial
+
+
+def _of_ddl(ddl: str) -> list[pa.DataType]:
+    """Return the Arrow types of Spark's words for them."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    try:
+        spark_types = StructType.fromDDL(ddl)
+        assert isinstance(spark_types, StructType)
+        schema = to_arrow_schema(spark_types, timezone="UTC")
+    except PySparkException as error:
+        raise BadQuery(f"{ddl!r} is not a list of types: {error}. {NOTHING_WRITTEN}") from error
+    assert schema is not None
+    return list(schema.types)

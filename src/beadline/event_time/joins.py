@@ -1,0 +1,221 @@
+"""Joins of two streams by time: within an interval of each other, or in the same window.
+
+Both are Spark's own stream-stream joins, which keep no more rows than the watermarks and the
+condition on time ask for. What is added is the condition in words, names that do not clash, and
+null: Spark's full outer join would match null keys with one another, and a row without a time would
+stay in its state for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import functions as F
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.codec import END, START
+from beadline.event_time.durations import Duration, microseconds
+from beadline.event_time.sides import (
+    SPARKS_NAMES,
+    Delays,
+    Sides,
+    Suffixes,
+    both_delays,
+    check_streaming,
+    check_time,
+    column,
+    one_of,
+    sides,
+    signed_microseconds,
+    watermarked,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+How = Literal["inner", "left", "right", "full"]
+_LEFT, _RIGHT = "beadline_left_", "beadline_right_"
+_WINDOW = "beadline_window"
+
+
+def interval_join(
+    left: DataFrame,
+    right: DataFrame,
+    on: Sequence[str] | str,
+    *,
+    left_time: str,
+    right_time: str,
+    between: tuple[Duration, Duration],
+    how: How = "inner",
+    watermark: Delays = None,
+    suffixes: Suffixes | None = None,
+) -> DataFrame:
+    """Join the rows of two streams whose times are within an interval of each other.
+
+    A right row matches if its time is within [left time + lower, left time + upper], both ends
+    included, where ``between=(lower, upper)``; a bound may be negative. ``on`` are the keys, which
+    both sides have; null matches nothing. With ``how="left"``, ``"right"`` or ``"full"`` a row that
+    matched nothing shows once, with nulls, when the watermark says that nothing can come any more.
+
+    ``watermark`` is the longest that rows may be out of order, one for both sides or one each; None
+    if the frames have watermarks of their own. The smaller of the two watermarks counts: rows
+    behind it are dropped by Spark, and counted in its progress (``numRowsDroppedByWatermark``).
+
+    >>> paid = interval_join(orders, payments, on="order_id", left_time="ordered_at",
+    ...                      right_time="paid_at", between=("0 seconds", "1 hour"), how="left",
+    ...                      watermark=("1 minute", "5 minutes"))
+    """
+    what = "interval_join()"
+    join = SPARKS_NAMES[one_of(what, "how", how, SPARKS_NAMES)]
+    lower_us, upper_us = _bounds(what, between)
+    named = _checked(what, left, right, on, left_time, right_time, suffixes)
+    one, other = _with_watermarks(what, left, right, left_time, right_time, watermark)
+    one, other = _own_names(one, _LEFT), _own_names(other, _RIGHT)
+    from_time, to_time = column(_LEFT + left_time), column(_RIGHT + right_time)
+    condition = (
+        _same_keys(named)
+        & from_time.isNotNull()
+        & to_time.isNotNull()
+        & (to_time >= from_time + F.lit(timedelta(microseconds=lower_us)))
+        & (to_time <= from_time + F.lit(timedelta(microseconds=upper_us)))
+    )
+    joined = one.join(other, condition, join)
+    return joined.select(*_keys(named, how), *_others(named))
+
+
+def window_join(
+    left: DataFrame,
+    right: DataFrame,
+    on: Sequence[str] | str,
+    *,
+    left_time: str,
+    right_time: str,
+    size: Duration,
+    slide: Duration | None = None,
+    offset: Duration = "0 seconds",
+    how: How = "inner",
+    watermark: Delays = None,
+    suffixes: Suffixes | None = None,
+) -> DataFrame:
+    """Join the rows of two streams that have the same keys and fall into the same window.
+
+    Each pair of rows shows once per window that holds both, with ``window_start`` and
+    ``window_end``; ``slide`` makes windows overlap, as in ``windowed``. A row that matched nothing
+    shows, with ``how="left"``, ``"right"`` or ``"full"``, when the watermark has passed the end of
+    its window. A row without a time is in no window, and shows in none. ``watermark`` as in
+    ``interval_join``.
+
+    >>> seen = window_join(clicks, views, on="page", left_time="clicked_at",
+    ...                    right_time="viewed_at", size="10 minutes", watermark="1 minute")
+    """
+    what = "window_join()"
+    join = SPARKS_NAMES[one_of(what, "how", how, SPARKS_NAMES)]
+    size_us = microseconds("size", size)
+    slide_us = size_us if slide is None else microseconds("slide", slide)
+    if size_us % slide_us:
+        raise BadQuery(
+            f"{what}: slide={slide!r} does not divide size={size!r}: rows would be in more windows "
+            f"at some times than at others. {NOTHING_WRITTEN}"
+        )
+    offset_us = microseconds("offset", offset, zero=True) % slide_us
+    named = _checked(what, left, right, on, left_time, right_time, suffixes, (START, END))
+    one, other = _with_watermarks(what, left, right, left_time, right_time, watermark)
+    lengths = tuple(f"{length} microseconds" for length in (size_us, slide_us, offset_us))
+    one = _in_windows(_own_names(one, _LEFT), _LEFT, left_time, lengths)
+    other = _in_windows(_own_names(other, _RIGHT), _RIGHT, right_time, lengths)
+    same = column(_LEFT + _WINDOW) == column(_RIGHT + _WINDOW)
+    joined = one.join(other, _same_keys(named) & same, join)
+    window = _either(_LEFT + _WINDOW, _RIGHT + _WINDOW, how)
+    return joined.select(
+        *_keys(named, how),
+        window.getField("start").alias(START),
+        window.getField("end").alias(END),
+        *_others(named),
+    )
+
+
+def _bounds(what: str, between: tuple[Duration, Duration]) -> tuple[int, int]:
+    if not isinstance(between, tuple | list) or len(between) != 2:
+        raise BadQuery(
+            f"{what}: between={between!r}: two durations, such as ('-5 minutes', '10 minutes'). "
+            f"{NOTHING_WRITTEN}"
+        )
+    lower_us, upper_us = (signed_microseconds("between", bound) for bound in between)
+    if lower_us > upper_us:
+        raise BadQuery(
+            f"{what}: between={tuple(between)!r}: the lower bound is above the upper one, so that "
+            f"nothing could match; turn them round. {NOTHING_WRITTEN}"
+        )
+    return lower_us, upper_us
+
+
+def _checked(
+    what: str,
+    left: DataFrame,
+    right: DataFrame,
+    on: Sequence[str] | str,
+    left_time: str,
+    right_time: str,
+    suffixes: Suffixes | None,
+    added: Sequence[str] = (),
+) -> Sides:
+    check_streaming(what, "left", left)
+    check_streaming(what, "right", right)
+    check_time(what, "left_time", left_time, left.schema)
+    check_time(what, "right_time", right_time, right.schema)
+    return sides(what, left.schema, right.schema, on, suffixes, added=added)
+
+
+def _with_watermarks(
+    what: str,
+    left: DataFrame,
+    right: DataFrame,
+    left_time: str,
+    right_time: str,
+    watermark: Delays,
+) -> tuple[DataFrame, DataFrame]:
+    left_delay, right_delay = both_delays(what, watermark)
+    return (
+        watermarked(what, "left", left, left_time, left_delay),
+        watermarked(what, "right", right, right_time, right_delay),
+    )
+
+
+def _own_names(frame: DataFrame, prefix: str) -> DataFrame:
+    """Return a frame with names that the other side does not have, also where both are one."""
+    return frame.select([column(name).alias(prefix + name) for name in frame.columns])
+
+
+def _in_windows(frame: DataFrame, prefix: str, time: str, lengths: Sequence[str]) -> DataFrame:
+    """Return the rows once per window; the watermark is the windows' then, no longer the time's."""
+    name = prefix + time
+    window = F.window(column(name), *lengths)
+    return frame.withColumn(prefix + _WINDOW, window).withMetadata(name, {})
+
+
+def _same_keys(named: Sides) -> Column:
+    same = F.lit(True)
+    for name in named.keys:
+        one, other = column(_LEFT + name), column(_RIGHT + name)
+        same &= (one == other) & one.isNotNull() & other.isNotNull()
+    return same
+
+
+def _keys(named: Sides, how: str) -> list[Column]:
+    return [_either(_LEFT + name, _RIGHT + name, how).alias(name) for name in named.keys]
+
+
+def _either(left: str, right: str, how: str) -> Column:
+    """Return what both sides have, of the side that is always there."""
+    if how == "full":
+        return F.coalesce(column(left), column(right))
+    return column(right if how == "right" else left)
+
+
+def _others(named: Sides) -> list[Column]:
+    return [
+        *(column(_LEFT + name).alias(shown) for name, shown in named.left.items()),
+        *(column(_RIGHT + name).alias(shown) for name, shown in named.right.items()),
+    ]

@@ -1,0 +1,649 @@
+"""State of a ``KeyedProcess``: values, lists and maps of one key, and the columns that they have.
+
+A call to Spark's state store takes a Python worker about a tenth of a millisecond, longer than most
+rows take. So what a process reads of a key is read once in an epoch, and what it writes is written
+once, when the last row of the key is done.
+
+What Spark is given is checked here first: a value of another type than the column's becomes null in
+Spark, without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timezone
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    Row,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.durations import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+VALUE = "value"  # the column of a state that is one plain value
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_NAMED = re.compile(r"\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)\w")
+_NOT_READ: Any = object()
+_Change = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class KeyedColumns:
+    """The columns of an output or of a state; without types where no Spark has read them."""
+
+    names: tuple[str, ...]
+    schema: StructType | None = None
+    plain: bool = False  # one value, whose column was not named
+
+    @staticmethod
+    def of(what: str, given: str | DataType) -> KeyedColumns:
+        """Read what a user wrote; ``what`` is what it is for, for the error.
+
+        Spark's parser reads DDL. Where no Spark runs, in a test, the names are all that is known.
+        """
+        from pyspark import SparkContext
+        from pyspark.errors import PySparkException
+
+        if isinstance(given, str) and SparkContext._active_spark_context is None:
+            return names_of(given)
+        if not isinstance(given, str | DataType):
+            raise BadQuery(
+                f"{what} takes columns as DDL, such as 'user string, n bigint', or a StructType, "
+                f"not {type(given).__name__}. {NOTHING_WRITTEN}"
+            )
+        try:
+            read = DataType.fromDDL(given) if isinstance(given, str) else given
+        except PySparkException as error:
+            said = str(error).strip().partition("\n")[0]
+            raise BadQuery(
+                f"{what}: {given!r} cannot be read as columns, such as 'user string, n bigint'. "
+                f"Spark says: {said} {NOTHING_WRITTEN}"
+            ) from None
+        plain = not isinstance(read, StructType)
+        schema = read if isinstance(read, StructType) else StructType([StructField(VALUE, read)])
+        columns = KeyedColumns(tuple(schema.fieldNames()), schema, plain)
+        columns._check(what)
+        return columns
+
+    def _check(self, what: str) -> None:
+        twice = {name for name in self.names if self.names.count(name) > 1}
+        if twice or not self.names:
+            said = f"two columns named {min(twice)!r}" if twice else "no columns"
+            raise BadQuery(f"{what} has {said}. {NOTHING_WRITTEN}")
+        try:
+            self.arrow()
+        except Exception as error:  # noqa: BLE001 (Spark's own, of several classes)
+            raise BadQuery(
+                f"{what} has a column of a type that Python cannot be given: "
+                f"{str(error).partition(chr(10))[0]} {NOTHING_WRITTEN}"
+            ) from None
+
+    def arrow(self) -> pa.Schema | None:
+        """Return the columns' Arrow types."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return None if self.schema is None else to_arrow_schema(self.schema, timezone="UTC")
+
+    def codec(self, what: str) -> KeyedCodec:
+        """Return what makes values fit these columns."""
+        return KeyedCodec(what, self)
+
+
+class KeyedCodec:
+    """Python values as rows of some columns, checked on their way in, and fresh on the way out."""
+
+    def __init__(self, what: str, columns: KeyedColumns) -> None:
+        """``what`` is what the columns belong to, for errors."""
+        self._what = what
+        self.columns = columns
+        self._row = Row(*columns.names)
+        self._fields: list[_KeyedField] | None = None  # where types are not known
+        schema, arrow = columns.schema, columns.arrow()
+        if schema is not None and arrow is not None:
+            pairs = zip(schema, arrow, strict=True)
+            self._fields = [_KeyedField.of(spark, column) for spark, column in pairs]
+
+    def named(self, given: Any) -> dict[str, Any]:
+        """Return a row by the names of its columns: it has just these."""
+        names = self.columns.names
+        if isinstance(given, Row) and hasattr(given, "__fields__"):
+            given = given.asDict()
+        if isinstance(given, Mapping):
+            if given.keys() != set(names):
+                raise TypeError(f"{self._what} {self._difference(given)}")
+            return {name: given[name] for name in names}
+        if not isinstance(given, tuple | list):
+            raise TypeError(
+                f"{self._what} takes a row: a dict, a Row or a tuple of {', '.join(names)}, not "
+                f"{type(given).__name__}"
+            )
+        if len(given) != len(names):
+            raise TypeError(
+                f"{self._what} has {len(names)} columns ({', '.join(names)}), and a row of "
+                f"{len(given)} values came"
+            )
+        return dict(zip(names, given, strict=True))
+
+    def _difference(self, given: Mapping[str, Any]) -> str:
+        names = self.columns.names
+        more = sorted(str(name) for name in given if name not in names)
+        less = [name for name in names if name not in given]
+        parts = []
+        if less:
+            parts.append(f"without its column {', '.join(map(repr, less))}")
+        if more:
+            parts.append(f"with {', '.join(map(repr, more))}, which it does not have")
+        return f"has the columns {', '.join(names)}; a row came {' and '.join(parts)}"
+
+    def check(self, rows: list[dict[str, Any]]) -> None:
+        """Refuse rows that do not fit, by column and type; never with their values."""
+        for one in (self._fields or ()) if rows else ():
+            self._fit(one, [row[one.name] for row in rows])
+
+    def encode(self, given: Any) -> tuple[Any, ...]:
+        """Return a value as Spark takes it."""
+        values = (given,) if self.columns.plain else tuple(self.named(given).values())
+        if self._fields is None:
+            return values
+        return tuple(
+            _applied(one.fresh, self._fit(one, [value])[0].as_py())
+            for one, value in zip(self._fields, values, strict=True)
+        )
+
+    def decode(self, held: Iterable[Any]) -> Any:
+        """Return what Spark holds, as a process sees it: its own copy."""
+        values = list(held)
+        if self._fields is not None:
+            pairs = zip(self._fields, values, strict=True)
+            values = [_applied(one.fresh, value) for one, value in pairs]
+        return values[0] if self.columns.plain else self._row(*values)
+
+    def _fit(self, one: _KeyedField, values: list[Any]) -> pa.Array:
+        if one.nested:
+            values = [_without_rows(value) for value in values]
+        try:
+            if one.exact and not all(_is_whole(one.type, value) for value in values):
+                raise TypeError  # Arrow would cut off what is behind the point
+            array = pa.array(values, one.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for value in values if len(values) > 1 else ():
+                self._fit(one, [value])
+            found = type(values[0]).__name__
+            raise self._misfit(one, f"a value of type {found} does not fit") from None
+        if array.null_count and not one.nullable:
+            raise self._misfit(one, "NOT NULL, and a null came")
+        if one.zoned and any(value is not None and _is_naive(value) for value in values):
+            said = "a time without a time zone came, which could be any instant"
+            raise self._misfit(one, said)
+        return array
+
+    def _misfit(self, one: _KeyedField, said: str) -> TypeError:
+        name = "" if self.columns.plain else f", column {one.name!r}"
+        return TypeError(f"{self._what}{name} ({one.ddl}): {said}")
+
+
+class _KeyedField(NamedTuple):
+    """One column, and what is to be looked at in its values."""
+
+    name: str
+    type: pa.DataType
+    ddl: str
+    nullable: bool
+    nested: bool
+    exact: bool
+    zoned: bool
+    fresh: _Change | None
+
+    @staticmethod
+    def of(spark: StructField, arrow: pa.Field) -> _KeyedField:
+        """Work it out once."""
+        nested = pa.types.is_nested(arrow.type)
+        return _KeyedField(
+            name=spark.name,
+            type=arrow.type,
+            ddl=spark.dataType.simpleString(),
+            nullable=arrow.nullable,
+            nested=nested,
+            exact=nested or pa.types.is_integer(arrow.type),
+            zoned=pa.types.is_timestamp(arrow.type) and arrow.type.tz is not None,
+            fresh=fresh(spark.dataType),
+        )
+
+
+def _is_naive(value: Any) -> bool:
+    return getattr(value, "tzinfo", None) is None
+
+
+def _is_whole(type_: pa.DataType, value: Any) -> bool:
+    """Whether a value has whole numbers where its type has."""
+    if value is None or type(value) is int:
+        return True
+    if pa.types.is_integer(type_):
+        return isinstance(value, Integral)
+    if pa.types.is_list(type_):
+        return all(_is_whole(type_.value_type, one) for one in value)
+    if pa.types.is_map(type_):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(_is_whole(type_.key_type, k) and _is_whole(type_.item_type, v) for k, v in pairs)
+    if pa.types.is_struct(type_) and isinstance(value, Mapping):
+        return all(_is_whole(one.type, value.get(one.name)) for one in type_)
+    return True
+
+
+def _applied(change: _Change | None, value: Any) -> Any:
+    return value if change is None or value is None else change(value)
+
+
+def _without_rows(value: Any) -> Any:
+    """Arrow takes a Row, which is a tuple, for a list."""
+    if isinstance(value, Row) and hasattr(value, "__fields__"):
+        value = value.asDict()
+    if isinstance(value, Mapping):
+        return {name: _without_rows(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_rows(one) for one in value]
+    return value
+
+
+def fresh(type_: DataType) -> _Change | None:
+    """Return what makes a process's own copy of a value of Arrow or Spark; None if none is needed.
+
+    Times are in UTC, where adding five minutes adds five minutes also on the night of a clock
+    change; structs are rows, maps are dicts.
+    """
+    if isinstance(type_, TimestampType):
+        return lambda value: value.astimezone(timezone.utc)
+    if isinstance(type_, BinaryType):
+        return bytes
+    if isinstance(type_, ArrayType):
+        element = fresh(type_.elementType)
+        return lambda value: [_applied(element, one) for one in value]
+    if isinstance(type_, MapType):
+        key, held = fresh(type_.keyType), fresh(type_.valueType)
+        return lambda value: {_applied(key, k): _applied(held, v) for k, v in dict(value).items()}
+    if isinstance(type_, StructType):
+        row = Row(*type_.fieldNames())
+        changes = [fresh(one.dataType) for one in type_]
+        return lambda value: row(*map(_applied, changes, _values(value)))
+    return None
+
+
+def _values(struct: Any) -> Iterable[Any]:
+    return struct.values() if isinstance(struct, Mapping) else struct
+
+
+def names_of(ddl: str) -> KeyedColumns:
+    """Return what can be said of DDL without Spark's parser."""
+    depth, parts = 0, [""]
+    for char in ddl:
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    found = [_NAMED.match(part) for part in parts]
+    if found == [None]:
+        return KeyedColumns((VALUE,), plain=True)
+    return KeyedColumns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
+
+
+# -- what a process declares
+
+
+@dataclass(frozen=True)
+class StateDeclaration:
+    """One state of a process, as its ``open`` declared it."""
+
+    kind: str
+    name: str
+    given: tuple[Any, ...]  # what the user wrote, to be compared
+    key: KeyedColumns | None
+    columns: KeyedColumns
+    ttl_ms: int | None
+
+
+@dataclass
+class KeyScope:
+    """Whether there is a key now, whose state it is."""
+
+    in_key: bool = False
+
+    def check(self, name: str) -> None:
+        """Refuse the use of a state outside of a key."""
+        if not self.in_key:
+            raise RuntimeError(
+                f"state {name!r} belongs to a key: it can be used in process(), process_rows() and "
+                "on_timer() only"
+            )
+
+
+OpenedStates = list["_AnyState"]
+
+
+class KeyedStates:
+    """What ``open`` is given: it names the states of a process."""
+
+    def __init__(self, process: str, *, ttl: bool) -> None:
+        """``ttl`` is whether states may expire, which Spark allows by processing time only."""
+        self.declared: dict[str, StateDeclaration] = {}
+        self._process = process
+        self._ttl = ttl
+
+    def value(self, name: str, ddl: str | DataType, *, ttl: Duration | None = None) -> KeyedValue:
+        """Declare one value: ``"bigint"``, or several columns, ``"n bigint, last timestamp"``."""
+        made: KeyedValue = self._made(KeyedValue, self._declare("value", name, (ddl,), ttl))
+        return made
+
+    def list(self, name: str, ddl: str | DataType, *, ttl: Duration | None = None) -> KeyedList:
+        """Declare a list of such values."""
+        made: KeyedList = self._made(KeyedList, self._declare("list", name, (ddl,), ttl))
+        return made
+
+    def map(
+        self, name: str, key: str | DataType, ddl: str | DataType, *, ttl: Duration | None = None
+    ) -> KeyedMap:
+        """Declare a map: the type of its keys, and that of its values."""
+        made: KeyedMap = self._made(KeyedMap, self._declare("map", name, (key, ddl), ttl))
+        return made
+
+    def _declare(
+        self, kind: str, name: str, given: tuple[Any, ...], ttl: Duration | None
+    ) -> StateDeclaration:
+        what = f"state.{kind}({name!r}) of {self._process}"
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise BadQuery(
+                f"{what}: a state's name is of letters, digits and _, and begins with a letter. "
+                f"{NOTHING_WRITTEN}"
+            )
+        if name in self.declared:
+            raise BadQuery(f"{what}: there is a state of this name already. {NOTHING_WRITTEN}")
+        if ttl is not None and not self._ttl:
+            raise BadQuery(
+                f"{what}: ttl= goes by processing time, and Spark has one clock for all of an "
+                "operator, which is event time here. Clear the state by a timer, "
+                f"ctx.timer(row.ts + timedelta(hours=1)), or use clock='processing'. "
+                f"{NOTHING_WRITTEN}"
+            )
+        *keys, columns = (KeyedColumns.of(what, one) for one in given)
+        ttl_ms = None if ttl is None else milliseconds("ttl", ttl)
+        found = StateDeclaration(
+            kind, name, (*given, ttl), keys[0] if keys else None, columns, ttl_ms
+        )
+        self.declared[name] = found
+        return found
+
+    def _made(self, kind: type[_AnyState], found: StateDeclaration) -> Any:
+        return kind(found, None, KeyScope())
+
+
+class OpenKeyedStates(KeyedStates):
+    """The same where the process runs, on Spark's handle: the states that were declared before."""
+
+    def __init__(
+        self,
+        process: str,
+        before: Mapping[str, StateDeclaration],
+        handle: StatefulProcessorHandle,
+        scope: KeyScope,
+    ) -> None:
+        """``before`` is what was declared when the query was described."""
+        super().__init__(process, ttl=True)
+        self._before = before
+        self._handle = handle
+        self._scope = scope
+        self.opened: OpenedStates = []
+
+    def _declare(
+        self, kind: str, name: str, given: tuple[Any, ...], ttl: Duration | None
+    ) -> StateDeclaration:
+        found = self._before.get(name)
+        if found is None or (found.kind, found.given) != (kind, (*given, ttl)):
+            raise RuntimeError(
+                f"open() of {self._process} declares state {name!r} otherwise than when the query "
+                "was described: it must declare the same states each time, whatever the process "
+                "was made with and wherever it runs"
+            )
+        return found
+
+    def _made(self, kind: type[_AnyState], found: StateDeclaration) -> Any:
+        made = kind(found, kind.in_spark(self._handle, found), self._scope)
+        self.opened.append(made)
+        return made
+
+
+# -- states of the key that is being processed
+
+
+class _AnyState:
+    """What the three have in common: something of Spark's, and what is not written yet."""
+
+    def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
+        self._name = declared.name
+        self._spark = spark
+        self._scope = scope
+        self._codec = declared.columns.codec(f"state {declared.name!r}")
+        self.forget()
+
+    @staticmethod
+    def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
+        """Return Spark's state of this declaration."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Begin with another key."""
+        raise NotImplementedError
+
+    def write(self) -> None:
+        """Hand Spark what has changed of this key."""
+        raise NotImplementedError
+
+
+class KeyedValue(_AnyState):
+    """One value of the key; None until it is set."""
+
+    @staticmethod
+    def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
+        """Return Spark's state of this declaration."""
+        schema: Any = declared.columns.schema
+        return handle.getValueState(declared.name, schema, declared.ttl_ms)
+
+    def forget(self) -> None:
+        """Begin with another key."""
+        self._held: Any = _NOT_READ
+        self._changed = False
+
+    def get(self) -> Any:
+        """Return the value, a Row if it has columns; None if there is none."""
+        self._scope.check(self._name)
+        if self._held is _NOT_READ:
+            self._held = self._spark.get()
+        return None if self._held is None else self._codec.decode(self._held)
+
+    def update(self, value: Any) -> None:
+        """Set the value."""
+        self._scope.check(self._name)
+        self._held, self._changed = self._codec.encode(value), True
+
+    def clear(self) -> None:
+        """Remove the value."""
+        self._scope.check(self._name)
+        self._held, self._changed = None, True
+
+    def write(self) -> None:
+        """Hand Spark what has changed of this key."""
+        if self._changed and self._held is None:
+            self._spark.clear()
+        elif self._changed:
+            self._spark.update(self._held)
+        self.forget()
+
+
+class KeyedList(_AnyState):
+    """A list of the key's own; empty until something is added."""
+
+    @staticmethod
+    def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
+        """Return Spark's state of this declaration."""
+        schema: Any = declared.columns.schema
+        return handle.getListState(declared.name, schema, declared.ttl_ms)
+
+    def forget(self) -> None:
+        """Begin with another key."""
+        self._stored: Any = _NOT_READ
+        self._added: list[tuple[Any, ...]] = []
+        self._replaced = False
+
+    def get(self) -> list[Any]:
+        """Return all values, in the order in which they were added."""
+        self._scope.check(self._name)
+        if self._stored is _NOT_READ:
+            self._stored = list(self._spark.get())
+        return [self._codec.decode(one) for one in (*self._stored, *self._added)]
+
+    def add(self, value: Any) -> None:
+        """Add one value at the end."""
+        self._scope.check(self._name)
+        self._added.append(self._codec.encode(value))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add several."""
+        for value in values:
+            self.add(value)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Set the whole list."""
+        new = [self._codec.encode(value) for value in values]
+        self.clear()
+        self._added = new
+
+    def clear(self) -> None:
+        """Remove all values."""
+        self._scope.check(self._name)
+        self._stored, self._added, self._replaced = [], [], True
+
+    def write(self) -> None:
+        """Hand Spark what has changed of this key."""
+        if self._replaced and self._added:
+            self._spark.put(self._added)
+        elif self._replaced:
+            self._spark.clear()
+        elif self._added:
+            self._spark.appendList(self._added)
+        self.forget()
+
+
+class KeyedMap(_AnyState):
+    """A map of the key's own; what is read of it is what is asked for."""
+
+    def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
+        """As for any state, and with a codec for the map's keys."""
+        assert declared.key is not None
+        self._keys = declared.key.codec(f"a key of state {declared.name!r}")
+        super().__init__(declared, spark, scope)
+
+    @staticmethod
+    def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
+        """Return Spark's state of this declaration."""
+        assert declared.key is not None
+        key: Any = declared.key.schema
+        value: Any = declared.columns.schema
+        return handle.getMapState(declared.name, key, value, declared.ttl_ms)
+
+    def forget(self) -> None:
+        """Begin with another key."""
+        self._held: dict[tuple[Any, ...], Any] = {}  # None for what is not there
+        self._changed: dict[tuple[Any, ...], None] = {}
+        self._whole = False
+        self._emptied = False
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key of the map."""
+        held = self._read(self._keys.encode(key))
+        return default if held is None else self._codec.decode(held)
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether the map has this key."""
+        return self._read(self._keys.encode(key)) is not None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key."""
+        self._set(self._keys.encode(key), self._codec.encode(value))
+
+    def remove(self, key: Any) -> None:
+        """Remove a key, if it is there."""
+        self._set(self._keys.encode(key), None)
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._scope.check(self._name)
+        self.forget()
+        self._whole = self._emptied = True
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all keys and values, in the order of the keys; this reads the whole map."""
+        self._read_all()
+        there = sorted((key for key, held in self._held.items() if held is not None), key=in_order)
+        return [(self._keys.decode(key), self._codec.decode(self._held[key])) for key in there]
+
+    def keys(self) -> list[Any]:
+        """Return all keys, in order."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """Return all values, in the order of their keys."""
+        return [value for _, value in self.items()]
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        self._scope.check(self._name)
+        if key not in self._held:
+            self._held[key] = None if self._whole else self._spark.getValue(key)
+        return self._held[key]
+
+    def _read_all(self) -> None:
+        self._scope.check(self._name)
+        if not self._whole:
+            for key, held in self._stored():
+                self._held.setdefault(key, held)
+            self._whole = True
+
+    def _stored(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        for key, held in self._spark.iterator():
+            # As it was encoded: Spark's own copy may be of other types, a bytearray for bytes.
+            again = self._keys.decode(key)
+            yield self._keys.encode(again), held
+
+    def _set(self, key: tuple[Any, ...], held: Any) -> None:
+        self._scope.check(self._name)
+        self._held[key] = held
+        self._changed[key] = None
+
+    def write(self) -> None:
+        """Hand Spark what has changed of this key."""
+        if self._emptied:
+            self._spark.clear()
+        for key in self._changed:
+            if self._held[key] is not None:
+                self._spark.updateValue(key, self._held[key])
+            elif not self._emptied:
+                self._spark.removeKey(key)
+        self.forget()
+
+
+def in_order(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what plain values of one type, or none, can be sorted by: nulls first."""
+    return tuple((value is not None, value) for value in values)

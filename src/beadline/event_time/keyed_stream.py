@@ -1,0 +1,400 @@
+"""``keyed_process(...)``: a ``KeyedProcess`` on a stream, on Spark's own ``StatefulProcessor``.
+
+The user's key is Spark's grouping key: state, timers and expiry are Spark's own. The row travels as
+one column, a struct. So its time column has no mark of a watermark at the operator, by which Spark
+would drop late rows before the process sees them.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    Row,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.durations import Duration, milliseconds
+from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
+from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
+from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
+from beadline.event_time.windowed import LATE_ROWS, WATERMARK_KEY
+from beadline.outputs import MAIN, Outputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        StatefulProcessorHandle,
+        TimerValues,
+    )
+
+KeyedClock = Literal["event", "processing"]
+OutputColumns = str | StructType
+_ROW, _TIE = "beadline_row", "beadline_tie"
+_NO_MARK: dict[str, Any] = {}
+_OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_FLOATS = ("float", "double")
+_numbers = itertools.count()
+
+
+def keyed_process(
+    frame: DataFrame,
+    process: KeyedProcess,
+    *,
+    by: Sequence[str] | str,
+    outputs: Mapping[str, OutputColumns] | OutputColumns,
+    time: str | None = None,
+    watermark: Duration | None = None,
+    clock: KeyedClock = "event",
+    late: Literal["process", "side", "drop"] = "process",
+    order: Sequence[str] | str | None = None,
+) -> Outputs:
+    """Run a ``KeyedProcess`` on a stream, key by key.
+
+    ``by`` are the columns of the key. ``outputs`` are the outputs that the process emits to, with
+    their columns: ``{"main": "user string, n bigint", "alerts": "user string"}``, or the columns
+    alone if ``main`` is the only one; ``.to(sink, output="alerts")`` sends each to its sinks, all
+    of them in the same epoch.
+
+    With ``clock="event"`` timers go by the watermark, the largest ``time`` seen less ``watermark``.
+    With ``clock="processing"`` they go by the time at which epochs were planned, no row is late,
+    and states may have a ``ttl=``. Spark has one of the two clocks for all of an operator.
+
+    A row is late if its time is before the watermark. ``late="process"`` treats it as any other;
+    ``"side"`` sends it to the output ``late``, with the columns of ``frame``; ``"drop"`` counts it.
+
+    The rows that an epoch has for a key come in the order of ``time``, or of the columns in
+    ``order``: the same rows always come in the same order. ``order=()`` leaves them as they are.
+
+    >>> counts = keyed_process(clicks, Visits(), by="user", outputs="user string, visits bigint",
+    ...                        time="ts", watermark="5 minutes")
+    >>> exactly_once(counts, "visits").to(table)
+    """
+    plan = keyed_plan(process, by, outputs, time, watermark, clock, late, order)
+    _check_columns(frame, plan, watermark)
+    if time is not None and watermark is not None:
+        delay_ms = milliseconds("watermark", watermark, zero=True)
+        frame = frame.withWatermark(time, f"{delay_ms} milliseconds")
+    return _split(_worked(frame, process, plan), plan)
+
+
+def keyed_plan(
+    process: KeyedProcess,
+    by: Sequence[str] | str,
+    outputs: Mapping[str, OutputColumns] | OutputColumns,
+    time: str | None,
+    watermark: Duration | None,
+    clock: KeyedClock,
+    late: str,
+    order: Sequence[str] | str | None,
+) -> KeyedPlan:
+    """Return what a process is run with, or refuse it; nothing here looks at the rows' columns."""
+    _check_process(process)
+    _check_clock(clock, time, watermark, late, order)
+    return KeyedPlan(
+        by=(by,) if isinstance(by, str) else tuple(by),
+        outputs=_outputs(outputs, late),
+        states=_states(process, ttl=clock == "processing"),
+        order=_order(order, time),
+        time=time,
+        late=late,
+    )
+
+
+# -- on Spark
+
+
+def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFrame:
+    """Return a frame with a column for each output, all but one of them null in each row."""
+    columns = [_column(name) for name in frame.columns]
+    # The row's fingerprint puts rows of equal times into an order of their own.
+    tie = F.xxhash64(*(_hashable(frame, name) for name in frame.columns))
+    rows = frame.select(
+        *(_column(name).alias(name, metadata=_NO_MARK) for name in plan.by),
+        F.struct(*columns).alias(_ROW),
+        tie.alias(_TIE),
+    )
+    structs = {name: columns.schema for name, columns in plan.outputs.items()}
+    if plan.late == "side":
+        structs[LATE] = _nullable(frame.schema)
+    fields = [StructField(name, struct) for name, struct in structs.items() if struct is not None]
+    processor = _KeyedProcessor(process, plan, frame.schema, tuple(structs))
+    return rows.groupBy(*map(_column, plan.by)).transformWithState(
+        processor,
+        outputStructType=StructType([*fields, StructField(DROPPED, LongType())]),
+        outputMode="append",
+        timeMode=PROCESSING_TIME if plan.time is None else EVENT_TIME,
+    )
+
+
+def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
+    """Count what is late, and tell the outputs apart."""
+    names = tuple(plan.outputs)
+    if plan.late != "process":
+        dropped = F.coalesce(F.col(DROPPED), F.lit(0))
+        if plan.late == "side":
+            dropped = F.when(F.col(LATE).isNotNull(), 1).otherwise(dropped)
+            names = (*names, LATE)
+        counted = F.sum(dropped).alias(LATE_ROWS)
+        worked = worked.observe(f"{LATE_ROWS}.keyed{next(_numbers)}", counted)
+    rows = worked.where(F.col(DROPPED).isNull()).drop(DROPPED)
+    if names == (MAIN,):
+        return Outputs.of(rows.select(f"{MAIN}.*"))
+    return Outputs(rows, names)
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _hashable(frame: DataFrame, name: str) -> Column:
+    """Spark has no hash of maps, nor of variants."""
+    if _contains(frame.schema[name].dataType, MapType | VariantType):
+        return F.to_json(F.struct(_column(name)))
+    return _column(name)
+
+
+def _contains(type_: DataType, wanted: Any) -> bool:
+    inner: list[DataType] = []
+    if isinstance(type_, StructType):
+        inner = [one.dataType for one in type_]
+    elif isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    return isinstance(type_, wanted) or any(_contains(one, wanted) for one in inner)
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Return a schema without its marks, of a row that may not be there."""
+    return StructType([StructField(one.name, one.dataType) for one in schema])
+
+
+class _KeyedProcessor(StatefulProcessor):
+    """Spark's side of a process."""
+
+    def __init__(
+        self, process: KeyedProcess, plan: KeyedPlan, schema: StructType, outputs: tuple[str, ...]
+    ) -> None:
+        self.process = process
+        self._plan = plan
+        self._schema = schema
+        self._outputs = outputs
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._keyed = KeyedRows(copy.copy(self.process), self._plan, handle)
+        self._row = fresh(self._schema)
+        types = [self._schema[name].dataType for name in self._plan.by]
+        self._key = fresh(StructType([StructField(str(at), one) for at, one in enumerate(types)]))
+        self._out = Row(*self._outputs, DROPPED)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[Any]:
+        assert self._row is not None
+        taken = [(self._row(row[_ROW]), row[_TIE]) for row in rows]
+        yield from self._tagged(self._keyed.rows(self._own(key), taken, _clock(timerValues)))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Any]:
+        expired_ms = expiredTimerInfo.getExpiryTimeInMs()
+        yield from self._tagged(self._keyed.timer(self._own(key), expired_ms, _clock(timerValues)))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _own(self, key: Any) -> Row:
+        """Return the key as the process sees it: that of a timer is of other types than a row's."""
+        assert self._key is not None
+        own: Row = self._key(key)
+        return own
+
+    def _tagged(self, rows: Iterator[tuple[str, Any]]) -> Iterator[Any]:
+        names = (*self._outputs, DROPPED)
+        for output, row in rows:
+            yield self._out(*(row if name == output else None for name in names))
+
+
+def _clock(values: TimerValues) -> Clock:
+    return Clock(values.getCurrentWatermarkInMs(), values.getCurrentProcessingTimeInMs())
+
+
+# -- what is refused before anything runs
+
+
+def _check_process(process: Any) -> None:
+    if not isinstance(process, KeyedProcess):
+        hint = "an instance is needed, not the class: " if isinstance(process, type) else ""
+        name = process.__name__ if isinstance(process, type) else type(process).__name__
+        raise BadQuery(
+            f"keyed_process() takes a KeyedProcess; {hint}{name}"
+            f"{'()' if hint else ' is not one'}. {NOTHING_WRITTEN}"
+        )
+    if not (has(process, "process") or has(process, "process_rows")):
+        raise BadQuery(
+            f"{type(process).__name__} has neither process() nor process_rows(): no row would be "
+            f"looked at. {NOTHING_WRITTEN}"
+        )
+
+
+def _states(process: KeyedProcess, *, ttl: bool) -> dict[str, StateDeclaration]:
+    """Return what the process declares; of a copy, so that nothing of it is sent to the workers."""
+    states = KeyedStates(type(process).__name__, ttl=ttl)
+    copy.copy(process).open(states)
+    return states.declared
+
+
+def _outputs(given: Any, late: str) -> dict[str, KeyedColumns]:
+    if isinstance(given, str | StructType):
+        given = {MAIN: given}
+    if not isinstance(given, Mapping) or not given:
+        raise BadQuery(
+            "outputs= takes the columns of each output: {'main': 'user string, n bigint'}. "
+            f"{NOTHING_WRITTEN}"
+        )
+    found: dict[str, KeyedColumns] = {}
+    for name, columns in given.items():
+        what = f"output {name!r}"
+        if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED:
+            raise BadQuery(
+                f"{what}: an output's name is of letters, digits and _. {NOTHING_WRITTEN}"
+            )
+        if name == LATE and late == "side":
+            raise BadQuery(
+                f"{what} is where late='side' sends late rows: give yours another name, or leave "
+                f"late='side' out and emit to it yourself. {NOTHING_WRITTEN}"
+            )
+        found[name] = KeyedColumns.of(what, columns)
+        if found[name].plain:
+            raise BadQuery(
+                f"{what}: {columns!r} names no column, as in 'user string, n bigint'. "
+                f"{NOTHING_WRITTEN}"
+            )
+    return found
+
+
+def _order(order: Sequence[str] | str | None, time: str | None) -> tuple[str, ...]:
+    if order is None:
+        return () if time is None else (time,)
+    return (order,) if isinstance(order, str) else tuple(order)
+
+
+def _check_clock(
+    clock: Any, time: str | None, watermark: Duration | None, late: Any, order: Any
+) -> None:
+    """Refuse arguments that say nothing together."""
+    if clock not in ("event", "processing"):
+        raise BadQuery(
+            f"clock={clock!r}: 'event' or 'processing'. All timers of an operator go by one clock "
+            "in Spark; for the other, run a second keyed_process() in a query of its own. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if late not in ("process", "side", "drop"):
+        raise BadQuery(f"late={late!r}: 'process', 'side' or 'drop'. {NOTHING_WRITTEN}")
+    if clock == "event" and time is None:
+        raise BadQuery(
+            "keyed_process() needs time=, the column of the rows' time, or clock='processing'. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if clock == "event":
+        return
+    for name, value in {"time": time, "watermark": watermark}.items():
+        if value is not None:
+            raise BadQuery(
+                f"{name}= belongs to clock='event': with clock='processing' timers go by the time "
+                f"of the epochs, and no row is late. {NOTHING_WRITTEN}"
+            )
+    if late != "process":
+        raise BadQuery(
+            f"late={late!r} has no meaning with clock='processing': no row is late. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if order is None:
+        raise BadQuery(
+            "keyed_process(clock='processing') needs order=, the columns by which the rows of a "
+            "key come, such as order='offset': an epoch that is computed again might process them "
+            f"in another order. order=() says that it does not matter. {NOTHING_WRITTEN}"
+        )
+
+
+def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None) -> None:
+    types = {one.name: one for one in frame.schema}
+    if len(types) < len(frame.schema):
+        raise BadQuery(f"the rows have two columns of one name. {NOTHING_WRITTEN}")
+    if not plan.by:
+        raise BadQuery(f"by= names no column: a process belongs to a key. {NOTHING_WRITTEN}")
+    _check_time(plan, types, watermark)
+    for argument, names in (("by", plan.by), ("order", plan.order)):
+        for name in names:
+            _check_plain(argument, name, types[name].dataType if name in types else None, types)
+
+
+def _check_time(
+    plan: KeyedPlan, types: Mapping[str, StructField], watermark: Duration | None
+) -> None:
+    if plan.time is None:
+        return
+    if plan.time not in types:
+        raise BadQuery(
+            f"time={plan.time!r}: there is no such column; there are {', '.join(types)}. "
+            f"{NOTHING_WRITTEN}"
+        )
+    time = types[plan.time]
+    if not isinstance(time.dataType, TimestampType):
+        raise BadQuery(
+            f"time={plan.time!r} is of type {time.dataType.simpleString()}, and must be a "
+            f"timestamp; cast it: .withColumn({plan.time!r}, col({plan.time!r}).cast('timestamp'))."
+            f" {NOTHING_WRITTEN}"
+        )
+    marked = WATERMARK_KEY in time.metadata
+    if watermark is None and not marked:
+        raise BadQuery(
+            f"{plan.time!r} needs a watermark, or no timer would ever fire: "
+            "keyed_process(..., watermark='5 minutes'), the longest that rows may be out of order. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if watermark is not None and marked:
+        raise BadQuery(
+            f"column {plan.time!r} has a watermark already: leave watermark= out, or "
+            f"withWatermark() before it. {NOTHING_WRITTEN}"
+        )
+
+
+def _check_plain(
+    argument: str, name: str, type_: DataType | None, there: Mapping[str, object]
+) -> None:
+    if type_ is None:
+        raise BadQuery(
+            f"{argument}={name!r}: there is no such column; there are {', '.join(there)}. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if isinstance(type_, ArrayType | MapType | StructType | VariantType):
+        raise BadQuery(
+            f"{argument}={name!r} is of type {type_.simpleString()}: a plain value is needed. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if type_.typeName() in _FLOATS:
+        raise BadQuery(
+            f"{argument}={name!r} is of type {type_.simpleString()}, in which two equal values may "
+            f"not be one: cast it to a decimal or a string. {NOTHING_WRITTEN}"
+        )

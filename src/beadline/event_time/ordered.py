@@ -1,0 +1,144 @@
+"""Aggregates that go by the order of time: all values of a column, the first one, the last one.
+
+Rows of the same time are put in the order of their values, so that the result does not depend on
+the order in which they came, nor on how they fell into epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from beadline.event_time.aggregates import (
+    Aggregate,
+    Partial,
+    before,
+    best_rows,
+    column_of,
+    ordered_type,
+    with_one_zero,
+)
+from beadline.event_time.groups import Groups, plain, plain_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+@dataclass(frozen=True)
+class Collect(Aggregate):
+    """All values of a column in the order of time; nulls are left out, as by collect_list."""
+
+    column: str
+
+    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
+        """Times and values."""
+        value = plain_type(ordered_type(self.column, column))
+        return [pa.list_(pa.int64()), pa.list_(value)]
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        """An array of the column's type."""
+        return pa.list_(ordered_type(self.column, column))
+
+    def partials(self, groups: Groups) -> Sequence[Partial]:
+        """Cut the column into groups."""
+        values = with_one_zero(plain(groups.column(self.column))).to_pylist()
+        times = groups.times.tolist()
+        found = []
+        for start, end in zip(groups.starts.tolist(), groups.ends.tolist(), strict=True):
+            pairs = zip(times[start:end], values[start:end], strict=True)
+            found.append(_in_order([pair for pair in pairs if pair[1] is not None]))
+        return found
+
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """Put both in order."""
+        return _in_order([*zip(*one, strict=True), *zip(*other, strict=True)])
+
+    def result(self, partial: Partial) -> Any:
+        """The values."""
+        return list(partial[1])
+
+    def native(self, time: str) -> Column | None:
+        """Spark's list, put in order."""
+        from pyspark.sql import functions as F
+
+        pairs = F.array_sort(F.collect_list(_timed(time, self.column)))
+        return F.transform(pairs, lambda pair: pair["value"])
+
+
+@dataclass(frozen=True)
+class Edge(Aggregate):
+    """The first or last value of a column by time; nulls do not count.
+
+    Of several values at that time, it is the smallest or largest one.
+    """
+
+    column: str
+    last: bool
+
+    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
+        """The time and the value."""
+        return [pa.int64(), plain_type(ordered_type(self.column, column))]
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        """The column's own."""
+        return ordered_type(self.column, column)
+
+    def partials(self, groups: Groups) -> Sequence[Partial]:
+        """Look for the row that is farthest out in time."""
+        column = with_one_zero(plain(groups.column(self.column)))
+        order = "descending" if self.last else "ascending"
+        rows = best_rows(groups, column, [groups.times], order)
+        values = column.take(rows).to_pylist()
+        times = pa.array(groups.times).take(rows).to_pylist()
+        return list(zip(times, values, strict=True))
+
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """Take the one that is farther out."""
+        if one[0] is None or other[0] is None:
+            return other if one[0] is None else one
+        if one[0] != other[0]:
+            return one if (one[0] < other[0]) is not self.last else other
+        return one if before(one[1], other[1]) is not self.last else other
+
+    def result(self, partial: Partial) -> Any:
+        """The value."""
+        return partial[1]
+
+    def native(self, time: str) -> Column | None:
+        """The farthest pair of time and value."""
+        from pyspark.sql import functions as F
+
+        pair = (F.max if self.last else F.min)(_timed(time, self.column))
+        return pair["value"]
+
+
+def _timed(time: str, column: str) -> Column:
+    """Return a row's time and value; null where the value is, which Spark's functions pass over."""
+    from pyspark.sql import functions as F
+
+    value = column_of(column)
+    pair = F.struct(column_of(time).alias("time"), value.alias("value"))
+    return F.when(value.isNotNull(), pair)
+
+
+def _in_order(pairs: list[tuple[int, Any]]) -> Partial:
+    pairs.sort(key=lambda pair: (pair[0], pair[1] != pair[1], pair[1]))  # NaN comes last
+    return [time for time, _ in pairs], [value for _, value in pairs]
+
+
+def collect_of(column: str) -> Aggregate:
+    """All values of a column that are not null, in the order of time."""
+    return Collect(column)
+
+
+def first_of(column: str) -> Aggregate:
+    """The value of a column, not null, with the earliest time."""
+    return Edge(column, last=False)
+
+
+def last_of(column: str) -> Aggregate:
+    """The value of a column, not null, with the latest time."""
+    return Edge(column, last=True)

@@ -1,0 +1,230 @@
+"""The two sides of a join: what their columns must be, and what they are called in the results.
+
+Keys show once. Any other name that both sides have would be two columns of one name, which no sink
+could tell apart, so it is refused unless ``suffixes=`` says how to tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.durations import Duration, microseconds, milliseconds
+from beadline.event_time.windowed import WATERMARK_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Suffixes = tuple[str, str]
+Delays = Duration | tuple[Duration, Duration] | None
+SPARKS_NAMES = {
+    "inner": "inner",
+    "left": "left_outer",
+    "right": "right_outer",
+    "full": "full_outer",
+}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Which columns are the keys, and what the others of each side are called in the results."""
+
+    keys: tuple[str, ...]
+    left: dict[str, str]
+    right: dict[str, str]
+
+
+def sides(
+    what: str,
+    left: StructType,
+    right: StructType,
+    on: Sequence[str] | str,
+    suffixes: Suffixes | None,
+    *,
+    added: Iterable[str] = (),
+    hidden: Iterable[str] = (),
+) -> Sides:
+    """Check the columns of both sides; ``what`` is the name of the join, for the errors.
+
+    ``added`` are columns that the results have besides; ``hidden`` are columns of the right side
+    that they do not have.
+    """
+    for side, schema in (("left", left), ("right", right)):
+        twice = [name for name, many in Counter(map(str.lower, schema.names)).items() if many > 1]
+        if twice:
+            raise BadQuery(
+                f"{what}: the {side} side has more than one column {_listed(twice)}: rename or "
+                f"drop one before the join. {NOTHING_WRITTEN}"
+            )
+    keys = (on,) if isinstance(on, str) else tuple(on)
+    if not keys:
+        raise BadQuery(f"{what}: on= names the columns that both sides share. {NOTHING_WRITTEN}")
+    for name in keys:
+        _check_key(what, name, left, right)
+    added, hidden = set(added), set(hidden)
+    names = _named(
+        what,
+        [name for name in left.names if name not in keys],
+        [name for name in right.names if name not in keys and name not in hidden],
+        {*keys, *added},
+        suffixes,
+    )
+    return Sides(keys, *names)
+
+
+def _check_key(what: str, name: str, left: StructType, right: StructType) -> None:
+    for side, schema in (("left", left), ("right", right)):
+        if name not in schema.names:
+            raise BadQuery(
+                f"{what}: on={name!r}: the {side} side has no such column; it has "
+                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
+            )
+    one, other = left[name].dataType, right[name].dataType
+    if isinstance(one, ArrayType | MapType | StructType | VariantType):
+        raise BadQuery(
+            f"{what}: on={name!r} is of type {one.simpleString()}: a key is a plain value. "
+            f"{NOTHING_WRITTEN}"
+        )
+    if one != other:
+        raise BadQuery(
+            f"{what}: on={name!r} is {one.simpleString()} on the left and {other.simpleString()} "
+            f"on the right: cast one of them. {NOTHING_WRITTEN}"
+        )
+
+
+def _named(
+    what: str,
+    left: Sequence[str],
+    right: Sequence[str],
+    taken: set[str],
+    suffixes: Suffixes | None,
+) -> tuple[dict[str, str], dict[str, str]]:
+    both = {name.lower() for name in left} & {name.lower() for name in right}
+    if both and suffixes is None:
+        raise BadQuery(
+            f"{what}: both sides have {_listed(n for n in left if n.lower() in both)}, which is no "
+            "key: rename one with withColumnRenamed(), drop it, or tell them apart with "
+            f"suffixes=('_left', '_right'). {NOTHING_WRITTEN}"
+        )
+    ends = suffixes or ("", "")
+    named = tuple(
+        {name: name + end if name.lower() in both else name for name in side}
+        for side, end in zip((left, right), ends, strict=True)
+    )
+    shown = [*named[0].values(), *named[1].values(), *taken]
+    counted = Counter(map(str.lower, shown))
+    twice = [name for name, many in counted.items() if many > 1]
+    if twice:
+        raise BadQuery(
+            f"{what}: the results would have more than one column {_listed(twice)}: rename it on "
+            f"one side, or choose other suffixes=. {NOTHING_WRITTEN}"
+        )
+    return named[0], named[1]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def one_of(what: str, name: str, value: str, known: Iterable[str]) -> str:
+    """Return one of the words that an argument may be."""
+    known = tuple(known)
+    if value not in known:
+        words = ", ".join(repr(one) for one in known)
+        raise BadQuery(f"{what}: {name}={value!r}: one of {words}. {NOTHING_WRITTEN}")
+    return value
+
+
+def check_streaming(what: str, side: str, frame: DataFrame) -> None:
+    """Refuse a frame of rows that are all there: it has no watermark."""
+    if not frame.isStreaming:
+        raise BadQuery(
+            f"{what}: the {side} side is not a streaming DataFrame; lookup_join() joins a stream "
+            f"with a table. {NOTHING_WRITTEN}"
+        )
+
+
+def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
+    """Refuse a column that is no time."""
+    if name not in schema.names:
+        raise BadQuery(
+            f"{what}: {argument}={name!r}: there is no such column; there are "
+            f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
+        )
+    type_: DataType = schema[name].dataType
+    if isinstance(type_, TimestampType):
+        return
+    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
+    if isinstance(type_, TimestampNTZType):
+        hint = f"its time zone is not known: {hint}, which takes it for the session's"
+    raise BadQuery(
+        f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
+        f"needed; {hint}. {NOTHING_WRITTEN}"
+    )
+
+
+def watermarked(
+    what: str, side: str, frame: DataFrame, time: str, delay: Duration | None
+) -> DataFrame:
+    """Return a frame with a watermark on its time: the one that it has, or this one."""
+    marked = WATERMARK_KEY in frame.schema[time].metadata
+    if delay is None and not marked:
+        raise BadQuery(
+            f"{what}: {time!r} of the {side} side has no watermark, so state would be kept for "
+            "ever: watermark='5 minutes', or ('1 minute', '2 minutes') for left and right, the "
+            f"longest that rows may be out of order. {NOTHING_WRITTEN}"
+        )
+    if delay is not None and marked:
+        raise BadQuery(
+            f"{what}: {time!r} of the {side} side has a watermark already: leave watermark= out, "
+            f"or withWatermark() before it. {NOTHING_WRITTEN}"
+        )
+    if delay is None:
+        return frame
+    return frame.withWatermark(time, f"{milliseconds('watermark', delay, zero=True)} milliseconds")
+
+
+def both_delays(what: str, watermark: Delays) -> tuple[Duration | None, Duration | None]:
+    """Return the watermarks of left and right, of one for both or of two."""
+    if watermark is None or isinstance(watermark, str | timedelta):
+        return watermark, watermark
+    if not isinstance(watermark, tuple | list) or len(watermark) != 2:
+        raise BadQuery(
+            f"{what}: watermark={watermark!r}: one duration for both sides, or two, for left and "
+            f"right. {NOTHING_WRITTEN}"
+        )
+    return watermark[0], watermark[1]
+
+
+def signed_microseconds(name: str, value: Duration) -> int:
+    """Return a duration in microseconds, which may be negative: ``"-5 minutes"``."""
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -microseconds(name, value.strip()[1:], zero=True)
+    if isinstance(value, timedelta) and value < timedelta(0):
+        return -microseconds(name, -value, zero=True)
+    return microseconds(name, value, zero=True)
+
+
+def column(name: str) -> Column:
+    """Return a column by its name, whatever characters it has."""
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL quotes it."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,176 @@
+"""The largest rows of each window and key, with their ranks.
+
+The rows of one window are an aggregate like any other, so lateness, revisions and early results are
+those of windows: a row that comes late and changes the ranking makes the window fire again, with
+all of its ranks. Windows only gain rows, so a rank that was once there is there in every later
+revision, and an upsert by key, ``window_start`` and ``rank`` is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.aggregates import Aggregate, Partial
+from beadline.event_time.codec import DELETED, END, MAIN, REVISION, START
+from beadline.event_time.operator import to_arrow
+from beadline.event_time.sides import column
+from beadline.outputs import Outputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from beadline.event_time.groups import Groups
+    from beadline.event_time.windowed import WindowedRows
+
+RANK = "rank"
+_TOP = "beadline_top"
+_ROW = "beadline_row"
+_BEHIND = (REVISION, DELETED)
+
+
+@dataclass(frozen=True)
+class Top(Aggregate):
+    """The first ``n`` rows of a window, in an order that does not depend on how they came.
+
+    ``rows`` is the schema of what is kept of a row; its first column is the one to order by, the
+    others break ties, from left to right, the smaller first. Nulls and NaN come last.
+    """
+
+    n: int
+    rows: pa.Schema
+    descending: bool = True
+    column: str | None = None
+
+    def state(self, column: pa.DataType | None) -> list[pa.DataType]:
+        """The rows as an Arrow batch, and a null of their type, by which Spark compares states."""
+        types = [pa.field(f"column_{at}", one.type) for at, one in enumerate(self.rows)]
+        return [pa.binary(), pa.struct(types)]
+
+    def result_type(self, column: pa.DataType | None) -> pa.DataType:
+        """A list of rows."""
+        return pa.list_(pa.struct(list(self.rows)))
+
+    def partials(self, groups: Groups) -> Sequence[Partial]:
+        """Sort all rows at once, and cut each group's first ones off."""
+        numbers = np.repeat(np.arange(len(groups)), groups.ends - groups.starts)
+        table = groups.table.select(self.rows.names).cast(self.rows)
+        order = self._order(table, numbers).to_numpy()
+        places = (
+            np.arange(len(order)) - groups.starts[numbers]
+        )  # sorted, groups stay where they are
+        first = places < self.n
+        kept = table.take(pa.array(order[first])).combine_chunks()
+        ends = np.cumsum(np.bincount(numbers[first], minlength=len(groups))).tolist()
+        starts = [0, *ends[:-1]]
+        return [
+            (_bytes(kept.slice(start, end - start)), None)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def merge(self, one: Partial, other: Partial) -> Partial:
+        """Put the rows of both in order, and keep the first."""
+        table = pa.concat_tables([self._table(one), self._table(other)])
+        order = self._order(table, np.zeros(table.num_rows, dtype=np.int64))
+        return _bytes(table.take(order[: self.n])), None
+
+    def result(self, partial: Partial) -> Any:
+        """The rows, as they are ranked."""
+        return self._table(partial).to_pylist()
+
+    def _order(self, table: pa.Table, groups: Any) -> pa.Array:
+        # By position: a table may have a column of any name.
+        columns = {f"column_{at}": one for at, one in enumerate(table.columns)}
+        sortable = pa.table({"group": groups, **columns})
+        orders = dict.fromkeys(sortable.column_names, "ascending")
+        orders["column_0"] = "descending" if self.descending else "ascending"
+        return pc.sort_indices(sortable, sort_keys=list(orders.items()))
+
+    def _table(self, partial: Partial) -> pa.Table:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(bytes(partial[0])), self.rows)
+        return pa.Table.from_batches([batch])
+
+
+def _bytes(table: pa.Table) -> bytes:
+    (batch,) = table.combine_chunks().to_batches()
+    return bytes(batch.serialize().to_pybytes())
+
+
+def top_rows(
+    windows: WindowedRows,
+    n: int,
+    order_by: str,
+    columns: Sequence[str] | None,
+    *,
+    descending: bool,
+) -> Outputs:
+    """Return the first rows of each window, one row for each rank."""
+    kept = _checked(windows, n, order_by, columns)
+    schema = to_arrow(windows.frame)
+    rows = pa.schema([pa.field(name, schema.field(name).type) for name in kept])
+    told = windows.agg(**{_TOP: Top(n, rows, descending)})
+    if told.plain:
+        others = [name for name in told.frame.columns if name != _TOP]
+        ranked = told.frame.select(*map(column, others), F.posexplode(_TOP).alias(RANK, _ROW))
+        return Outputs.of(ranked.select(*_in_order(others, kept)))
+    # Rows of the other outputs have no list, and stay one row.
+    exploded = F.posexplode_outer(column(MAIN).getField(_TOP)).alias(RANK, _ROW)
+    ranked = told.frame.select(*map(column, told.names), exploded)
+    others = [name for name in told.frame.select(f"{MAIN}.*").columns if name != _TOP]
+    main = F.when(column(MAIN).isNotNull(), F.struct(*_in_order(others, kept, inside=MAIN)))
+    rest = (column(name) for name in told.names if name != MAIN)
+    return replace(told, frame=ranked.select(main.alias(MAIN), *rest))
+
+
+def _in_order(others: Sequence[str], kept: Sequence[str], inside: str = "") -> list[Column]:
+    """Return the results' columns: key and window, rank, the row, and what else there is."""
+    behind = [name for name in others if name in _BEHIND]
+    before = [name for name in others if name not in behind]
+
+    def of(name: str) -> Column:
+        return (column(inside).getField(name) if inside else column(name)).alias(name)
+
+    return [
+        *map(of, before),
+        (F.col(RANK) + 1).alias(RANK),
+        *(F.col(_ROW).getField(name).alias(name) for name in kept),
+        *map(of, behind),
+    ]
+
+
+def _checked(
+    windows: WindowedRows, n: int, order_by: str, columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return the columns that are kept, the one to order by first."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise BadQuery(f"top({n!r}): how many rows, at least 1. {NOTHING_WRITTEN}")
+    types = {one.name: one.type for one in to_arrow(windows.frame)}
+    names = [name for name in types if name not in windows.by] if columns is None else columns
+    kept = (order_by, *(name for name in names if name != order_by))
+    for name in kept:
+        if name not in types:
+            raise BadQuery(
+                f"top(): there is no column {name!r}; there are {', '.join(types)}. "
+                f"{NOTHING_WRITTEN}"
+            )
+        if pa.types.is_nested(types[name]):
+            raise BadQuery(
+                f"top(): column {name!r} is of type {types[name]}, which has no order to break a "
+                "tie by: name the columns to keep without it, columns=[...], or make it a text "
+                f"with to_json(). {NOTHING_WRITTEN}"
+            )
+    taken = {*windows.by, START, END, REVISION, DELETED, RANK}
+    twice = [name for name in kept if name in taken]
+    if twice:
+        raise BadQuery(
+            f"top(): the results have a column {twice[0]!r} already: rename it, or name the "
+            f"columns to keep without it, columns=[...]. {NOTHING_WRITTEN}"
+        )
+    return kept

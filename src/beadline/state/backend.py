@@ -1,0 +1,75 @@
+"""Which state store a checkpoint was made with, and in which format.
+
+Spark writes the provider into every entry of its offset log, and a restart uses that one, whatever
+the session says. It does not write down the format of the checkpoint: ``v2``, in which each run of
+an epoch gives its state files names of their own, must be asked for again at every start, and only
+for RocksDB. A checkpoint that was begun in one format cannot be continued in the other: Spark would
+look for files by names that they do not have. So a query is started in the format that its commit
+log shows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from beadline.files import FileSystem, join
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+# The settings of `session()`; on another one, what `transformWithState` needs is the first.
+ROCKSDB_STORE = {PROVIDER: ROCKSDB, CHANGELOG: "true", FORMAT: "2"}
+
+
+@dataclass(frozen=True)
+class StateBackend:
+    """What a checkpoint says of itself; None for what it does not say yet."""
+
+    provider: str | None = None
+    format: int | None = None
+
+    def settings(self, provider: str | None) -> dict[str, str]:
+        """Return what a query on this checkpoint must be started with.
+
+        ``provider`` is the session's, which counts where the checkpoint names none.
+        """
+        if (self.provider or provider) != ROCKSDB:
+            return {FORMAT: "1"}
+        return {} if self.format is None else {FORMAT: str(self.format)}
+
+
+def backend_of(files: FileSystem, checkpoint: str) -> StateBackend:
+    """Read the newest entries of Spark's two logs; a new checkpoint says nothing."""
+    conf = offset_conf(files, checkpoint)
+    committed = _newest(files, join(checkpoint, "commits"))
+    version = None
+    if committed is not None and committed[:1] == ["v1"]:
+        version = 1
+    elif committed is not None:
+        version = 2  # v3 adds something about sinks
+    return StateBackend(conf.get(PROVIDER), version)
+
+
+def offset_conf(files: FileSystem, checkpoint: str) -> dict[str, str]:
+    """Return the settings that Spark keeps from start to start, from its newest offsets."""
+    lines = _newest(files, join(checkpoint, "offsets"))
+    if lines is None or len(lines) < 2:
+        return {}
+    try:
+        conf = json.loads(lines[1]).get("conf", {})
+    except ValueError:  # "-": an old Spark has written nothing of the kind
+        return {}
+    return {key: str(value) for key, value in conf.items()}
+
+
+def _newest(files: FileSystem, folder: str) -> list[str] | None:
+    """Return the lines of a log's newest entry."""
+    for number in sorted((int(n) for n in files.names(folder) if n.isdigit()), reverse=True):
+        data = files.read(join(folder, str(number)))
+        if data:  # not one that is freed meanwhile
+            return data.decode("utf-8", "replace").splitlines()
+    return None

@@ -1,0 +1,610 @@
+"""Joins, duplicates and top-N on Spark, against nested loops over everything that came."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
+
+from beadline import Stream, exactly_once, sources
+from beadline.errors import UsageError
+from beadline.event_time import (
+    deduplicated,
+    interval_join,
+    lookup_join,
+    temporal_join,
+    window_join,
+    windowed,
+)
+from beadline.sinks import MemorySink, SqliteSink
+from beadline.spark.facts import expressions
+from beadline.testing import CRASH, run_epochs
+from beadline.testing.epochs import Script
+from tests.spark.jobs import read, rows_sink, table, write_input
+
+SCHEMA = "side string, k string, ts timestamp, x bigint"
+DELAY_S = 60
+LOWER_S, UPPER_S = -20, 30
+SIZE_S, SLIDE_S = 40, 20
+END = "the end"  # a key of rows that only move the watermark
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+
+Row = tuple[str, str | None, float | None, int]  # side, key, seconds, number
+Result = tuple[str, str | None, int | None, int | None, int | None]
+
+
+@pytest.fixture(autouse=True)
+def one_task(spark: SparkSession) -> Iterator[None]:
+    """Few tasks: what is asked is the same with more of them."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", str(before))
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """What transformWithState needs."""
+    before = {key: spark.conf.get(key, None) for key in ROCKSDB}
+    for key, value in ROCKSDB.items():
+        spark.conf.set(key, value)
+    yield
+    for key, old in before.items():
+        if old is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, old)
+
+
+def dicts(rows: list[Row]) -> list[dict[str, Any]]:
+    return [
+        {"side": side, "k": key, "ts": None if at is None else time(at), "x": number}
+        for side, key, at, number in rows
+    ]
+
+
+def time(seconds: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+
+
+def end(at: float = 100_000) -> list[Row]:
+    """Rows that move the watermark past everything."""
+    return [("l", END, at, -1), ("r", END, at, -2)]
+
+
+def both(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    left = frame.where("side = 'l'").selectExpr("k", "ts AS lts", "x AS lx")
+    right = frame.where("side = 'r'").selectExpr("k", "ts AS rts", "x AS rx")
+    return left, right
+
+
+def some_rows(rng: random.Random, epoch: int, first: int) -> list[Row]:
+    """Return an epoch's rows; some belong to the time of the epoch before it."""
+    at = 100.0 * epoch
+    rows: list[Row] = [
+        (side, rng.choice(["a", "b", None]), at + rng.randint(-90, 50), first + number)
+        for number, side in enumerate("lrlrlrlrlrlr")
+    ]
+    edge: list[tuple[str, float]] = [("l", 0), ("r", LOWER_S), ("r", UPPER_S), ("r", 0)]
+    edge += [("r", LOWER_S - 0.001), ("r", UPPER_S + 0.001), ("l", SIZE_S), ("l", 0)]
+    rows += [(side, "edge", at + gap, first + 20 + n) for n, (side, gap) in enumerate(edge)]
+    # Both sides reach the same time, which is the watermark's.
+    rows += [("l", "c", at + 50, first + 40), ("r", "d", at + 50, first + 41)]
+    return [*rows, ("l", "a", None, first + 50), ("r", "a", None, first + 51)]
+
+
+def columns(frame: DataFrame, case: str) -> DataFrame:
+    """Return the rows of a case in columns that all cases have."""
+    there = set(frame.columns)
+    shown = {"k": "string", "lx": "bigint", "rx": "bigint", "window_start": "timestamp"}
+    found = [
+        (F.col(name) if name in there else F.lit(None)).cast(type_).alias(name)
+        for name, type_ in shown.items()
+    ]
+    return frame.select(F.lit(case).alias("case"), *found)
+
+
+def native_cases(frame: DataFrame) -> DataFrame:
+    """Return several joins of the same streams, as one stream."""
+    delay = f"{DELAY_S} seconds"
+    by_interval: dict[str, Any] = {
+        "on": "k",
+        "left_time": "lts",
+        "right_time": "rts",
+        "between": (f"{LOWER_S} seconds", f"{UPPER_S} seconds"),
+        "watermark": (delay, delay),
+    }
+    by_window: dict[str, Any] = {
+        "on": ["k"],
+        "left_time": "lts",
+        "right_time": "rts",
+        "size": f"{SIZE_S} seconds",
+        "watermark": delay,
+    }
+    cases = {
+        "interval inner": interval_join(*both(frame), **by_interval),
+        "interval left": interval_join(*both(frame), how="left", **by_interval),
+        "interval full": interval_join(*both(frame), how="full", **by_interval),
+        "window inner": window_join(*both(frame), slide=f"{SLIDE_S} seconds", **by_window),
+        "window full": window_join(*both(frame), how="full", **by_window),
+    }
+    first, *others = [columns(joined, case) for case, joined in cases.items()]
+    for other in others:
+        first = first.union(other)
+    return first
+
+
+def native_oracle(rows: list[Row]) -> list[Result]:
+    """Try each left row with each right row."""
+    found: list[Result] = []
+    lefts = [row for row in rows if row[0] == "l"]
+    rights = [row for row in rows if row[0] == "r"]
+
+    def near(left: Row, right: Row) -> bool:
+        if None in (left[1], left[2], right[2]) or left[1] != right[1]:
+            return False
+        gap = (right[2] or 0) - (left[2] or 0)
+        return LOWER_S <= gap <= UPPER_S
+
+    pairs = [(one, other) for one in lefts for other in rights if near(one, other)]
+    matched = [("interval inner", one[1], one[3], other[3], None) for one, other in pairs]
+    found += matched
+    for case in ("interval left", "interval full"):
+        found += [(case, *row[1:]) for row in matched]
+        alone = [one for one in lefts if one not in [left for left, _ in pairs]]
+        found += [(case, one[1], one[3], None, None) for one in alone]
+    alone = [other for other in rights if other not in [right for _, right in pairs]]
+    found += [("interval full", other[1], None, other[3], None) for other in alone]
+    found += _in_windows(lefts, rights)
+    return sorted(found, key=repr)
+
+
+def _in_windows(lefts: list[Row], rights: list[Row]) -> Iterator[Result]:
+    def starts(row: Row, slide_s: int) -> list[int]:
+        if row[2] is None:
+            return []
+        newest = int(row[2] // slide_s * slide_s)
+        return [newest - back for back in range(0, SIZE_S, slide_s)]
+
+    for case, slide_s in (("window inner", SLIDE_S), ("window full", SIZE_S)):
+        one = [(start, row) for row in lefts for start in starts(row, slide_s)]
+        other = [(start, row) for row in rights for start in starts(row, slide_s)]
+        used = []
+        for left in one:
+            for right in other:
+                if left[0] == right[0] and left[1][1] == right[1][1] is not None:
+                    used += [left, right]
+                    yield case, left[1][1], left[1][3], right[1][3], left[0]
+        if case == "window full":
+            for start, row in (left for left in one if left not in used):
+                yield case, row[1], row[3], None, start
+            for start, row in (right for right in other if right not in used):
+                yield case, row[1], None, row[3], start
+
+
+def results(name: str) -> list[Result]:
+    rows = [row for row in MemorySink.rows(name) if row["k"] != END]
+    starts = [row["window_start"] for row in rows]
+    return sorted(
+        (
+            (row["case"], row["k"], row["lx"], row["rx"], start and round(start.timestamp()))
+            for row, start in zip(rows, starts, strict=True)
+        ),
+        key=repr,
+    )
+
+
+def test_joins_by_interval_and_window_and_duplicates(
+    spark: SparkSession, tmp_path: Path, rng: random.Random
+) -> None:
+    name = uuid.uuid4().hex
+    epochs = [some_rows(rng, epoch, 1000 * epoch) for epoch in (1, 2, 3)]
+    late: list[Row] = [("l", "edge", 5, 9001), ("r", "edge", 5, 9002)]
+    told = [row for epoch in epochs for row in epoch]
+    script: Script = [
+        dicts(epochs[0]),
+        CRASH("decide.after"),
+        dicts(epochs[1]),
+        dicts([*epochs[2], *late]),
+        dicts(end()),
+    ]
+
+    def build(frame: DataFrame) -> Stream:
+        return exactly_once(native_cases(frame), "joins").to(MemorySink(name))
+
+    run_epochs(spark, build, script, tmp_path, schema=SCHEMA)
+    assert results(name) == native_oracle(told)
+
+
+def test_an_outer_row_that_cannot_match_shows_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    rows: list[Row] = [("l", None, 100, 1), ("l", "a", None, 2), ("l", "a", 100, 3)]
+    rows += [("r", "a", 100, 4), ("l", "b", 100, 5)]
+
+    def build(frame: DataFrame) -> Stream:
+        near: dict[str, Any] = {
+            "left_time": "lts",
+            "right_time": "rts",
+            "between": ("0 seconds", "1 second"),
+        }
+        joined = interval_join(*both(frame), "k", how="left", watermark="1 minute", **near)
+        return exactly_once(joined, "outer").to(MemorySink(name))
+
+    run_epochs(spark, build, [dicts(rows)], tmp_path, schema=SCHEMA)
+    shown = sorted((row["lx"], row["rx"]) for row in MemorySink.rows(name))
+    assert shown == [(1, None), (2, None), (3, 4)]
+
+
+def test_duplicates_show_once(spark: SparkSession, tmp_path: Path) -> None:
+    name = uuid.uuid4().hex
+    script: Script = [
+        dicts([("l", "a", 100, 1), ("l", "a", 100, 1), ("l", "a", 130, 1), ("l", None, 100, 2)]),
+        CRASH("decide.after"),
+        dicts([("l", "a", 160, 1), ("l", "b", 101, 1), ("l", None, 159, 2)]),
+        dicts([("l", "c", 500, 1)]),
+        dicts([("l", "a", 501, 1), ("l", "b", 50, 1), ("l", "a", None, 3)]),
+    ]
+
+    def build(frame: DataFrame) -> Stream:
+        once = deduplicated(frame, by=("k", "x"), time="ts", within="1 minute")
+        return exactly_once(once, "once").to(MemorySink(name))
+
+    run_epochs(spark, build, script, tmp_path, schema=SCHEMA)
+    shown = [(row["k"], row["x"]) for row in MemorySink.rows(name)]
+    assert sorted(shown, key=repr) == [
+        ("a", 1),
+        ("a", 1),
+        ("a", 3),
+        ("b", 1),
+        ("c", 1),
+        (None, 2),
+    ]
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_temporal_join(spark: SparkSession, tmp_path: Path, rng: random.Random) -> None:
+    name = uuid.uuid4().hex
+    epochs = [some_rows(rng, epoch, 1000 * epoch) for epoch in (1, 2, 3)]
+    known = [row for epoch in epochs for row in epoch if row[2] is not None]
+    late: list[Row] = [("l", "a", 5, 9001)]
+    script: Script = [
+        dicts(epochs[0]),
+        CRASH("decide.after"),
+        dicts(epochs[1]),
+        CRASH("commit.after"),
+        dicts([*epochs[2], *late]),
+        dicts(end()),
+    ]
+
+    def build(frame: DataFrame, type_: str = "bigint") -> Stream:
+        left, right = both(frame)
+        joined = temporal_join(
+            left,
+            right.withColumn("rx", F.col("rx").cast(type_)),
+            on="k",
+            left_time="lts",
+            right_time="rts",
+            how="left",
+            watermark=f"{DELAY_S} seconds",
+            late="side",
+        )
+        stream = exactly_once(joined, "versions").to(MemorySink(name))
+        return stream.to(MemorySink(f"{name}-late"), output="late")
+
+    run_epochs(spark, build, script, tmp_path, schema=SCHEMA)
+    shown = [(row["k"], row["lx"], row["rx"]) for row in MemorySink.rows(name)]
+    expected = []
+    for _, key, at, number in (row for row in known if row[0] == "l"):
+        versions = [
+            (since or 0, other)
+            for side, k, since, other in known
+            if side == "r" and k == key is not None and (since or 0) <= (at or 0)
+        ]
+        expected.append((key, number, max(versions)[1] if versions else None))
+    assert sorted(shown, key=repr) == sorted(expected, key=repr)
+    without_time = [row[3] for epoch in epochs for row in epoch if row[0] == "l" and not row[2]]
+    lates = [row["lx"] for row in MemorySink.rows(f"{name}-late")]
+    assert sorted(lates) == sorted([9001, *without_time])
+    # Rows of other types do not fit into the state.
+    with pytest.raises(Exception, match=r"(?i)state.*schema"):
+        run_epochs(spark, lambda f: build(f, "string"), [dicts(end())], tmp_path, schema=SCHEMA)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_ranks_in_a_table_are_right_when_a_late_row_changes_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def build(frame: DataFrame) -> Stream:
+        best = windowed(
+            frame.drop("side"),
+            "ts",
+            size="100 seconds",
+            by="k",
+            watermark="10 seconds",
+            allowed_lateness="500 seconds",
+            late="side",
+        ).top(2, order_by="x", columns=["x", "ts"])
+        sink = SqliteSink(tmp_path / "o.db", "best", mode="upsert", key=KEY)
+        return exactly_once(best, "top").to(sink).to(MemorySink(name), output="late")
+
+    KEY = ("k", "window_start", "rank")  # noqa: N806
+    name = uuid.uuid4().hex
+    script: Script = [
+        dicts([("l", "a", 1, 5), ("l", "a", 2, 4), ("l", "a", 3, 3), ("l", "b", 4, 1)]),
+        dicts([("l", "a", 250, 7)]),
+        CRASH("decide.after"),
+        dicts([("l", "a", 9, 6), ("l", "b", 8, 1)]),
+        dicts([("l", "c", 5000, 0)]),
+        dicts([("l", "a", 10, 8)]),
+    ]
+    run_epochs(spark, build, script, tmp_path, schema=SCHEMA)
+    assert _table(tmp_path / "o.db", "k, rank, x, revision", "best") == [
+        ("a", 1, 6, 1),
+        ("a", 1, 7, 0),
+        ("a", 2, 5, 1),
+        ("b", 1, 1, 1),
+        ("b", 2, 1, 1),
+    ]
+    assert [row["x"] for row in MemorySink.rows(name)] == [8]
+
+
+def _table(path: Path, shown: str, name: str) -> list[Any]:
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(path)) as database:
+        return sorted(database.execute(f"SELECT {shown} FROM {name}").fetchall())
+
+
+# -- lookups
+
+
+def loads(path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """Return what loads a table from a file, which a test may change."""
+    place = str(path)
+
+    def load_names() -> list[dict[str, Any]]:
+        with open(place, encoding="utf-8") as file:
+            found: list[dict[str, Any]] = json.load(file)
+        return found
+
+    return load_names
+
+
+def test_a_lookup_sees_the_table_as_it_is_then(spark: SparkSession, tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps([{"k": "k0", "name": "old"}, {"k": "k0", "name": "two"}]))
+    static = spark.createDataFrame([("k0", 1), (None, 3)], "k string, n int").coalesce(1)
+    static.write.parquet(str(tmp_path / "static"))
+    write_input(tmp_path / "in", files=1, rows=3)
+    joined = lookup_join(read(spark, tmp_path / "in"), loads(names), "k", refresh="1 millisecond")
+    files = spark.read.parquet(str(tmp_path / "static"))
+    joined = lookup_join(joined, files, "k", how="left")
+    query = exactly_once(joined, "job").to(rows_sink(tmp_path)).start(str(tmp_path / "checkpoint"))
+    try:
+        query.processAllAvailable()
+        assert table(tmp_path, "id, name, n") == [(0, "old", 1), (0, "two", 1)]
+        names.write_text(json.dumps([{"k": "k2", "name": "new"}, {"k": "k1", "name": None}]))
+        later = spark.createDataFrame([("k2", 2)], "k string, n int").coalesce(1)
+        later.write.mode("append").parquet(str(tmp_path / "static"))  # not listed any more
+        write_input(tmp_path / "in", files=1, rows=3, first=1)
+        query.processAllAvailable()
+        assert table(tmp_path, "id, name, n")[2:] == [(4, None, None), (5, "new", None)]
+        os.remove(names)
+        write_input(tmp_path / "in", files=1, rows=3, first=2)
+        with pytest.raises(Exception, match="load_names could not be loaded: FileNotFoundError"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert len(table(tmp_path)) == 4
+
+
+def test_the_analyzer_says_that_a_lookup_may_answer_differently(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "names.json").write_text('[{"k": "k0", "name": "x"}]')
+    (tmp_path / "in").mkdir()
+    joined = lookup_join(read(spark, tmp_path / "in"), loads(tmp_path / "names.json"), "k")
+    (found,) = [seen for seen in expressions(joined) if seen.chance]
+    assert [name.rpartition(".")[2] for name in found.chance] == ["load_names"]
+    report = str(exactly_once(joined, "job").to(rows_sink(tmp_path)).guarantee())
+    assert "load_names()" in report
+
+
+class NamesSource(DataSource):
+    """A table of a system outside, as a Python data source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "names_outside"
+
+    def schema(self) -> str:
+        return "k string, name string"
+
+    def reader(self, schema: Any) -> Any:
+        raise NotImplementedError  # the plan alone is looked at
+
+
+def test_the_analyzer_names_tables_that_others_may_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(NamesSource)
+    (tmp_path / "in").mkdir()
+    outside = spark.read.format("names_outside").load()
+    here = spark.createDataFrame([("k0", "x")], "k string, name string")
+    here.write.parquet(str(tmp_path / "files"))
+    files = spark.read.parquet(str(tmp_path / "files"))
+    for other, named in ((outside, ["Table"]), (here, []), (files, [])):
+        joined = lookup_join(read(spark, tmp_path / "in"), other, "k")
+        assert [seen.name for seen in expressions(joined) if not seen.deterministic] == named
+    joined = lookup_join(read(spark, tmp_path / "in"), outside, "k")
+    report = str(exactly_once(joined, "job").to(rows_sink(tmp_path)).guarantee())
+    assert "a replay gives other values for table names_outside" in report
+
+
+# -- what is refused before anything is written
+
+Refused = Callable[[DataFrame, DataFrame], Any]
+ON: dict[str, Any] = {"on": "k", "left_time": "lts", "right_time": "rts"}
+NEAR: dict[str, Any] = {**ON, "between": ("0 seconds", "1 minute"), "watermark": "1 minute"}
+VERSIONS: dict[str, Any] = {**ON, "watermark": "1 minute"}
+DAY: dict[str, Any] = {**ON, "size": "1 day", "watermark": "1 minute"}
+REFUSED: dict[str, tuple[Refused, str]] = {
+    "no such key": (lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}), "has no such column"),
+    "no keys": (lambda a, b: interval_join(a, b, **{**NEAR, "on": []}), "names the columns"),
+    "keys of two types": (
+        lambda a, b: interval_join(a.withColumn("k", F.lit(1)), b, **NEAR),
+        "is int on the left and string on the right",
+    ),
+    "a nested key": (
+        lambda a, b: window_join(a.withColumn("k", F.array("k")), b, **DAY),
+        "a key is a plain value",
+    ),
+    "no such time": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "left_time": "ts"}),
+        "left_time='ts': there is no such column",
+    ),
+    "a time that is a text": (
+        lambda a, b: temporal_join(a, b.withColumn("rts", F.lit("x")), **VERSIONS),
+        "right_time='rts' is of type string",
+    ),
+    "a time without a zone": (
+        lambda a, b: temporal_join(
+            a.withColumn("lts", F.col("lts").cast("timestamp_ntz")), b, **VERSIONS
+        ),
+        "its time zone is not known",
+    ),
+    "bounds turned round": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "between": ("1 minute", "-1 minute")}),
+        "the lower bound is above the upper one",
+    ),
+    "one bound": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "between": "1 minute"}),
+        "two durations",
+    ),
+    "an odd duration": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "between": ("-1 fortnight", "1 minute")}),
+        "is not a duration",
+    ),
+    "an odd join": (
+        lambda a, b: interval_join(a, b, how="outer", **NEAR),  # type: ignore[arg-type]
+        "'inner', 'left'",
+    ),
+    "a right temporal join": (
+        lambda a, b: temporal_join(a, b, how="right", **VERSIONS),  # type: ignore[arg-type]
+        "one of 'inner', 'left'",
+    ),
+    "no watermark": (lambda a, b: temporal_join(a, b, **ON), "has no watermark"),
+    "two watermarks": (
+        lambda a, b: interval_join(a.withWatermark("lts", "1 hour"), b, **NEAR),
+        "has a watermark already",
+    ),
+    "three watermarks": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "watermark": ("1 s", "1 s", "1 s")}),
+        "one duration for both sides",
+    ),
+    "names of both sides": (
+        lambda a, b: interval_join(a, b.withColumn("LX", F.lit(1)), **NEAR),
+        "both sides have 'lx'",
+    ),
+    "suffixes that clash": (
+        lambda a, b: interval_join(
+            a.withColumn("lx_r", F.lit(1)),
+            b.withColumn("lx", F.lit(1)),
+            suffixes=("", "_r"),
+            **NEAR,
+        ),
+        "more than one column 'lx_r'",
+    ),
+    "a column named as the window": (
+        lambda a, b: window_join(a.withColumn("window_start", F.lit(1)), b, **DAY),
+        "more than one column 'window_start'",
+    ),
+    "a slide that does not divide": (
+        lambda a, b: window_join(a, b, slide="7 hours", **DAY),
+        "does not divide",
+    ),
+    "a table for a stream": (
+        lambda a, b: interval_join(a, b.sparkSession.createDataFrame([], b.schema), **NEAR),
+        "the right side is not a streaming DataFrame",
+    ),
+    "a late= that is not known": (
+        lambda a, b: temporal_join(a, b, late="keep", **VERSIONS),  # type: ignore[arg-type]
+        "late='keep'",
+    ),
+    "a deleted= that is not boolean": (
+        lambda a, b: temporal_join(a, b, deleted="rx", **VERSIONS),
+        "names a boolean column",
+    ),
+    "a stream as a table": (lambda a, b: lookup_join(a, b, "k"), "table= is a stream"),
+    "a table that is a list": (
+        lambda a, b: lookup_join(a, [], "k"),  # type: ignore[arg-type]
+        "not list",
+    ),
+    "a table that cannot be loaded": (
+        lambda a, b: lookup_join(a, lambda: 1 / 0, "k"),
+        "ZeroDivisionError",
+    ),
+    "an empty table": (lambda a, b: lookup_join(a, list, "k"), "schema='product string"),
+    "a refresh of nothing": (
+        lambda a, b: lookup_join(a, lambda: [{"k": "x"}], "k", refresh="0 s"),
+        "more than zero",
+    ),
+    "duplicates within no time": (
+        lambda a, b: deduplicated(a, "k", "lts", within="soon"),
+        "is not a duration",
+    ),
+    "duplicates by nothing": (
+        lambda a, b: deduplicated(a, (), "lts", within="1 s"),
+        "names the columns",
+    ),
+    "duplicates by what is not there": (
+        lambda a, b: deduplicated(a, "key", "lts", within="1 s"),
+        "there is no such column",
+    ),
+    "duplicates in a shorter watermark": (
+        lambda a, b: deduplicated(a.withWatermark("lts", "1 minute"), "k", "lts", within="1 hour"),
+        "Spark knows a key for no longer",
+    ),
+    "no rows of each window": (lambda a, b: hours(a).top(0, "lx"), "at least 1"),
+    "ranks by what is not there": (lambda a, b: hours(a).top(1, "x"), "no column 'x'"),
+    "ranks of what has no order": (
+        lambda a, b: hours(a.withColumn("tags", F.array("k"))).top(1, "lx"),
+        "has no order to break a tie by",
+    ),
+    "ranks of a column named so": (
+        lambda a, b: hours(a.withColumn("rank", F.lit(1))).top(1, "lx"),
+        "a column 'rank' already",
+    ),
+}
+
+
+def hours(frame: DataFrame) -> Any:
+    return windowed(frame, "lts", size="1 hour", by="k", watermark="1 minute")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(spark: SparkSession, case: str) -> None:
+    call, words = REFUSED[case]
+    rate = sources.rate(spark)
+    left = rate.selectExpr("string(value) AS k", "timestamp AS lts", "value AS lx")
+    right = rate.selectExpr("string(value) AS k", "timestamp AS rts", "value AS rx")
+    with pytest.raises(UsageError) as refused:
+        call(left, right)
+    assert words in str(refused.value)

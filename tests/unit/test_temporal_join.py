@@ -1,0 +1,240 @@
+"""The operator of temporal_join() against the simplest search through everything that came."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beadline.event_time import asof
+from beadline.event_time.asof import AsOf
+from beadline.event_time.keys import digest
+from beadline.event_time.sides import Sides
+from tests.event_time_state import Bucket
+
+TIME = pa.timestamp("us", tz="UTC")
+LEFT = pa.schema([("k", pa.string()), ("at", TIME), ("n", pa.int64())])
+RIGHT = pa.schema(
+    [("k", pa.string()), ("since", TIME), ("price", pa.int64()), ("gone", pa.bool_())]
+)
+NAMES = Sides(("k",), {"at": "at", "n": "n"}, {"since": "since", "price": "price"})
+DELAY_MS = 5
+END_MS = 10**6
+
+
+@dataclass(frozen=True)
+class Event:
+    """A row of either side; times in milliseconds, in the order in which they come."""
+
+    left: bool
+    key: str | None
+    at_ms: int | None
+    number: int
+    gone: bool | None = None
+
+    @property
+    def at_us(self) -> int | None:
+        return None if self.at_ms is None else self.at_ms * 1000
+
+
+def table(events: list[Event]) -> pa.Table:
+    lefts = [
+        {"k": one.key, "at": one.at_us, "n": one.number} if one.left else None for one in events
+    ]
+    rights = [
+        None
+        if one.left
+        else {"k": one.key, "since": one.at_us, "price": one.number, "gone": one.gone}
+        for one in events
+    ]
+    columns = [
+        pa.array(lefts, pa.struct(list(LEFT))),
+        pa.array(rights, pa.struct(list(RIGHT))),
+    ]
+    return pa.table(columns, names=["left", "right"])
+
+
+def operator(**more: Any) -> AsOf:
+    return AsOf(NAMES, "at", "since", LEFT, RIGHT, deleted="gone", **more)
+
+
+def run(one: AsOf, epochs: list[list[Event]], *, to_end: bool = True) -> tuple[list[Any], Bucket]:
+    """Run epochs with the watermark that Spark would have; return what comes out, and the state."""
+    bucket = Bucket(one)
+    newest = {True: -math.inf, False: -math.inf}
+    watermark_ms, found = 0, []
+    ends: list[list[Event]] = [[], []] if to_end else [[]]
+    for number, events in enumerate([*epochs, *ends]):
+        if to_end and number == len(epochs) + 1:
+            watermark_ms = END_MS
+        here = [event for event in events if event.left or event.key is not None]
+        found += [
+            row for part in bucket.epoch(table(here), watermark_ms) for row in part.to_pylist()
+        ]
+        for event in events:
+            if event.at_ms is not None:
+                newest[event.left] = max(newest[event.left], event.at_ms)
+        reached = min(newest.values()) - DELAY_MS
+        watermark_ms = max(watermark_ms, int(reached) if reached > -math.inf else 0)
+    return found, bucket
+
+
+def main(found: list[Any]) -> list[tuple[Any, ...]]:
+    rows = [row["main"] for row in found if row["main"] is not None]
+    shown = [(row["n"], row["k"], row["price"], _ms(row["since"])) for row in rows]
+    return sorted(shown, key=repr)
+
+
+def late(found: list[Any]) -> list[int]:
+    return sorted(row["late"]["n"] for row in found if row["late"] is not None)
+
+
+def _ms(time: Any) -> int | None:
+    return None if time is None else round(time.timestamp() * 1000)
+
+
+def oracle(events: list[Event], *, left_join: bool) -> list[tuple[Any, ...]]:
+    """Search all versions for each row."""
+    found: list[tuple[Any, ...]] = []
+    for row in events:
+        if not row.left or row.at_ms is None:
+            continue
+        versions = [
+            (one.at_ms, one.number, one.gone is not None, bool(one.gone))
+            for one in events
+            if not one.left and one.key == row.key and row.key is not None
+            if one.at_ms is not None and one.at_ms <= row.at_ms
+        ]
+        newest = max(versions, default=None)
+        if newest is not None and not newest[3]:
+            found.append((row.number, row.key, newest[1], newest[0]))
+        elif left_join:
+            found.append((row.number, row.key, None, None))
+    return sorted(found, key=repr)
+
+
+@st.composite
+def in_time(draw: st.DrawFn) -> list[list[Event]]:
+    """Events that are out of order by less than the delay, cut into epochs anywhere."""
+    times = sorted(draw(st.lists(st.integers(1, 60), max_size=25)))
+    # At most 5 behind the newest before it: its own time, less 0 to 4, put in the order of these.
+    shifted = sorted(
+        (at + draw(st.integers(0, DELAY_MS - 1)), number, at) for number, at in enumerate(times)
+    )
+    events = [
+        Event(
+            draw(st.booleans()),
+            draw(st.sampled_from(["a", "b", None])),
+            at if draw(st.integers(0, 9)) else None,
+            number=number % 7,
+            gone=draw(st.sampled_from([None, False, True])),
+        )
+        for number, (_, _, at) in enumerate(shifted)
+    ]
+    cuts = sorted(draw(st.sets(st.integers(0, len(events)), max_size=5)))
+    bounds = [0, *cuts, len(events)]
+    return [events[start:end] for start, end in pairwise(bounds)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(in_time(), st.booleans(), st.integers(1, 4))
+def test_every_row_has_the_version_of_its_time(
+    epochs: list[list[Event]], left_join: bool, chunk_rows: int
+) -> None:
+    before, asof.CHUNK_ROWS_MAX = asof.CHUNK_ROWS_MAX, chunk_rows
+    try:
+        found, bucket = run(operator(keeps_unmatched=left_join, keeps_late=True), epochs)
+    finally:
+        asof.CHUNK_ROWS_MAX = before
+    events = [event for epoch in epochs for event in epoch]
+    assert main(found) == oracle(events, left_join=left_join)
+    assert late(found) == sorted(one.number for one in events if one.left and one.at_ms is None)
+    assert bucket.states["waiting"].held == {}
+    assert bucket.timers == set()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(1, 99)), max_size=4), max_size=8))
+def test_each_row_shows_once_or_is_late(cut: list[list[tuple[bool, int]]]) -> None:
+    number = iter(range(10**6))
+    epochs = [[Event(left, "a", at, next(number)) for left, at in epoch] for epoch in cut]
+    found, _ = run(operator(keeps_unmatched=True, keeps_late=True), epochs)
+    shown = [row[0] for row in main(found)]
+    rows = [event.number for epoch in epochs for event in epoch if event.left]
+    assert sorted([*shown, *late(found)]) == rows
+    assert len(late(found)) == len(set(late(found)))
+
+
+def rows(*events: tuple[str, int, int]) -> list[Event]:
+    """Return events of key a: ("left", time, number)."""
+    return [Event(side == "left", "a", at, number) for side, at, number in events]
+
+
+def test_a_version_of_the_same_time_counts() -> None:
+    found, _ = run(operator(keeps_late=True), [rows(("left", 10, 1), ("right", 10, 7))])
+    assert main(found) == [(1, "a", 7, 10)]
+
+
+@pytest.mark.parametrize("order", [(7, 8), (8, 7)])
+def test_of_versions_of_one_time_the_larger_counts(order: tuple[int, int]) -> None:
+    one, other = order
+    together = rows(("right", 10, one), ("right", 10, other), ("left", 11, 1))
+    assert main(run(operator(keeps_late=True), [together])[0]) == [(1, "a", 8, 10)]
+    apart = [rows(("right", 10, one)), rows(("right", 10, other), ("left", 11, 1))]
+    assert main(run(operator(keeps_late=True), apart)[0]) == [(1, "a", 8, 10)]
+
+
+def test_versions_that_nothing_can_need_are_forgotten() -> None:
+    epochs = [rows(("left", at, at), ("right", at, at)) for at in range(10, 300)]
+    _, bucket = run(operator(), epochs, to_end=False)
+    ((held,),) = [list(bucket.states["versions"].held.values())]
+    # The newest by the watermark, and what is newer.
+    assert asof._unpacked(held, RIGHT).num_rows <= DELAY_MS + 2
+    assert len(bucket.states["waiting"].held) <= DELAY_MS + 2
+    assert len(bucket.timers) <= DELAY_MS + 2
+
+
+def test_a_key_whose_newest_version_is_deleted_is_forgotten() -> None:
+    events = [Event(False, "a", 10, 1, gone=False), Event(False, "a", 20, 2, gone=True)]
+    found, bucket = run(operator(), [events, rows(("left", 90, 1), ("right", 95, 3))])
+    assert main(found) == []
+    epochs = [
+        events,
+        [Event(True, "b", 90, 1), Event(False, "b", 95, 3)],
+        [Event(False, "a", 20, 0)],
+    ]
+    _, bucket = run(operator(), epochs)
+    assert digest(("a",)) not in [place for (place,) in bucket.states["versions"].held]
+
+
+def test_what_is_late_is_counted_where_nothing_takes_it() -> None:
+    epochs = [rows(("left", 50, 1), ("right", 50, 1)), rows(("left", 45, 2), ("right", 40, 2))]
+    found, _ = run(operator(), epochs)
+    assert [row["dropped"] for row in found if row["dropped"]] == [1]
+    assert [row["late_versions"] for row in found if row["late_versions"]] == [1]
+    found, _ = run(operator(keeps_late=True), epochs)
+    assert late(found) == [2]
+
+
+def test_a_late_version_is_used_for_rows_that_wait() -> None:
+    epochs = [rows(("left", 52, 1), ("right", 50, 1), ("right", 60, 2))]
+    epochs.append(rows(("right", 51, 3), ("right", 46, 4)))
+    found, _ = run(operator(), [rows(("left", 57, 0), ("right", 50, 1)), *epochs])
+    assert (1, "a", 3, 51) in main(found)
+
+
+def test_rows_of_before_1970_wait_like_others() -> None:
+    epochs = [
+        rows(("left", -50, 1), ("right", -60, 7)),
+        [],
+        rows(("left", 90, 2), ("right", 90, 8)),
+    ]
+    found, bucket = run(operator(keeps_late=True), epochs)
+    assert main(found) == [(1, "a", 7, -60), (2, "a", 8, 90)]
+    assert bucket.timers == set()

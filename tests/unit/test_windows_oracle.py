@@ -1,0 +1,360 @@
+"""Windows against an oracle: plain Python over the complete input, with its epochs.
+
+The oracle knows nothing of state, timers and partials: it decides row by row what is late, keeps
+all others, and computes every window from its rows. Hypothesis makes the rows, their order, the
+cuts into epochs, and the windows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from beadline.event_time import (
+    avg_of,
+    collect_of,
+    count,
+    first_of,
+    last_of,
+    max_of,
+    min_of,
+    sum_of,
+)
+from beadline.event_time.counted import CountedWindows
+from beadline.event_time.sessions import Sessions
+from beadline.event_time.windows import Windowed, WindowShape
+from tests.unit.event_time_state import EpochRunner, Told
+
+SECOND = 1_000_000
+FAR = 10_000 * SECOND
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64()),  # tells rows apart
+        pa.field("k", pa.string()),
+        pa.field("ts", pa.timestamp("us", tz="Europe/Berlin")),
+        pa.field("x", pa.int64()),
+    ]
+)
+AGGREGATES = {
+    "rows": count(),
+    "xs": count("x"),
+    "total": sum_of("x"),
+    "low": min_of("x"),
+    "high": max_of("x"),
+    "mean": avg_of("x"),
+    "all": collect_of("x"),
+    "first": first_of("x"),
+    "last": last_of("x"),
+}
+Row = dict[str, Any]
+Epochs = list[tuple[list[Row], bool]]  # with each: whether the next one's rows are there already
+# Whole seconds, so that window edges, gaps and equal times are common, and a little beside them.
+TIMES = st.one_of(
+    st.none(),
+    st.builds(
+        lambda second, beside: second * SECOND + beside,
+        st.integers(-15, 45),
+        st.sampled_from([0, 0, 0, 0, -1, 1, 1000, 999_999]),
+    ),
+)
+ROWS = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from([None, "a", "b"]),
+        "ts": TIMES,
+        "x": st.one_of(st.none(), st.integers(-3, 3)),
+    }
+)
+EPOCHS = st.lists(st.tuples(st.lists(ROWS, max_size=6), st.booleans()), min_size=1, max_size=7)
+DELAYS_MS = st.sampled_from([0, 1, 2_000, 10_000])
+LATENESS = st.sampled_from([0, 1_000, 3 * SECOND, 20 * SECOND])
+EARLY = st.sampled_from([None, None, 1, 2])
+SHAPES = st.builds(
+    lambda slide, times, offset: WindowShape(slide * times, slide, offset % slide),
+    st.sampled_from([5 * SECOND, 7 * SECOND, 1_500]),
+    st.integers(1, 3),
+    st.sampled_from([0, 2 * SECOND, 1]),
+)
+fast = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def numbered(epochs: Epochs) -> Epochs:
+    """Give every row a number of its own."""
+    n = 0
+    found: Epochs = []
+    for rows, more in epochs:
+        found.append(([{"n": n + at, **row} for at, row in enumerate(rows)], more))
+        n += len(rows)
+    return found
+
+
+def values(rows: Sequence[Row]) -> Row:
+    """What the aggregates say of some rows."""
+    pairs = sorted((row["ts"], row["x"]) for row in rows if row["x"] is not None)
+    xs = [x for _, x in pairs]
+    return {
+        "rows": len(rows),
+        "xs": len(xs),
+        "total": sum(xs) if xs else None,
+        "low": min(xs, default=None),
+        "high": max(xs, default=None),
+        "mean": sum(xs) / len(xs) if xs else None,
+        "all": xs,
+        "first": xs[0] if xs else None,
+        "last": xs[-1] if xs else None,
+    }
+
+
+class Run:
+    """All epochs of an operator, then one far ahead, by which everything is due."""
+
+    def __init__(self, operator: Any, epochs: Epochs, delay_ms: int) -> None:
+        self.watermarks_ms: list[int] = []
+        self.told: list[Told] = []
+        self.runner = EpochRunner(operator, SCHEMA, time="ts", delay_ms=delay_ms)
+        far = {"n": -1, "k": "far", "ts": FAR, "x": None}
+        for rows, more in [*epochs, ([far], False)]:
+            self.watermarks_ms.append(self.runner.watermark_ms)
+            self.runner.now_ms += 1
+            self.told.append(self.runner.epoch(rows, more=more))
+
+    @property
+    def results(self) -> list[Row]:
+        found = [row for told in self.told for row in told["main"]]
+        return [row for row in found if row["k"] != "far"]
+
+    @property
+    def late(self) -> list[list[int]]:
+        """The numbers of the late rows of each epoch."""
+        return [sorted(row["n"] for row in told["late"]) for told in self.told]
+
+    def final(self) -> dict[tuple[Any, int], Row]:
+        """The result of the highest revision of each key and window."""
+        newest: dict[tuple[Any, int], Row] = {}
+        for row in self.results:
+            place = (row["k"], row["window_start"])
+            assert row["revision"] == (newest[place]["revision"] + 1 if place in newest else 0)
+            newest[place] = row
+        return newest
+
+
+def is_late(time: int | None, length: int, lateness: int, watermark_ms: int) -> bool:
+    """Whether something that begins at a time is over; before the first watermark, nothing is."""
+    if time is None:
+        return True
+    return watermark_ms > 0 and time + length + lateness <= watermark_ms * 1000
+
+
+# -- tumbling and sliding
+
+
+def oracle_of_windows(
+    epochs: Epochs, watermarks_ms: list[int], shape: WindowShape, lateness: int
+) -> tuple[dict[tuple[Any, int], Row], list[list[int]]]:
+    kept: dict[tuple[Any, int], list[Row]] = {}
+    late: list[list[int]] = []
+    for (rows, _), watermark_ms in zip(epochs, watermarks_ms, strict=False):
+        late.append([])
+        for row in rows:
+            starts = []
+            if row["ts"] is not None:
+                start = shape.offset_us
+                while start > row["ts"]:
+                    start -= shape.slide_us
+                start += (row["ts"] - start) // shape.slide_us * shape.slide_us
+                while start + shape.size_us > row["ts"]:
+                    starts.append(start)
+                    start -= shape.slide_us
+            if not starts or is_late(starts[0], shape.size_us, lateness, watermark_ms):
+                late[-1].append(row["n"])
+                continue
+            for start in starts:
+                if not is_late(start, shape.size_us, lateness, watermark_ms):
+                    kept.setdefault((row["k"], start), []).append(row)
+    return {place: values(rows) for place, rows in kept.items()}, [*late, []]
+
+
+@fast
+@given(EPOCHS, SHAPES, DELAYS_MS, LATENESS, EARLY)
+def test_windows_are_those_of_the_oracle(
+    epochs: Epochs, shape: WindowShape, delay_ms: int, lateness: int, early_ms: int | None
+) -> None:
+    epochs = numbered(epochs)
+    operator = Windowed(
+        time="ts",
+        shape=shape,
+        by=("k",),
+        aggregates=AGGREGATES,
+        schema=SCHEMA,
+        lateness_us=lateness,
+        keeps_late=True,
+        early_ms=early_ms,
+    )
+    run = Run(operator, epochs, delay_ms)
+    expected, late = oracle_of_windows(epochs, run.watermarks_ms, shape, lateness)
+    assert run.late == late
+    final = run.final()
+    assert {place: {name: row[name] for name in AGGREGATES} for place, row in final.items()} == (
+        expected
+    )
+    assert all(row["window_end"] - row["window_start"] == shape.size_us for row in run.results)
+    # All that is left is what the row far ahead has opened.
+    extra = 0 if early_ms is None else 1 + shape.windows_per_row
+    assert run.runner.handle.size <= shape.windows_per_row + extra
+    assert len(run.runner.handle.timers) <= shape.windows_per_row
+
+
+@fast
+@given(st.lists(ROWS, max_size=20), st.data(), SHAPES)
+def test_where_nothing_is_late_cuts_do_not_matter(
+    rows: list[Row], data: st.DataObject, shape: WindowShape
+) -> None:
+    """Nothing is late while the delay is longer than the time between any two rows."""
+    rows = [row for row in rows if row["ts"] is not None]
+    finals = []
+    for _ in range(2):
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
+        parts = [rows[start:end] for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+        epochs = numbered([(part, False) for part in parts])
+        operator = Windowed(
+            time="ts", shape=shape, by=("k",), aggregates=AGGREGATES, schema=SCHEMA,
+            lateness_us=100 * SECOND, keeps_late=True,
+        )  # fmt: skip
+        run = Run(operator, epochs, 1_000)
+        assert not any(run.late)
+        finals.append(
+            {place: {name: row[name] for name in AGGREGATES} for place, row in run.final().items()}
+        )
+    assert finals[0] == finals[1]
+
+
+# -- sessions
+
+
+def sessions_of(rows: Sequence[Row], gap: int) -> list[list[Row]]:
+    """Rows of one key by session: two that are at most the gap apart are in one."""
+    found: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: row["ts"]):
+        if found and row["ts"] - found[-1][-1]["ts"] <= gap:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+def oracle_of_sessions(
+    epochs: Epochs, watermarks_ms: list[int], gap: int, lateness: int, joins: bool
+) -> tuple[dict[tuple[Any, int], Row], list[list[int]]]:
+    """``joins``: a row that is late by itself may fall into a session that is not over."""
+    kept: dict[Any, list[Row]] = {}
+    over: list[tuple[Any, list[Row]]] = []
+    late: list[list[int]] = []
+    for (rows, _), watermark_ms in zip(epochs, watermarks_ms, strict=False):
+        late.append([])
+        for key, mine in kept.items():  # what is over takes no more rows
+            for session in sessions_of(mine, gap):
+                if is_late(session[-1]["ts"], gap, lateness, watermark_ms):
+                    over.append((key, session))
+                    kept[key] = [row for row in kept[key] if row not in session]
+        held = {key: sessions_of(kept[key], gap) for key in kept}
+        for row in rows:
+            inside = (
+                joins
+                and row["ts"] is not None
+                and any(
+                    one[0]["ts"] <= row["ts"] <= one[-1]["ts"] + gap
+                    for one in held.get(row["k"], [])
+                )
+            )
+            if is_late(row["ts"], gap, lateness, watermark_ms) and not inside:
+                late[-1].append(row["n"])
+            else:
+                kept.setdefault(row["k"], []).append(row)
+    over += [(key, session) for key in kept for session in sessions_of(kept[key], gap)]
+    starts = Counter((key, session[0]["ts"]) for key, session in over)
+    assert set(starts.values()) <= {1}, "two sessions would have one key"
+    return {
+        (key, rows[0]["ts"]): {"window_end": rows[-1]["ts"] + gap, **values(rows)}
+        for key, rows in over
+    }, [*late, []]
+
+
+@settings(fast, max_examples=300)
+@given(
+    EPOCHS,
+    st.sampled_from([SECOND, 4 * SECOND, 4 * SECOND + 1]),
+    DELAYS_MS,
+    LATENESS,
+    st.booleans(),
+    EARLY,
+)
+@example(  # a row that joins three sessions that have fired
+    [
+        ([{"k": "a", "ts": second * SECOND, "x": 1} for second in (0, 8, 16, 25)], False),
+        ([{"k": "a", "ts": second * SECOND, "x": 1} for second in (4, 12)], False),
+    ],
+    4 * SECOND,
+    0,
+    20 * SECOND,
+    True,
+    None,
+)
+def test_sessions_are_those_of_the_oracle(
+    epochs: Epochs, gap: int, delay_ms: int, lateness: int, joins: bool, early_ms: int | None
+) -> None:
+    epochs = numbered(epochs)
+    operator = Sessions(
+        time="ts",
+        gap_us=gap,
+        by=("k",),
+        aggregates=AGGREGATES,
+        schema=SCHEMA,
+        lateness_us=lateness,
+        keeps_late=True,
+        joins_late=joins,
+        early_ms=early_ms,
+    )
+    run = Run(operator, epochs, delay_ms)
+    expected, late = oracle_of_sessions(epochs, run.watermarks_ms, gap, lateness, joins)
+    assert run.late == late
+    final = {place: row for place, row in run.final().items() if not row["deleted"]}
+    names = ("window_end", *AGGREGATES)
+    assert {place: {name: row[name] for name in names} for place, row in final.items()} == expected
+    assert run.runner.handle.size <= 2 + (0 if early_ms is None else 2)
+    assert len(run.runner.handle.timers) <= 1
+
+
+# -- counted rows
+
+
+@fast
+@given(EPOCHS, st.integers(1, 4), st.booleans())
+def test_counted_rows_are_those_of_the_oracle(epochs: Epochs, every: int, timed: bool) -> None:
+    epochs = numbered(epochs)
+    aggregates = {"rows": count(), "total": sum_of("n"), "all": collect_of("n")}
+    operator = CountedWindows(
+        time="ts" if timed else None, by=("k",), aggregates=aggregates, schema=SCHEMA,
+        every_rows=every,
+    )  # fmt: skip
+    runner = EpochRunner(operator, SCHEMA)
+    told = [row for rows, _ in epochs for row in runner.epoch(rows)["main"]]
+    by_key: dict[Any, list[Row]] = {}
+    for rows, _ in epochs:
+        in_order = sorted(rows, key=lambda row: (row["ts"] is None, row["ts"] or 0))
+        for row in in_order if timed else rows:
+            by_key.setdefault(row["k"], []).append(row)
+    expected = {}
+    for key, rows in by_key.items():
+        for number in range(len(rows) // every):
+            window = rows[number * every : (number + 1) * every]
+            if timed:
+                window = sorted(window, key=lambda r: (r["ts"] is None, r["ts"] or 0, r["n"]))
+            expected[key, number] = [row["n"] for row in window]
+    assert {(row["k"], row["window_number"]): row["all"] for row in told} == expected
+    assert len(told) == len(expected)
+    assert all(row["rows"] == every and row["revision"] == 0 for row in told)
+    assert all(row["total"] == sum(row["all"]) for row in told)
