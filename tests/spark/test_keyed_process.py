@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
+import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -22,9 +26,11 @@ from beadline.event_time import KeyedContext, KeyedProcess, keyed_process
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from beadline.spark.facts import expressions
 from beadline.testing import CRASH, run_epochs
-from tests.spark.jobs import table
+from examples.silence_alerts import job
+from tests.spark.jobs import run, table
 from tests.unit.test_keyed_process import Chain
 
+ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 FIVE = timedelta(minutes=5)
 STATE_STORE = {
@@ -416,3 +422,42 @@ def test_clocks_and_dice_are_found_in_a_process(spark: SparkSession) -> None:
 
     assert chance(Dice()) == {"random.random", "datetime.datetime.now"}
     assert chance(Wrong()) == set()
+
+
+def readings(folder: Path, minutes: dict[str, list[int]], number: int) -> None:
+    folder.mkdir(exist_ok=True)
+    lines = [
+        json.dumps({"sensor": sensor, "ts": at(minute).isoformat()})
+        for sensor, found in minutes.items()
+        for minute in found
+    ]
+    (folder / f"{number}.json").write_text("\n".join(lines))
+
+
+def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
+    for number, minutes in enumerate([{"a": [0, 2], "b": [1]}, {"a": [6, 10]}]):
+        readings(tmp_path / "in", minutes, number)
+    stream = job(spark, str(tmp_path / "in"), str(tmp_path / "out"), str(tmp_path / "out.db"))
+    run(stream, tmp_path)
+    ((sensor, since, count),) = table(tmp_path, "*", "alerts")
+    assert (sensor, since[:19], count) == ("b", "2026-01-01T12:01:00", 1)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 5
+
+
+def test_the_examples_of_the_docs(spark: SparkSession, tmp_path: Path) -> None:
+    """As they are, with folders that are there."""
+    text = (ROOT / "docs" / "keyed-process.md").read_text("utf-8")
+    whole, _, tested = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    readings(tmp_path / "in", {"a": [0], "b": [7]}, 0)
+    names: dict[str, Any] = {"__name__": "docs_example", "noon": NOON}
+    names["readings"] = spark.readStream.schema("sensor string, ts timestamp").json(
+        str(tmp_path / "in")
+    )
+    exec(whole.replace("/data", str(tmp_path)), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    with closing(sqlite3.connect(tmp_path / "alerts.db")) as database:
+        assert [one[0] for one in database.execute("SELECT sensor FROM alerts")] == ["a"]
+    columns = re.search(r"outputs=(\{.*?\}),\n", whole, re.DOTALL)
+    assert columns is not None
+    exec(f"OUTPUTS = {columns[1]}\n{tested}", names)
