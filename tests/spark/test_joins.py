@@ -523,6 +523,10 @@ REFUSED: dict[str, tuple[Refused, str]] = {
         lambda a, b: interval_join(a, b.withColumn("LX", F.lit(1)), **NEAR),
         "both sides have 'lx'",
     ),
+    "one suffix": (
+        lambda a, b: interval_join(a, b, suffixes="_r", **NEAR),  # type: ignore[arg-type]
+        "two texts",
+    ),
     "suffixes that clash": (
         lambda a, b: interval_join(
             a.withColumn("lx_r", F.lit(1)),
@@ -587,6 +591,12 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     "ranks of what has no order": (
         lambda a, b: hours(a.withColumn("tags", F.array("k"))).top(1, "lx"),
         "has no order to break a tie by",
+    ),
+    "ranks by a key named so": (
+        lambda a, b: windowed(
+            a.withColumnRenamed("k", "rank"), "lts", size="1 hour", by="rank", watermark="1 minute"
+        ).top(1, "lx"),
+        "a column 'rank' already",
     ),
     "ranks of a column named so": (
         lambda a, b: hours(a.withColumn("rank", F.lit(1))).top(1, "lx"),
