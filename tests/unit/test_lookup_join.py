@@ -107,6 +107,14 @@ def test_a_table_that_cannot_be_loaded_fails_the_epoch() -> None:
     assert "Nothing of the epoch shows" in str(error.value)
 
 
+def test_an_old_table_is_not_used_unasked(clock: list[float]) -> None:
+    answers: list[Any] = [[{"k": 1, "name": "old"}], None]
+    current(lambda: answers.pop(0), made(), ("k",))
+    clock[0] += 90
+    with pytest.raises(RuntimeError, match="could not be loaded"):
+        current(lambda: answers.pop(0), made(), ("k",))
+
+
 def test_the_last_table_is_kept_where_that_was_asked_for(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

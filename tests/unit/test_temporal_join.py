@@ -238,3 +238,11 @@ def test_rows_of_before_1970_wait_like_others() -> None:
     found, bucket = run(operator(keeps_late=True), epochs)
     assert main(found) == [(1, "a", 7, -60), (2, "a", 8, 90)]
     assert bucket.timers == set()
+
+
+def test_the_version_that_is_valid_at_the_watermark_stays() -> None:
+    moved = [Event(True, "b", 60, 0), Event(False, "b", 60, 0)]
+    # In the third epoch the watermark has passed the version of a, and the row that it answers.
+    epochs = [rows(("right", 10, 7), ("left", 11, 1)), moved, [], rows(("left", 70, 2))]
+    found, _ = run(operator(), epochs)
+    assert [row for row in main(found) if row[1] == "a"] == [(1, "a", 7, 10), (2, "a", 7, 10)]

@@ -114,6 +114,11 @@ def _named(
     taken: set[str],
     suffixes: Suffixes | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
+    if suffixes is not None and (isinstance(suffixes, str) or len(suffixes) != 2):
+        raise BadQuery(
+            f"{what}: suffixes={suffixes!r}: two texts, such as ('_left', '_right'). "
+            f"{NOTHING_WRITTEN}"
+        )
     both = {name.lower() for name in left} & {name.lower() for name in right}
     if both and suffixes is None:
         raise BadQuery(

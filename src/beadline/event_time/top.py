@@ -167,7 +167,9 @@ def _checked(
                 f"with to_json(). {NOTHING_WRITTEN}"
             )
     taken = {*windows.by, START, END, REVISION, DELETED, RANK}
-    twice = [name for name in kept if name in taken]
+    twice = [name for name in kept if name in taken] or [
+        name for name in windows.by if name == RANK
+    ]
     if twice:
         raise BadQuery(
             f"top(): the results have a column {twice[0]!r} already: rename it, or name the "
