@@ -20,7 +20,7 @@ from rich.text import Text
 
 from beadline.cli.output import Console, JsonOption, output
 from beadline.environment.quiet import quiet
-from beadline.errors import UsageError
+from beadline.errors import CheckpointProblem, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +165,8 @@ def _read(
     from beadline.state.reading import matching, read_state
 
     rows = read_state(spark, found.checkpoint, one.operator.number, name, epoch=found.epoch)
-    one.rows[name] = rows.count()
+    with _explained(found, one, name):
+        one.rows[name] = rows.count()
     if not asked.keys or not asked.wanted.keys() <= set(rows.columns):
         if asked.variable is not None:
             matching(rows, asked.wanted)  # which says what columns there are
@@ -173,7 +174,26 @@ def _read(
     chosen = matching(rows, asked.wanted).limit(asked.keys)
     # As JSON, in which Spark itself writes times, decimals and bytes.
     packed = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"})
-    one.keys[name] = [json_module.loads(text) for (text,) in chosen.select(packed).collect()]
+    with _explained(found, one, name):
+        one.keys[name] = [json_module.loads(text) for (text,) in chosen.select(packed).collect()]
+
+
+@contextmanager
+def _explained(found: FoundState, one: FoundOperator, name: str) -> Iterator[None]:
+    """Say in a sentence why rows could not be read."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    from beadline.spark.failures import reason
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise CheckpointProblem(
+            f"checkpoint {found.checkpoint}: {name} of operator {one.operator.number} cannot be "
+            f"read: {reason(error)}. If a driver is running, it may have freed what was being "
+            "read: try again. Nothing was changed."
+        ) from error
 
 
 # -- what is shown

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 from beadline.errors import CheckpointProblem, UsageError
 from beadline.files import open_files, qualify
@@ -64,6 +64,7 @@ def read_state(
     # For variables Spark's reader opens a store for writing and takes that back: with a changelog
     # it would begin a file in the checkpoint for it.
     conf = {CHANGELOG: "false", **backend_of(files, uri).settings(HDFS_BACKED)}
+    _ = spark.streams  # the source asks for what Spark makes with it
     reader = spark.read.format("statestore").option("operatorId", str(operator))
     if epoch is not None:
         reader = reader.option("batchId", str(epoch))
@@ -135,6 +136,9 @@ def readable(rows: DataFrame) -> DataFrame:
         for inner, column in _spread(rows.schema, name, ours):
             # A key and a value may have columns of one name.
             shown[f"{name}_{inner}" if inner in shown else inner] = column
+    for name in (BUCKET_KEY, "partition_id"):  # which say least, so they come last
+        if name in shown:
+            shown[name] = shown.pop(name)
     return rows.select(*(column.alias(name) for name, column in shown.items()))
 
 
@@ -148,6 +152,8 @@ def _spread(schema: StructType, name: str, ours: bool) -> Iterator[tuple[str, Co
         yield name, F.col(f"`{name}`")
         return
     for field in type_:
+        if ours and isinstance(field.dataType, BinaryType):
+            continue  # what orders keys in the store: a hash, and the times that are shown beside
         column = F.col(f"`{name}`.`{field.name}`")
         if ours and _is_time(field.name) and isinstance(field.dataType, LongType):
             unit = F.timestamp_micros if field.name.endswith("_us") else F.timestamp_millis
