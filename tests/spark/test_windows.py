@@ -150,11 +150,12 @@ def some_epochs(rng: random.Random) -> Epochs:
     found: Epochs = []
     for epoch in range(3):
         minutes = [35 * epoch - rng.choice([0, 0, 5, 10, 20, 30, 60, 90, 120]) for _ in range(16)]
-        minutes += [35 * epoch, 35 * epoch - 36, 35 * epoch - 62]  # the last one in what has fired
+        # Of a key of their own: the first of epoch 1 has fired when the last of epoch 2 comes.
+        minutes += [35 * epoch, 35 * epoch - 36, 35 * epoch - 62]
         rows = [
             {
                 "n": epoch * 100 + at,
-                "k": rng.choice([None, "a", "b"]) if at < 16 else "a",
+                "k": rng.choice([None, "a", "b"]) if at < 16 else "c",
                 "ts": None if at == 0 else MIDNIGHT + one * MINUTE + rng.choice([0, 0, -1, 1]),
                 "x": rng.choice([None, 1, 2, 3]),
             }
@@ -171,7 +172,7 @@ def test_windows_and_sessions_are_those_of_the_oracle_over_a_restart(
     epochs = some_epochs(rng)
     source = read(rocks, tmp_path / "in")
     shapes: dict[str, dict[str, Any]] = {
-        "sliding": {"size": "40 minutes", "slide": "20 minutes", "offset": "5 minutes"},
+        "sliding": {"size": "40 minutes", "slide": "20 minutes", "offset": "2 minutes"},
         "sessions": {"session_gap": "10 minutes"},
     }
     jobs = {}
@@ -192,7 +193,7 @@ def test_windows_and_sessions_are_those_of_the_oracle_over_a_restart(
         if name == "sessions":
             expected, too_late = oracle_of_sessions(epochs, watermarks, 10 * MINUTE, late_us, True)
         else:
-            sliding = WindowShape(40 * MINUTE, 20 * MINUTE, 5 * MINUTE)
+            sliding = WindowShape(40 * MINUTE, 20 * MINUTE, 2 * MINUTE)
             expected, too_late = oracle_of_windows(epochs, watermarks, sliding, late_us)
         assert job.late == sorted(n for each in too_late for n in each)
         found = {
