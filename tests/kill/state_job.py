@@ -18,7 +18,7 @@ from beadline.points import hooked
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import Died, die_at
 
-KEYS, FILES, ROWS = 7, 6, 40
+KEYS, FILES, ROWS = 7, 4, 40
 SCHEMA = "k string, ts timestamp, v long"
 
 

@@ -22,7 +22,7 @@ from tests.kill.state_job import FILES, KEYS, ROWS
 
 # In any epoch: before anything is decided, decided and not committed, committed and not returned.
 POINTS = ["prepare.after", "decide.before", "decide.after", "commit.after", "epoch.return"]
-KILLS, KILLS_LONG = 3, 24
+KILLS, KILLS_LONG = 2, 24
 TIMEOUT_S = 400
 BASE = datetime(2026, 11, 19, 12, tzinfo=timezone.utc)
 
@@ -70,7 +70,7 @@ def test_a_driver_with_state_that_is_killed(tmp_path: Path, rng: random.Random) 
     rows = write(tmp_path, rng)
     killed = 0
     for _ in range(KILLS_LONG if is_long() else KILLS):
-        point, times = rng.choice(POINTS), rng.randint(1, 4)
+        point, times = rng.choice(POINTS), rng.randint(1, 3)
         print(f"kill at {point}, the {times}. time")
         code = drive(tmp_path, point, times)
         assert code in (0, -signal.SIGKILL)
