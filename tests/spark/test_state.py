@@ -285,7 +285,9 @@ def test_windows_are_read_while_their_driver_runs(windows: Any, states: States) 
     assert found["rows"] == {"fired": 3, "open": 2, "timers": 5}
     assert found["bytes"] > 0
     assert {one["name"] for one in found["variables"]} == {"open", "fired"}
-    shown = sorted((key["key_0"], key["window_start"], key["n_0"]) for key in found["keys"]["open"])
+    shown = sorted(
+        (key["key_0"], key["window_start"], key["n_count_0"]) for key in found["keys"]["open"]
+    )
     assert shown == [
         ("b", "2026-11-19T12:00:30.000Z", 1),
         ("c", "2026-11-19T12:00:30.000Z", 1),

@@ -352,3 +352,21 @@ def test_an_aggregate_of_ones_own_that_lacks_something() -> None:
         Times().state(None)
     with pytest.raises(TypeError, match=r"NoTuple\.add\(\) returned a int, not a tuple"):
         one(NoTuple(), [1], pa.int64())
+
+
+def test_the_state_of_one_aggregate_is_not_read_as_that_of_another() -> None:
+    schema = pa.schema([("k", pa.string()), ("x", pa.int64()), ("y", pa.int64())])
+    alike = [
+        count(),
+        count("x"),
+        sum_of("x"),
+        sum_of("y"),
+        min_of("x"),
+        max_of("x"),
+        quantiles("x", [0.5], error=0.01),
+        quantiles("x", [0.5], error=0.02),
+    ]
+    names = [WindowCodec(schema, ["k"], {"n": one}).state_schema.fieldNames() for one in alike]
+    assert len({tuple(columns) for columns in names}) == len(alike)
+    more = WindowCodec(schema, ["k"], {"n": quantiles("x", [0.9], error=0.01)})
+    assert more.state_schema.fieldNames() == names[-2], "which quantiles are shown may change"

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,23 @@ class Aggregate(ABC):
     """One result column of a window."""
 
     column: str | None  # what it is made of; None for what needs no column
+    shown_by: ClassVar[tuple[str, ...]] = ()  # what only makes the result, and not the partials
+
+    @property
+    def kind(self) -> str:
+        """Which partials these are; in the names of the state's columns.
+
+        So the state of one aggregate is never read as that of another which has the same types:
+        code that counts where it once added up is told before its first epoch.
+        """
+        told = type(self).__name__.lower() + (f"_{self.column}" if self.column else "")
+        names: list[str] = [one.name for one in fields(self)] if is_dataclass(self) else []
+        more = [
+            (name, getattr(self, name))
+            for name in names
+            if name != "column" and name not in self.shown_by
+        ]
+        return f"{told}_{crc32(repr(more).encode()):08x}" if more else told
 
     @abstractmethod
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:

@@ -61,13 +61,14 @@ class WindowCodec:
         types = [one.state(_type(schema, one.column)) for one in self._aggregates]
         self._widths = [len(each) for each in types]
         self.key_fields = [
-            pa.field(f"key{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
+            pa.field(f"key_{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
         ]
         self.partial_fields = [
-            pa.field(f"{name}_{at}", type_)
-            for name, each in zip(aggregates, types, strict=True)
+            pa.field(f"{name}_{one.kind}_{at}", type_)
+            for (name, one), each in zip(aggregates.items(), types, strict=True)
             for at, type_ in enumerate(each)
         ]
+        self._owners = [name for name, each in zip(aggregates, types, strict=True) for _ in each]
         results = (
             pa.field(name, one.result_type(_type(schema, one.column)))
             for name, one in aggregates.items()
@@ -102,12 +103,12 @@ class WindowCodec:
         """Return a window's partials as the state holds them."""
         values = [value for partial in window.partials for value in partial]
         found = []
-        for field, value in zip(self.partial_fields, values, strict=True):
+        for name, field, value in zip(self._owners, self.partial_fields, values, strict=True):
             try:
                 found.append(held_as(value, field.type))
             except OverflowError:
                 raise OverflowError(
-                    f"{field.name.rpartition('_')[0]!r} of a window is a number that {field.type} "
+                    f"{name!r} of a window is a number that {field.type} "
                     "cannot hold. Nothing of this epoch is written. Sum a wider type: a column "
                     "that was cast to decimal(38, 0), or to double"
                 ) from None

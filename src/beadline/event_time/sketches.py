@@ -181,6 +181,7 @@ class Quantiles(Aggregate):
     has the last one, since Spark sorts it behind all numbers.
     """
 
+    shown_by = ("at",)
     column: str
     at: tuple[float, ...]
     error: float
