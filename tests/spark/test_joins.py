@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
 from beadline import Stream, exactly_once, sources
-from beadline.errors import UsageError
+from beadline.errors import StateChanged, UsageError
 from beadline.event_time import (
     deduplicated,
     interval_join,
@@ -320,7 +320,7 @@ def test_temporal_join(spark: SparkSession, tmp_path: Path, rng: random.Random) 
     lates = [row["lx"] for row in MemorySink.rows(f"{name}-late")]
     assert sorted(lates) == sorted([9001, *without_time])
     # Rows of other types do not fit into the state.
-    with pytest.raises(Exception, match=r"(?i)state.*schema"):
+    with pytest.raises(StateChanged, match=r"variable 'versions'"):
         run_epochs(spark, lambda f: build(f, "string"), [dicts(end())], tmp_path, schema=SCHEMA)
 
 
