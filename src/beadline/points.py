@@ -50,7 +50,7 @@ POINTS: dict[str, str] = {
     "staging.written": "a staged part is written but has no final name",
     "files.written": "Spark has written the files of the epoch; none is counted or synced",
     "files.renaming": "some files of the epoch are finished, others pending",
-    "files.renamed": "all files of the epoch are finished; the marker is not written",
+    "files.renamed": "all files of the epoch are finished; the mark does not say so",
     "ledger.before": "rows and ledger row are in an open transaction",
     "ledger.after": "rows and ledger row are committed; staged parts are still there",
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink
+from beadline.errors import BadSink, TargetRestored
 from beadline.files import open_files
 from beadline.points import hooked
 from beadline.sink import Outcome, Seen
@@ -62,6 +63,28 @@ def test_crash_commit_late_and_lost(spark: SparkSession, sink: FileSink) -> None
     assert files.names(sink.pending) == []
     rows = spark.read.parquet(sink.target).where("id >= 9").collect()
     assert Counter(row.id for row in rows) == Counter(range(9, 18))
+
+
+@pytest.mark.parametrize("point", ["files.renaming", "files.renamed"])
+def test_a_target_that_is_deleted_during_a_commit(
+    spark: SparkSession, sink: FileSink, point: str
+) -> None:
+    files = open_files(sink.target)
+    first = prepared(sink, frame_of(spark, 0, 9), part(0))
+    assert outcome(sink.commit(epoch(0), [first])) is Outcome.COMMITTED
+    second = prepared(sink, frame_of(spark, 9, 18), part(1))
+
+    def delete(passed: str) -> None:
+        if passed == point:
+            files.delete(sink.target)
+
+    with hooked(delete), pytest.raises(TargetRestored, match="while"):
+        sink.commit(replace(epoch(1), previous=0), [second])
+    assert not files.exists(sink.target), "it must not come back with a gap"
+    with pytest.raises(TargetRestored, match="acknowledged epoch 0"):
+        sink.commit(replace(epoch(1), previous=0), [second])
+    with pytest.raises(TargetRestored, match="out@1"):
+        sink.commit(epoch(1), [second])
 
 
 def test_a_file_in_the_way_is_refused(sink: FileSink) -> None:

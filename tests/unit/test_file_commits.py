@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from beadline.errors import TargetRestored
+from beadline.errors import CommitFailed, TargetRestored, WrongCheckpoint
 from beadline.files.local import LocalFiles
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked
 from beadline.sink import Outcome, Prepared
 from beadline.sinks import FileSink
-from beadline.sinks.files.marks import Marks
+from beadline.sinks.files.marks import Mark, Marks
 from beadline.sinks.files.sink import PendingFiles
 from beadline.testing.suite.durable import Disk, watched
 
@@ -132,14 +133,24 @@ def test_a_late_commit_moves_nothing_and_leaves_the_newer_mark(
     sink: FileSink, part: Prepared[PendingFiles]
 ) -> None:
     """A zombie's pending folder came back from somewhere; readers have consumed its files."""
-    files = LocalFiles()
-    marks = Marks(files, sink.target, sink.pending, QUERY.name)
-    marks.write("files", replace(EPOCH, number=3))
-    files.make_folder(sink.target)
+    marks = Marks(LocalFiles(), sink.target, sink.pending, QUERY.name)
+    newest = replace(EPOCH, number=3)
+    begun = marks.begin(None, "files", newest)
+    assert begun is not None
+    with pytest.raises(CommitFailed, match="has begun epoch 3 and does not hold this one"):
+        sink.commit(EPOCH, [part])
+    assert marks_in(sink) == [str(begun)]
+    assert marks.finish(begun, newest)
+    assert marks.finish(begun, EPOCH), "somebody else has finished it"
+    assert marks.begin(None, "files", EPOCH) is None, "it looked when there was nothing"
     assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.ALREADY_COMMITTED}
     assert finished(sink) == 0
-    marks.write("files", EPOCH)  # a mark that comes late
-    assert marks.newest("files", QUERY.incarnation) == 3
+    assert marks_in(sink) == [f"files~{QUERY.incarnation}~3~{EPOCH.nonce}"]
+
+
+def marks_in(sink: FileSink) -> list[str]:
+    folder = Path(sink.path) / ".beadline" / QUERY.name
+    return sorted(path.name for path in folder.glob("*"))
 
 
 @pytest.fixture
@@ -186,14 +197,16 @@ def test_a_target_of_an_earlier_version_goes_on(
 ) -> None:
     """Its marks were files beside it; the next commit moves them."""
     marks = Marks(LocalFiles(), sink.target, sink.pending, QUERY.name)
-    former = Path(marks.former.removeprefix("file:"))
+    former = Path(marks.former[0].removeprefix("file:"))
     former.mkdir(parents=True)
     (mark,) = (committed / ".beadline" / QUERY.name).iterdir()
     (former / mark.name).touch()
     shutil.rmtree(committed / ".beadline")
-    seen = sink.last_seen(QUERY, ID.sink)
-    assert seen is not None
-    assert seen.epoch == 0
+    elsewhere = replace(sink, staging=str(committed.parent / "staging"))
+    for one in (sink, elsewhere):  # `staging` may be set with the upgrade
+        seen = one.last_seen(QUERY, ID.sink)
+        assert seen is not None
+        assert seen.epoch == 0
     expecting = replace(EPOCH, number=1, previous=0)
     assert sink.commit(expecting, [second]).outcomes == {second.id: Outcome.COMMITTED}
     assert list(former.iterdir()) == [], "or it would answer for a target that is made again"
@@ -211,3 +224,203 @@ def test_a_reader_that_takes_all_files_leaves_the_mark(sink: FileSink, committed
     seen = sink.last_seen(QUERY, ID.sink)
     assert seen is not None
     assert seen.epoch == 0
+
+
+SECOND = replace(EPOCH, number=1, previous=0)
+POINTS = [("files.renaming", 0), ("files.renaming", 1), ("files.renamed", 0)]
+
+
+def dying(at: str, nth: int) -> Callable[[str], None]:
+    """Return a hook that dies when a point is passed for the nth time, counted from 0."""
+    left = nth
+
+    def crash(point: str) -> None:
+        nonlocal left
+        if point == at:
+            if left == 0:
+                raise Crash(point)
+            left -= 1
+
+    return crash
+
+
+@pytest.mark.parametrize(("point", "nth"), POINTS)
+@pytest.mark.parametrize("after", ["deleted", "made again"])
+def test_a_target_that_is_gone_after_a_crash_took_files_of_the_first_epoch_with_it(
+    sink: FileSink, part: Prepared[PendingFiles], point: str, nth: int, after: str
+) -> None:
+    """They are not taken for files that a reader has consumed: no mark says that they came."""
+    target = Path(sink.path)
+    with hooked(dying(point, nth)), pytest.raises(Crash):
+        sink.commit(EPOCH, [part])
+    target.rename(target.with_name("away"))
+    if after == "made again":
+        target.mkdir()
+    for _ in range(2):
+        with pytest.raises(TargetRestored, match=r"files of this epoch were .*files@0") as caught:
+            sink.commit(EPOCH, [part])
+        assert f"{nth + 1 if point == 'files.renaming' else 3} files" in str(caught.value)
+        assert finished(sink) == 0
+        assert target.exists() == (after == "made again")
+    if target.exists():
+        target.rmdir()
+    target.with_name("away").rename(target)
+    assert ID in sink.commit(EPOCH, [part]).outcomes
+    assert finished(sink) == 3
+
+
+@pytest.mark.parametrize(("point", "nth"), [("files.renaming", 0), ("files.renamed", 0)])
+def test_a_target_that_is_restored_after_a_crash_lacks_files_of_the_epoch_in_hand(
+    sink: FileSink, part: Prepared[PendingFiles], tmp_path: Path, point: str, nth: int
+) -> None:
+    """A whole copy of the epoch before: by its mark alone it would be what it should be."""
+    zero = replace(ID, epoch=0)
+    sink.commit(EPOCH, [part])
+    shutil.copytree(sink.path, tmp_path / "copy")
+    id_ = replace(zero, epoch=1)
+    folder = Path(sink.pending.removeprefix("file:")) / str(id_)
+    folder.mkdir(parents=True)
+    for name in ("four.json", "five.json"):
+        (folder / name).write_text("{}\n")
+    files = (("five.json", 3), ("four.json", 3))
+    next_ = Prepared(id_, 2, PendingFiles(sink.target, f"{sink.pending}/{id_}", files))
+    with hooked(dying(point, nth)), pytest.raises(Crash):
+        sink.commit(SECOND, [next_])
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert seen is not None
+    assert (seen.epoch, seen.nonce) == (0, EPOCH.nonce), "what is begun is not whole"
+    shutil.rmtree(sink.path)
+    shutil.copytree(tmp_path / "copy", sink.path)
+    with pytest.raises(TargetRestored, match="files@1"):
+        sink.commit(SECOND, [next_])
+    assert finished(sink) == 3
+    # Given up by name, it is swept, and the query goes on.
+    sink.abort([next_])
+    id_ = replace(zero, epoch=2)
+    folder = Path(sink.pending.removeprefix("file:")) / str(id_)
+    folder.mkdir()
+    (folder / "six.json").write_text("{}\n")
+    third = Prepared(id_, 1, PendingFiles(sink.target, f"{sink.pending}/{id_}", (("six.json", 3),)))
+    given_up = replace(EPOCH, number=2, previous=0)
+    assert sink.commit(given_up, [third]).outcomes == {id_: Outcome.COMMITTED}
+
+
+def test_that_an_epoch_is_begun_is_durable_before_a_file_comes_in(
+    sink: FileSink, committed: Path, second: Prepared[PendingFiles]
+) -> None:
+    """Else a power cut leaves files out of ``.moving``, and nothing that says where they went."""
+    disk, seen = Disk(), []
+
+    def look(point: str) -> None:
+        seen.append([problem for problem in disk.problems() if "~to~1:" in problem])
+
+    with watched(disk), hooked(look):
+        sink.commit(SECOND, [second])
+    assert seen == [[]]
+    assert not [
+        problem for problem in disk.problems() if ".beadline/" in problem and "~1~" in problem
+    ]
+
+
+def test_an_epoch_that_was_begun_and_given_up_makes_room_for_the_next(
+    sink: FileSink, part: Prepared[PendingFiles], second: Prepared[PendingFiles]
+) -> None:
+    with hooked(dying("files.renaming", 0)), pytest.raises(Crash):
+        sink.commit(EPOCH, [part])
+    assert marks_in(sink) == [f"files~{QUERY.incarnation}~-1~~to~0"]
+    sink.abort([part])
+    next_ = replace(EPOCH, number=1)
+    assert sink.commit(next_, [second]).outcomes == {second.id: Outcome.COMMITTED}
+    assert marks_in(sink) == [f"files~{QUERY.incarnation}~1~{EPOCH.nonce}"]
+
+
+@pytest.mark.parametrize("point", ["files.renaming", "files.renamed"])
+@pytest.mark.parametrize("after", ["deleted", "made again", "restored"])
+def test_a_target_that_is_exchanged_while_a_commit_runs_is_told_by_that_commit(
+    sink: FileSink,
+    part: Prepared[PendingFiles],
+    second: Prepared[PendingFiles],
+    tmp_path: Path,
+    point: str,
+    after: str,
+) -> None:
+    sink.commit(replace(EPOCH, number=0), [replace(second, id=replace(ID, epoch=0))])
+    target, copy = Path(sink.path), tmp_path / "copy"
+    shutil.copytree(target, copy)
+
+    def exchange(passed: str) -> None:
+        if passed == point and copy.exists():
+            shutil.rmtree(target)
+            copy.rename(target)
+            if after != "restored":
+                target.rename(tmp_path / "away")
+            if after == "made again":
+                target.mkdir()
+
+    with hooked(exchange), pytest.raises(TargetRestored, match="while"):
+        sink.commit(SECOND, [part])
+    assert target.exists() == (after != "deleted"), "it must not come back with a gap"
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert (seen and seen.epoch) == (0 if after == "restored" else None)
+    if after == "restored":
+        with pytest.raises(TargetRestored, match="files@1"):
+            sink.commit(SECOND, [part])
+
+
+def test_the_mark_of_another_sink_in_the_folder_does_not_answer(
+    sink: FileSink, committed: Path
+) -> None:
+    """What the start asks is what the commit will ask."""
+    assert sink.last_seen(QUERY, "files") is not None
+    assert sink.last_seen(QUERY, "other") is None
+    stranger = sink.last_seen(replace(QUERY, incarnation="c" * 32), "other")
+    assert stranger is not None
+    assert stranger.incarnation == QUERY.incarnation, "of another query of the name, any"
+
+
+def test_a_first_epoch_that_another_query_of_the_name_has_begun_is_noticed(
+    sink: FileSink, part: Prepared[PendingFiles]
+) -> None:
+    with hooked(dying("files.renaming", 0)), pytest.raises(Crash):
+        sink.commit(EPOCH, [part])
+    other = replace(QUERY, incarnation="c" * 32)
+    seen = sink.last_seen(other, ID.sink)
+    assert seen is not None
+    assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 0)
+    with pytest.raises(WrongCheckpoint, match="holds epoch 0 of another query"):
+        sink.commit(replace(EPOCH, query=other), [part])
+
+
+def test_of_two_marks_the_older_counts_until_its_loss_is_given_up(
+    sink: FileSink, committed: Path, second: Prepared[PendingFiles], tmp_path: Path
+) -> None:
+    """``rm -rf out/*; cp -a backup/. out/`` leaves the newest mark where it is."""
+    shutil.copytree(committed, tmp_path / "backup")
+    sink.commit(SECOND, [second])
+    for path in committed.glob("[!.]*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(tmp_path / "backup", committed, dirs_exist_ok=True)
+    assert len(marks_in(sink)) == 2
+    seen = sink.last_seen(QUERY, ID.sink)
+    assert seen is not None
+    assert seen.epoch == 0
+    id_ = replace(ID, epoch=2)
+    folder = Path(sink.pending.removeprefix("file:")) / str(id_)
+    folder.mkdir(parents=True)
+    (folder / "five.json").write_text("{}\n")
+    files = (("five.json", 3),)
+    third = Prepared(id_, 1, PendingFiles(sink.target, f"{sink.pending}/{id_}", files))
+    with pytest.raises(TargetRestored, match="acknowledged epoch 1 before and now holds epoch 0"):
+        sink.commit(replace(EPOCH, number=2, previous=1), [third])
+    given_up = replace(EPOCH, number=2, previous=0)
+    assert sink.commit(given_up, [third]).outcomes == {id_: Outcome.COMMITTED}
+    assert marks_in(sink) == [f"files~{QUERY.incarnation}~2~{EPOCH.nonce}"]
+
+
+@pytest.mark.parametrize("next_", [None, 7])
+def test_a_mark_says_what_it_is(next_: int | None) -> None:
+    mark = Mark("files", "a" * 32, 3, "no~to~9/nce", next_)
+    assert Mark.parse(str(mark)) == mark
+    assert "/" not in str(mark)
+    for name in (f"{mark}~to~x", "files~a~-2~n", "files~a~-1~n", "files~a~3", "notes"):
+        assert Mark.parse(name) is None

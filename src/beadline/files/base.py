@@ -69,6 +69,10 @@ class FileSystem(ABC):
         """Make a folder and its parents; no error if it is there."""
 
     @abstractmethod
+    def make_child(self, uri: str) -> bool:
+        """Make a folder, or find it there; False if the folder that would hold it is not there."""
+
+    @abstractmethod
     def rename(self, source: str, target: str) -> bool:
         """Give a file another name that is free; False if the source is not there.
 

@@ -186,6 +186,17 @@ class HadoopFiles(FileSystem):
         """Make a folder and its parents; no error if it is there."""
         self._context.mkdir(self._path(uri), None, True)
 
+    def make_child(self, uri: str) -> bool:
+        """Make a folder, but none of its parents."""
+        try:
+            self._context.mkdir(self._path(uri), None, False)
+        except Py4JJavaError as error:
+            if _java_class(error) == _ABSENT:
+                return False
+            if _java_class(error) != _TAKEN:
+                raise
+        return True
+
     def rename(self, source: str, target: str) -> bool:
         """Rename without overwrite; a source that is gone was renamed by another process."""
         try:

@@ -148,6 +148,21 @@ class LocalFiles(FileSystem):
             os.makedirs(folder, exist_ok=True)
             sync_path(os.path.dirname(folder))
 
+    def make_child(self, uri: str) -> bool:
+        """Make a folder durably, but none of its parents."""
+        path = local_path(uri)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return True
+        except FileNotFoundError:
+            return False
+        try:
+            sync_path(os.path.dirname(path))
+        except FileNotFoundError:
+            return False
+        return True
+
     def rename(self, source: str, target: str) -> bool:
         """Rename; a source that is gone was renamed by another process."""
         if os.path.lexists(local_path(target)):

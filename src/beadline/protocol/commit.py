@@ -17,7 +17,7 @@ from beadline.protocol.run import Run
 from beadline.protocol.targets import previous_epochs
 from beadline.protocol.threads import Helpers
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BoundSink, Outcome, Prepared
+from beadline.sink import BoundSink, Outcome, Prepared, way_out
 
 logger = logging.getLogger("beadline")
 
@@ -55,10 +55,11 @@ def commit_sink(
         try:
             result = sink.sink.commit(epoch, parts)
         except TargetRestored as error:
-            raise TargetRestored(
-                f"sink {sink.name!r} ({sink.capabilities.target}), {error}; or give its missing "
-                f'rows up with start(..., drop=["{sink.name}"]), once.'
-            ) from error
+            other = f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
+            if way_out(sink.name, epoch.number) in str(error):
+                other = ""  # the sink itself has said what is missing, down to the epoch
+            where = f"sink {sink.name!r} ({sink.capabilities.target})"
+            raise TargetRestored(f"{where}, {error}{other}") from error
         except UsageError as error:
             raise _failed(sink, epoch, without_meaning(str(error))) from error
         except BeadlineError:

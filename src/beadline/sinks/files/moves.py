@@ -2,8 +2,9 @@
 
 Files leave a pending folder only once it has been renamed to ``.moving``, and it is renamed only
 while every file is there. So a file that is missing from ``.moving`` was finished; a reader may
-have consumed and deleted it since, and it must not come back. A file that is missing from a folder
-which is not ``.moving`` never was finished: that is the proof that a part is lost.
+have consumed and deleted it since, and it must not come back: if the target's mark says that this
+epoch was begun in it. If it does not, the files went with another target. A file that is missing
+from a folder which is not ``.moving`` never was finished: that is the proof that a part is lost.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from beadline.sink import (
     reach,
     way_out,
 )
-from beadline.sinks.files.marks import Marks
+from beadline.sinks.files.marks import Marks, half_gone
 
 MOVING = ".moving"
 THREADS_MAX = 16
 RENAME_TRIES_MAX = 3
+GONE = "the target was deleted while the files of this epoch were moved into it"
 T = TypeVar("T")
 
 
@@ -93,6 +95,15 @@ class Moving:
         self.renames: list[tuple[str, str]] = []
         self.folders: set[str] = set()
 
+    def missing(self, part: Prepared[PendingFiles]) -> list[str]:
+        """The files that have left a ``.moving`` folder and are not in the target."""
+        moving = part.committable.folder + MOVING
+        if not self.files.exists(moving):
+            return []
+        here = {file.path for file in walk(self.files, moving)}
+        gone = [path for path, _ in part.committable.files if path not in here]
+        return [path for path in gone if not self.files.exists(self._final(part.id, path))]
+
     def open(self, part: Prepared[PendingFiles]) -> Outcome:
         """Put a part's folder into the state in which files may leave it; plan the renames."""
         folder, wanted = part.committable.folder, dict(part.committable.files)
@@ -127,7 +138,7 @@ class Moving:
                 return
             if self.files.exists(final):
                 break
-            self.files.make_folder(parent(final))  # a reader tidied the empty folder away
+            self._make_folder(parent(final))  # a reader tidied the empty folder away
         raise self._failed(f"{source} cannot be renamed to {final}")
 
     def _rename_folder(self, folder: str, moving: str) -> None:
@@ -139,8 +150,8 @@ class Moving:
 
     def _look_for(self, part: Prepared[PendingFiles], names: Mapping[str, str]) -> Outcome:
         """Neither pending whole nor being moved: finished by another process, or lost."""
-        sink, incarnation = part.id.sink, self.epoch.query.incarnation
-        if self.marks.newest(sink, incarnation) >= self.epoch.number:
+        mark = self.marks.of(part.id.sink, self.epoch.query.incarnation)
+        if mark is not None and mark.epoch >= self.epoch.number:
             return Outcome.ALREADY_COMMITTED
         finished = [path for path, final in names.items() if self.files.exists(final)]
         if len(finished) == len(names):
@@ -160,7 +171,16 @@ class Moving:
         return join(self.target, *((folder,) if folder else ()), label)
 
     def _make_folders(self, folders: Iterable[str]) -> None:
-        each(self.files.make_folder, sorted(folders))
+        each(self._make_folder, sorted(folders))
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder below the target; one that is gone must not come back with a gap."""
+        if folder == self.target:
+            if not self.files.exists(folder):
+                raise half_gone(self.epoch, self.sink, self.target, GONE)
+        elif not self.files.make_child(folder):
+            self._make_folder(parent(folder))
+            self.files.make_child(folder)
 
     def _sync_folder(self, folder: str) -> None:
         try:
@@ -172,7 +192,8 @@ class Moving:
         return CommitFailed(
             f"query {self.epoch.query.name!r}, epoch {self.epoch.number}, target {self.target}: "
             f"{what}. The epoch is decided, and no finished file was touched; when the way is "
-            f"free, the next start finishes it. {way_out(self.sink, self.epoch.number)}"
+            f"free, the next start finishes it. {way_out(self.sink, self.epoch.number)} Those of "
+            "its files that are in the target stay."
         )
 
 

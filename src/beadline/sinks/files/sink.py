@@ -8,11 +8,12 @@ lists the files of the target, however, sees finished ones only::
     .out.beadline/<part id>/day=1/part-00000-<uuid>-c000.snappy.parquet             pending
     .out.beadline/<part id>/_temporary/…                                            in progress
     .out.beadline/<part id>.moving/…          decided: its files are being renamed into the target
-    out/.beadline/<query>/<sink>~<incarnation>~<epoch>~<nonce>/     an empty folder: the newest
-                                                                    finished epoch
+    out/.beadline/<query>/<sink>~<incarnation>~<epoch>~<nonce>/     an empty folder: the mark of the
+                                                                    newest finished epoch
 
-The order of a commit: look at the mark, rename the pending folder to ``.moving``, rename its files,
-write the mark, delete the folder. Why that is enough is said in ``moves``.
+The order of a commit: look at the mark, rename it to say that the epoch is begun, rename the
+pending folder to ``.moving``, rename its files, rename the mark to say that the epoch is finished,
+delete the folder. Why that is enough is said in ``moves`` and ``marks``.
 
 To start over with a new checkpoint, delete the target folder as a whole, and the marks with it. For
 the same reason a query that goes on from its old checkpoint notices at the start and at every
@@ -28,11 +29,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.files import FileSystem, join, open_files, qualify, split_uri
+from beadline.files import join, open_files, qualify, split_uri
 from beadline.sink import (
     NEW_QUERY,
     BadSink,
     Capabilities,
+    CommitFailed,
     CommitResult,
     Committable,
     EpochId,
@@ -49,8 +51,9 @@ from beadline.sink import (
     check_previous,
     name_from,
     reach,
+    way_out,
 )
-from beadline.sinks.files.marks import Marks
+from beadline.sinks.files.marks import Mark, Marks, counts, half_gone
 from beadline.sinks.files.moves import (
     MOVING,
     Moving,
@@ -85,6 +88,15 @@ _LOCAL = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
+
+
+# Another process of this query may be at the same commit: then what was seen is looked at again.
+LOOKS_MAX = 10
+EXCHANGED = "the target was deleted or exchanged while this epoch was committed to it"
+NOT_BEGUN = (
+    "{} files of this epoch were moved into a target that is not the one that is there now, which "
+    "does not say that the epoch was begun: it was deleted, or restored from an older copy"
+)
 
 
 @dataclass(frozen=True)
@@ -210,22 +222,19 @@ class FileSink(FrameSink[PendingFiles]):
             return CommitResult({})
         target, folder = parts[0].committable.target, parts[0].committable.folder
         files = open_files(target)
-        sink, incarnation = parts[0].id.sink, epoch.query.incarnation
         # Where the parts were prepared, which is not `self.pending` if `staging` was changed since.
         marks = Marks(files, target, parent(folder), epoch.query.name)
-        held = marks.newest(sink, incarnation) if files.exists(target) else -1
-        if held >= epoch.number:
+        moving = Moving(files, target, marks, epoch, parts[0].id.sink)
+        begun = _begin(moving, parts)
+        if begun is None:
             discard(files, parts)
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
-        # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
-        check_previous(epoch, held if held >= 0 else None)
-        _check_alone(files, target, marks, epoch)
-        moving = Moving(files, target, marks, epoch, sink)
         outcomes = {part.id: moving.open(part) for part in parts}
         moving.finish()
         reach("files.renamed")
         if Outcome.LOST not in outcomes.values():
-            marks.write(sink, epoch)
+            if not marks.finish(begun, epoch):
+                raise half_gone(epoch, moving.sink, target, EXCHANGED)
             discard(files, parts)
         return CommitResult(outcomes)
 
@@ -248,26 +257,60 @@ class FileSink(FrameSink[PendingFiles]):
                 yield Prepared(id_, 0, PendingFiles(self.target, folder, tuple(found)))
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """The newest finished epoch of any query of this name; another incarnation's first."""
-        files = open_files(self.target)
-        if not files.exists(self.target):
+        """The newest whole epoch of this sink; another incarnation's, of any sink, comes first."""
+        marks = Marks(open_files(self.target), self.target, self.pending, query.name).all()
+        others = [mark for mark in marks if mark.incarnation != query.incarnation]
+        if others:
+            # Files of an epoch that was begun may be there: it counts, even if it is the first.
+            mark = max(others, key=lambda one: one.epoch)
+            return mark.seen or Seen(mark.incarnation, mark.reaches, "")
+        own = counts(marks, name, query.incarnation)
+        return None if own is None else own.seen
+
+
+def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | None:
+    """Ask the target whether an epoch may come in, and say in it that it does.
+
+    None if it is there already.
+    """
+    marks, epoch, sink = moving.marks, moving.epoch, moving.sink
+    incarnation = epoch.query.incarnation
+    for _ in range(LOOKS_MAX):
+        found = marks.all()
+        held = counts(found, sink, incarnation)
+        if held is not None and held.epoch >= epoch.number:
             return None
-        marks = Marks(files, self.target, self.pending, query.name)
-        held = (mark.seen for mark in marks.all())
-        return max(held, key=lambda s: (s.incarnation != query.incarnation, s.epoch), default=None)
+        # Before anything is made: a folder that is gone must not come back with a gap (rule 25).
+        check_previous(epoch, held.epoch if held is not None and held.epoch >= 0 else None)
+        _check_alone(found, moving.target, epoch)
+        if held is not None and held.reaches > epoch.number:
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {moving.target} has begun "
+                f"epoch {held.reaches} and does not hold this one, which was given up, or the "
+                "decision log was rewound. Nothing of it was written. Is another driver of this "
+                f"query running? {way_out(sink, epoch.number)}"
+            )
+        if held is None or held.next != epoch.number:
+            missing = [path for part in parts for path in moving.missing(part)]
+            if missing and marks.of(sink, incarnation) != held:
+                continue  # another process is at this epoch
+            if missing:
+                raise half_gone(epoch, sink, moving.target, NOT_BEGUN.format(len(missing)))
+        if held is None and not moving.files.exists(moving.target):
+            marks.forget_former()  # of whoever wrote to a folder that is gone
+        begun = marks.begin(held, sink, epoch)
+        if begun is not None:
+            return begun
+    raise half_gone(epoch, sink, moving.target, EXCHANGED)
 
 
-def _check_alone(files: FileSystem, target: str, marks: Marks, epoch: EpochId) -> None:
+def _check_alone(marks: Sequence[Mark], target: str, epoch: EpochId) -> None:
     """Two queries of one name must not take turns; but a new target knows nobody."""
-    if not files.exists(target):
-        marks.forget_former()  # of whoever wrote to a folder that is gone
-        files.make_folder(target)
-        return
-    for mark in marks.all():
+    for mark in marks:
         if mark.incarnation != epoch.query.incarnation:
             raise WrongCheckpoint(
                 f"query {epoch.query.name!r}, epoch {epoch.number}: {target} already "
-                f"holds epoch {mark.epoch} of another query of this name, which runs from "
+                f"holds epoch {mark.reaches} of another query of this name, which runs from "
                 "another checkpoint. This epoch stays pending and nothing of it shows. Stop "
                 f"one of the two. {NEW_QUERY}"
             )
