@@ -23,6 +23,7 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked, reach
 from beadline.sink import (
     Capabilities,
+    CommitBlocked,
     CommitResult,
     Guarantee,
     Outcome,
@@ -327,14 +328,14 @@ class NoAnswerIsLost(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         try:
             return super().commit(epoch, parts)
-        except sqlite3.OperationalError as error:
+        except CommitBlocked as error:
             lost = CommitResult.all(parts, Outcome.LOST).outcomes
             return CommitResult(lost, str(error))
 
 
 class NoAnswerIsDone(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        with suppress(sqlite3.OperationalError):
+        with suppress(CommitBlocked):
             return super().commit(epoch, parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 

@@ -9,7 +9,9 @@ pytest.importorskip("kafka")
 from confluent_kafka import KafkaError, KafkaException
 from kafka import errors
 
-from beadline.sinks.kafka.access import DENIED, denied, login_refused, refusal
+from beadline.ids import EpochId, QueryId
+from beadline.sink import CommitBlocked
+from beadline.sinks.kafka.access import DENIED, denied, login_refused, no_access, refusal
 from beadline.sinks.kafka.client import TransactionClient
 from beadline.sinks.kafka.settings import KafkaSettings
 from tests.unit.test_kafka_client import ONE, OTHER
@@ -80,3 +82,8 @@ def test_a_refusal_is_an_answer() -> None:
     assert denying.end([ONE, OTHER], commit=True) == {ONE: name, OTHER: name}
     away = Denying(errors.KafkaConnectionError())
     assert away.end([ONE], commit=True) == {ONE: "UNANSWERED"}
+
+
+def test_a_refusal_is_an_error_over_which_no_epoch_is_given_up() -> None:
+    epoch = EpochId(QueryId("orders", "a" * 32, "file:/c"), 3, "b" * 32, 1)
+    assert isinstance(no_access(epoch, "sink", "k:9092", "no"), CommitBlocked)

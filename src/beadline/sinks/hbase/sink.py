@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import Rejected, Unavailable, Verdict, running, starting
+from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, running, starting
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     Guarantee,
     Outcome,
@@ -259,7 +260,8 @@ class HBaseSink(StagedSink):
         return Outcome.COMMITTED
 
     def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
-        return CommitFailed(
+        kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+        return kind(
             f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
             "be visible in part. Repair the table; the next start finishes the epoch. "
             f"{way_out(epoch.sink, epoch.id.number)}"

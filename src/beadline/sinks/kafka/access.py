@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from beadline.sink import CommitFailed, EpochId
+from beadline.sink import CommitBlocked, EpochId
 from beadline.sinks.kafka.settings import KafkaSettings
 
 # The broker's names for "this user may not".
@@ -71,9 +71,9 @@ def refusal(heard: Collection[Any]) -> str:
     return str(refused[0].str()) if len(refused) == len(said) >= _SURE else ""
 
 
-def no_access(epoch: EpochId, sink: str, servers: str, why: str) -> CommitFailed:
+def no_access(epoch: EpochId, sink: str, servers: str, why: str) -> CommitBlocked:
     """Return the error: asking again would be answered the same."""
-    return CommitFailed(
+    return CommitBlocked(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: Kafka at {servers} "
         f"refuses this user: {why}. The epoch is decided and its rows are kept; the next start "
         "commits them, or computes them again if transaction_timeout_s has passed by then. Correct "

@@ -16,7 +16,6 @@ from beadline.sink import Reason
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
 _TRANSIENT = {"25006", "25P03", "55006", "55P03"}
-_TRANSIENT_NEVER = {"57014"}
 # A row is at fault: a value, a check, a row too large. Not so where the form of COPY is wrong.
 _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
@@ -26,6 +25,7 @@ BUSY = "55000"  # said of a prepared transaction that somebody else is finishing
 LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
+CANCELLED = "57014"
 # Classes of errors whose details hold values of rows: data, constraints, what a trigger raises.
 _ABOUT_ROWS = ("22", "23", "P0")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
@@ -67,9 +67,7 @@ def verdict(error: BaseException) -> Verdict:
         return Verdict.FINAL
     state = sql_state(error)
     if state is not None:
-        passes = state in _TRANSIENT or (
-            state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
-        )
+        passes = state in _TRANSIENT or (state[:2] in _TRANSIENT_CLASSES and state != CANCELLED)
         return Verdict.BUSY if passes else Verdict.FINAL
     if type(error).__name__ not in ("OperationalError", "InterfaceError"):
         return Verdict.FINAL
@@ -91,6 +89,12 @@ def _connecting(text: str) -> Verdict:
 def is_transient(error: BaseException) -> bool:
     """Whether it may help to ask again."""
     return verdict(error) is not Verdict.FINAL
+
+
+def is_blocked(error: BaseException) -> bool:
+    """Whether it says nothing about rows: a login, a right, a limit, somebody who cancelled."""
+    state = sql_state(error)
+    return state is None or state[:2] == "28" or state in (DENIED, OUT_OF_MEMORY, CANCELLED)
 
 
 def is_misfit(error: BaseException) -> bool:

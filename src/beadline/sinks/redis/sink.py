@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from beadline.shared.retry import (
+    Denied,
     Rejected,
     Unavailable,
     retry,
@@ -26,6 +27,7 @@ from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     Outcome,
     OutcomeUnknown,
@@ -246,7 +248,8 @@ class RedisSink(StagedSink):
         except Unavailable as error:
             raise OutcomeUnknown(f"{self.target_name}: {error}") from None
         except Rejected as error:
-            raise CommitFailed(
+            kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+            raise kind(
                 f"{epoch}: {self.target_name} rejects it: {error}. The epoch is decided, and what "
                 "of it took effect is counted; the next start finishes it."
             ) from None
