@@ -30,6 +30,7 @@ from beadline.sink import (
     Part,
     Prepared,
     Seen,
+    StagedEpoch,
     StagedPart,
     check_previous,
 )
@@ -200,6 +201,24 @@ class OneLedgerForAll(SqliteSink):
                 self.staging_area.discard(parts)
                 return CommitResult.all(parts, Outcome.COMMITTED)
         return super().commit(epoch, parts)
+
+
+class OneRowPerTable(SqliteSink):
+    """Its ledger has one row per query and table: a second sink finds its epoch there."""
+
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
+        if Path(self.path).exists() and (seen := self.last_seen(QUERY, epoch.sink)) is not None:
+            others = super().last_seen(QUERY, SINK_NAME)
+            if epoch.is_committed(others or seen):
+                return Outcome.ALREADY_COMMITTED
+        return super().write_epoch(epoch)
+
+
+class AnswersForTheQuery(SqliteSink):
+    """Writes a row per sink, and says what the newest of them says."""
+
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        return super().last_seen(query, "nobody")
 
 
 class NullIsEmpty(MemorySink):

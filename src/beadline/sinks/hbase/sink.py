@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -279,10 +278,14 @@ class HBaseSink(StagedSink):
         return ""
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return what the ledger holds for this table; another incarnation's row first."""
+        """Return what this sink wrote to the table; another incarnation's row first.
+
+        Of a sink that has written nothing under its name, the others' rows count, as at a commit:
+        it may have been called otherwise.
+        """
         ledger = HBaseLedger(self.table)
         return self._asked(
-            partial(ledger.seen, query=query),
+            lambda client: ledger.seen(client, query, name) or ledger.seen(client, query),
             f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
             "holds. Repair it in the HBase shell: enable it, or give this user the right to read "
             "and write it.",

@@ -286,6 +286,12 @@ class RedisSink(StagedSink):
         if self.on_loss == "stop" and is_lost(newest, held, opened):
             text = loss(self.target_name, newest, held)
             raise WrongCheckpoint(f"query {query.name!r}: {text} {NOTHING_WRITTEN}")
-        published = [e for e in head.published.values() if e.incarnation == query.incarnation]
-        found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
-        return found[0].seen if found else None
+        published = {
+            sink: entry
+            for sink, entry in head.published.items()
+            if entry.incarnation == query.incarnation
+        }
+        own = [each[name] for each in (head.entries, published) if name in each]
+        # One that has written nothing under its name may have been called otherwise.
+        found = own or [*head.entries.values(), *published.values()]
+        return max(found, key=lambda entry: entry.epoch).seen if found else None
