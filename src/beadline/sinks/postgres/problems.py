@@ -26,8 +26,19 @@ LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
 CANCELLED = "57014"
-# Classes of errors whose details hold values of rows: data, constraints, what a trigger raises.
-_ABOUT_ROWS = ("22", "23", "P0")
+# Classes of errors that the server itself raises, in words that hold no value of a row but for the
+# first, where values stand in quotes or as bytes. What triggers raise has any class, mostly others.
+_VALUES = "22"
+_SERVERS_OWN = re.compile("0[1238AB]|2[0-8BD]|34|3[BDF]|4[024]|5[34578]|72|F0|XX")
+# Where an error comes from that the code of a trigger or function raised, in whatever class.
+_RAISED = re.compile(r"\b(?:pl_exec\.c|plpy_|plperl|pltcl|plv8|plr\b|pljava)")
+_QUOTES = "\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a\u300c\u300d\u300e\u300f"
+# From the first quotation mark to the last, as a value may hold some; of every language.
+_VALUE = re.compile(
+    f"[{_QUOTES}].*[{_QUOTES}]|0x[0-9a-fA-F]{{2}}(?:[ ,]+0x[0-9a-fA-F]{{2}})*", re.DOTALL
+)
+_HIDDEN = "(not shown)"
+_NAMES = ("constraint", "column", "table", "schema")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
 # blanks, in whatever language it speaks; or of the client library, in English.
 _FAILED = re.compile(r"connection to server (?:at|on) .*? failed: ")
@@ -106,35 +117,39 @@ def is_misfit(error: BaseException) -> bool:
 
 
 def said(error: BaseException, dsn: str) -> str:
-    """Return what the server said, on one line, without secrets and without values of rows."""
+    """Return what the server said, on one line, without secrets and without values of rows.
+
+    Its first sentence alone: details, hints and the context hold rows, whatever the class.
+    """
     state = sql_state(error)
-    text = str(error)
-    if state is not None and state.startswith(_ABOUT_ROWS):
-        text = _primary(error) or f"a row is refused ({type(error).__name__})"
-        text = _without_values(text, state)
+    text = str(error) if state is None else _shown(error, state)
     text = redacted(" ".join(text.split()) or type(error).__name__, _secrets(dsn))
     return f"{text} (SQLSTATE {state})" if state else text
 
 
-def _without_values(text: str, state: str) -> str:
+def _shown(error: BaseException, state: str) -> str:
     """Return the server's first sentence without a value of a row.
 
     Names of tables, columns and constraints are quoted where a constraint is broken; where a value
-    is bad, the value is.
+    is bad, the value is. A sentence of somebody's trigger may hold anything.
     """
-    if not state.startswith("22"):
-        return text
-    return re.sub(r'".*"', "(not shown)", text, flags=re.DOTALL)
-
-
-def _primary(error: BaseException) -> str:
-    """Return the server's first sentence alone, from either client library."""
-    diagnosis = getattr(error, "diag", None)
-    return str((diagnosis and diagnosis.message_primary) or _field(error, "MESSAGE_PRIMARY"))
+    text = _field(error, "MESSAGE_PRIMARY")
+    if not text or not _SERVERS_OWN.match(state) or _RAISED.search(_field(error, "SOURCE_FILE")):
+        found = {name: _field(error, f"{name.upper()}_NAME") for name in _NAMES}
+        names = ", ".join(f"{name} {value!r}" for name, value in found.items() if value)
+        return (
+            f"the database refuses it{names and f' ({names})'}; the words may hold values of rows: "
+            "the server's own log has them"
+        )
+    in_function = "PL/" in _field(error, "CONTEXT")
+    return _VALUE.sub(_HIDDEN, text) if state[:2] == _VALUES or in_function else text
 
 
 def _field(error: BaseException, field: str) -> str:
-    """Return a field of what the server said, from an error of ADBC; empty if it has none."""
+    """Return a field of what the server said, by either client library; empty if it has none."""
+    diagnosis = getattr(error, "diag", None)
+    if diagnosis is not None:
+        return str(getattr(diagnosis, field.lower(), None) or "")
     fields = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
     return fields.get(f"PG_DIAG_{field}", "")
 
@@ -147,7 +162,7 @@ def why_refused(error: BaseException, dsn: str) -> Reason:
         return Reason(text, text)
     column = _COLUMN.search(_field(error, "CONTEXT"))
     where = f"column {column[1].strip()!r}: " if column else ""
-    return Reason(f"{where}{why}", f"{where}{_without_values(why, sql_state(error) or '')}")
+    return Reason(f"{where}{why}", f"{where}{_shown(error, sql_state(error) or '')}")
 
 
 def _text(value: str | bytes) -> str:
