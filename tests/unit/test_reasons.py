@@ -11,9 +11,9 @@ from beadline.errors import RowsRefused
 from beadline.sink import Part, Reason
 from beadline.sinks.mysql.connection import MySqlAddress
 from beadline.sinks.mysql.loading import Misfit
+from beadline.sinks.mysql.problems import BLOCKED, without_values
 from beadline.sinks.mysql.problems import said as mysql_said
-from beadline.sinks.mysql.problems import without_values
-from beadline.sinks.postgres.problems import said, why_refused
+from beadline.sinks.postgres.problems import is_blocked, said, why_refused
 from beadline.spark import refusals
 from beadline.spark.refusals import Refusals, RefusedAgain, keeping
 from beadline.testing.suite.target import part_id
@@ -160,3 +160,16 @@ def test_what_postgresql_says(state: str, text: str, shown: str | None) -> None:
     why = why_refused(ServerError(state, text), "dbname=orders")
     assert why == f"column 'id': {text}"
     assert why.shown == f"column 'id': {shown or text}"
+
+
+@pytest.mark.parametrize(
+    ("state", "blocked"),
+    [("28P01", True), ("42501", True), ("53200", True), ("57014", True), ("23505", False)],
+)
+def test_what_a_person_can_correct_is_told_from_what_is_about_rows(
+    state: str, blocked: bool
+) -> None:
+    """Over the former, ``drop=["name"]`` gives no decided epoch up."""
+    assert is_blocked(ServerError(state, "no")) == blocked
+    code = 1045 if blocked else 1062
+    assert (code in BLOCKED) == blocked
