@@ -27,6 +27,7 @@ data, and what to do. ``exit_code`` is what the command line answers with.
         ├── SourceGone                      what an epoch was planned with cannot be read again
         ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
+        │   ├── CommitBlocked               a password, a right, a limit: nothing about the epoch
         │   └── TargetRestored              the target lost epochs that it had acknowledged
         ├── PartLost                        decided, and proven absent from the outside system
         └── NotDeterministic                a replay gave other parts: other rows, or cut otherwise
@@ -157,8 +158,17 @@ class CommitFailed(EpochFailed):
     """The epoch is decided but not every sink shows it yet; the next start finishes it."""
 
 
+class CommitBlocked(CommitFailed):
+    """Something other than the epoch is in the way: a password, a right, a limit of the server.
+
+    A person corrects it and no row is lost, so ``drop=["name"]`` gives nothing up over it.
+    """
+
+
 class TargetRestored(CommitFailed):
     """The target holds less than it has acknowledged: it was restored from an older copy."""
+
+    held: int = -1  # the newest epoch that it holds, where that is known
 
 
 class PartLost(EpochFailed):

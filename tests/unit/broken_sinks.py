@@ -23,12 +23,14 @@ from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked, reach
 from beadline.sink import (
     Capabilities,
+    CommitBlocked,
     CommitResult,
     Guarantee,
     Outcome,
     Part,
     Prepared,
     Seen,
+    StagedEpoch,
     StagedPart,
     check_previous,
 )
@@ -201,6 +203,24 @@ class OneLedgerForAll(SqliteSink):
         return super().commit(epoch, parts)
 
 
+class OneRowPerTable(SqliteSink):
+    """Its ledger has one row per query and table: a second sink finds its epoch there."""
+
+    def write_epoch(self, epoch: StagedEpoch) -> Outcome:
+        if Path(self.path).exists() and (seen := self.last_seen(QUERY, epoch.sink)) is not None:
+            others = super().last_seen(QUERY, SINK_NAME)
+            if epoch.is_committed(others or seen):
+                return Outcome.ALREADY_COMMITTED
+        return super().write_epoch(epoch)
+
+
+class AnswersForTheQuery(SqliteSink):
+    """Writes a row per sink, and says what the newest of them says."""
+
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        return super().last_seen(query, "nobody")
+
+
 class NullIsEmpty(MemorySink):
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> MemoryPart | None:
         def filled(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -327,14 +347,14 @@ class NoAnswerIsLost(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
         try:
             return super().commit(epoch, parts)
-        except sqlite3.OperationalError as error:
+        except CommitBlocked as error:
             lost = CommitResult.all(parts, Outcome.LOST).outcomes
             return CommitResult(lost, str(error))
 
 
 class NoAnswerIsDone(SqliteSink):
     def commit(self, epoch: EpochId, parts: Sequence[Staged]) -> CommitResult:
-        with suppress(sqlite3.OperationalError):
+        with suppress(CommitBlocked):
             return super().commit(epoch, parts)
         return CommitResult.all(parts, Outcome.COMMITTED)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from beadline.errors import TargetRestored
+from beadline.sinks import HBaseSink
 from beadline.sinks.hbase.changes import Mutations
 from beadline.sinks.hbase.client import ThriftServer, put, row_of
 from beadline.sinks.hbase.columns import Cells
 from beadline.sinks.hbase.ledger import HBaseLedger
 from beadline.sinks.hbase.write import EpochWriter
-from beadline.testing.suite.target import SINK_NAME, epoch_id
+from beadline.testing.suite.target import QUERY, SINK_NAME, epoch_id
 
 
 @dataclass
@@ -27,6 +30,28 @@ class Wire:
 
     def mutate(self, table: str, rows: list[Any], at_ms: int) -> None:
         self.sent += rows
+
+
+class Asked:
+    """A ledger table with rows of two sinks of the query, and no server before it."""
+
+    def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        for sink, epoch in (("a", 7), (SINK_NAME, 3)):
+            words = ("suite", "orders", sink, QUERY.incarnation)
+            cell = json.dumps({"epoch": epoch, "nonce": "n"}).encode()
+            yield "~".join(words).encode(), {b"f:epoch": cell}
+
+
+@pytest.mark.parametrize(("name", "epoch"), [(SINK_NAME, 3), ("a", 7), ("renamed", 7)])
+def test_a_start_is_told_what_the_sink_itself_wrote(
+    name: str, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what its commit would miss stays unseen by the start, which alone can be told to go on."""
+    monkeypatch.setattr("beadline.sinks.hbase.sink.asked", lambda server, ask, limits: ask(Asked()))
+    sink = HBaseSink("h", table="orders", row_key="id", family="f", staging="/tmp/x")
+    seen = sink.last_seen(QUERY, name)
+    assert seen is not None
+    assert seen.epoch == epoch
 
 
 def writer(previous: int) -> EpochWriter:

@@ -9,7 +9,9 @@ pytest.importorskip("kafka")
 from confluent_kafka import KafkaError, KafkaException
 from kafka import errors
 
-from beadline.sinks.kafka.access import DENIED, denied, login_refused, refusal
+from beadline.ids import EpochId, QueryId
+from beadline.sink import CommitBlocked
+from beadline.sinks.kafka.access import DENIED, denied, login_refused, no_access, refusal
 from beadline.sinks.kafka.client import TransactionClient
 from beadline.sinks.kafka.settings import KafkaSettings
 from tests.unit.test_kafka_client import ONE, OTHER
@@ -48,11 +50,39 @@ def test_an_outage_is_no_refusal(error: Exception) -> None:
     assert denied(error) == ""
 
 
-def test_a_login_that_is_refused_is_told_by_nothing_else_being_heard() -> None:
-    """A connection that is cut in mid-login may look like a refusal, once."""
-    assert refusal([REFUSED, ALL_DOWN, REFUSED]) == "Invalid username or password"
-    for heard in ([], [REFUSED], [CUT, CUT], [REFUSED, CUT, REFUSED], [ALL_DOWN]):
+def said(broker: str, code: int, text: str) -> KafkaError:
+    """An error as librdkafka words it."""
+    return KafkaError(code, f"sasl_plaintext://{broker}/bootstrap: {text} (after 0ms in state UP)")
+
+
+NO = "SASL authentication error: Authentication failed: Invalid username or password"
+HANDSHAKE_CUT = (
+    "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's supported "
+    "mechanisms: (n/a)"
+)
+
+
+def test_a_login_is_refused_by_a_broker_that_does_so_twice() -> None:
+    assert "Invalid username" in refusal([REFUSED, ALL_DOWN, REFUSED])
+    for heard in ([], [REFUSED], [CUT, CUT], [REFUSED, CUT], [ALL_DOWN]):
         assert refusal(heard) == ""
+
+
+def test_a_broker_that_is_down_says_nothing_of_a_login() -> None:
+    """The one beside it does, and a commit would be asked for without end."""
+    down = said("down:9092", KafkaError._TRANSPORT, "Connect failed: Connection refused")
+    no = said("good:9092", KafkaError._AUTHENTICATION, NO)
+    for heard in ([no, down, no], [down, no, down, no, ALL_DOWN]):
+        assert "Invalid username" in refusal(heard)
+    other = said("other:9092", KafkaError._AUTHENTICATION, NO)
+    assert refusal([no, other, down]) == "", "each of them once: it may be about to start"
+
+
+def test_a_login_whose_connection_is_cut_is_not_refused() -> None:
+    """librdkafka calls it an authentication error, however often it happens."""
+    cut = said("good:9092", KafkaError._AUTHENTICATION, HANDSHAKE_CUT)
+    assert refusal([cut, cut, ALL_DOWN, cut]) == ""
+    assert refusal([cut, cut, said("good:9092", KafkaError._AUTHENTICATION, NO)]) == ""
 
 
 def test_without_a_login_none_is_refused() -> None:
@@ -80,3 +110,8 @@ def test_a_refusal_is_an_answer() -> None:
     assert denying.end([ONE, OTHER], commit=True) == {ONE: name, OTHER: name}
     away = Denying(errors.KafkaConnectionError())
     assert away.end([ONE], commit=True) == {ONE: "UNANSWERED"}
+
+
+def test_a_refusal_is_an_error_over_which_no_epoch_is_given_up() -> None:
+    epoch = EpochId(QueryId("orders", "a" * 32, "file:/c"), 3, "b" * 32, 1)
+    assert isinstance(no_access(epoch, "sink", "k:9092", "no"), CommitBlocked)

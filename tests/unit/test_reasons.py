@@ -9,9 +9,11 @@ import pytest
 
 from beadline.errors import RowsRefused
 from beadline.sink import Part, Reason
+from beadline.sinks.mysql.connection import MySqlAddress
 from beadline.sinks.mysql.loading import Misfit
-from beadline.sinks.mysql.problems import without_values
-from beadline.sinks.postgres.problems import why_refused
+from beadline.sinks.mysql.problems import BLOCKED, without_values
+from beadline.sinks.mysql.problems import said as mysql_said
+from beadline.sinks.postgres.problems import is_blocked, said, why_refused
 from beadline.spark import refusals
 from beadline.spark.refusals import Refusals, RefusedAgain, keeping
 from beadline.testing.suite.target import part_id
@@ -42,7 +44,7 @@ def test_a_dead_letter_record_holds_it_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         (
             "Incorrect integer value: 'it's 4111' for column `d`.`t`.`n` at row 1",
@@ -63,25 +65,87 @@ def test_a_dead_letter_record_holds_it_whole() -> None:
         ("Column 'n' cannot be null", "Column 'n' cannot be null"),
     ],
 )
-def test_what_mysql_says(said: str, shown: str) -> None:
-    assert without_values(said) == shown
-    misfit = Misfit(said, "Data truncated for column 'v' at row 2")
+def test_what_mysql_says(text: str, shown: str) -> None:
+    assert without_values(text) == shown
+    misfit = Misfit(text, "Data truncated for column 'v' at row 2")
     assert misfit.shown == f"{shown}; Data truncated for column 'v' at row 2"
-    assert str(misfit).startswith(said)
+    assert str(misfit).startswith(text)
 
 
 class ServerError(Exception):
     """As ADBC raises what PostgreSQL says."""
 
-    def __init__(self, sqlstate: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, sqlstate: str, said: str, **more: str) -> None:
+        super().__init__(f"{said}\nDETAIL: {more}")
         self.sqlstate = sqlstate
-        context = b"COPY orders, line 1, column id"
-        self.details = [("PG_DIAG_MESSAGE_PRIMARY", said.encode()), ("PG_DIAG_CONTEXT", context)]
+        fields = {"context": "COPY orders, line 1, column id", "message_primary": said, **more}
+        self.details = [(f"PG_DIAG_{key.upper()}", text.encode()) for key, text in fields.items()]
+
+
+@pytest.mark.parametrize("state", ["U0001", "45000", "P0001", "38000", "HV000", "23514", "42501"])
+def test_what_a_trigger_raises_is_not_shown(state: str) -> None:
+    """Its words may hold any value, in whatever class; the names say where to look."""
+    error = ServerError(
+        state,
+        "card 4111 is bad",
+        message_detail="(1,4111)",
+        message_hint="not 4111",
+        source_file="pl_exec.c",
+        table_name="orders",
+        constraint_name="no_cards",
+        context="PL/pgSQL function f() line 1 at RAISE",
+    )
+    text = said(error, "dbname=orders")
+    assert "4111" not in text
+    assert "constraint 'no_cards', table 'orders'" in text
+    assert "the server's own log" in text
+    assert text.endswith(f"(SQLSTATE {state})")
+    assert "4111" not in why_refused(error, "dbname=orders").shown
+
+
+def test_details_hints_and_contexts_are_shown_of_no_error() -> None:
+    more = {"message_detail": "(1,4111)", "message_hint": "4111", "context": "line 1: 4111"}
+    error = ServerError("55000", 'cannot delete from table "orders"', **more)
+    assert said(error, "") == 'cannot delete from table "orders" (SQLSTATE 55000)'
+    unknown = ServerError("U0001", "card 4111 is bad")
+    assert "4111" not in said(unknown, "")
+
+
+def test_what_a_statement_in_a_trigger_does_wrong_is_masked() -> None:
+    context = "PL/pgSQL function f() line 1 at EXECUTE"
+    error = ServerError("42601", 'syntax error at or near "4111"', context=context)
+    assert said(error, "") == "syntax error at or near (not shown) (SQLSTATE 42601)"
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "shown"),
+    ("state", "text"),
+    [
+        ("22P02", "ung\u00fcltige Eingabesyntax f\u00fcr Typ integer: \u00bb4111\u00ab"),
+        ("22P02", "ung\u00fcltige Eingabesyntax: \u201e4111\u201c"),
+        ("22P02", "syntaxe en entr\u00e9e invalide pour le type integer : \u00ab 4111 \u00bb"),
+        ("22007", "invalid value '4111'"),
+        ("22021", 'invalid byte sequence for encoding "UTF8": 0x41 0x11'),
+        ("22P05", 'character with byte sequence 0x41 0x11 in encoding "UTF8" has no equivalent'),
+    ],
+)
+def test_values_are_masked_in_every_language(state: str, text: str) -> None:
+    shown = said(ServerError(state, text), "")
+    assert "(not shown)" in shown
+    assert not {"4111", "0x41", "0x11"} & {*shown.replace(":", " ").split()}
+    assert "4111" not in shown
+
+
+def test_what_a_trigger_of_mysql_signals_is_not_shown() -> None:
+    address = MySqlAddress.parse("mysql://ann:secret@h/shop")
+    assert "4111" not in mysql_said(Signal(1644, "card 4111 is bad"), address)
+
+
+class Signal(Exception):
+    """As pymysql raises what MySQL says."""
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "shown"),
     [
         (
             "22P02",
@@ -92,7 +156,20 @@ class ServerError(Exception):
         ("23514", 'new row for relation "orders" violates check constraint "c"', None),
     ],
 )
-def test_what_postgresql_says(state: str, said: str, shown: str | None) -> None:
-    why = why_refused(ServerError(state, said), "dbname=orders")
-    assert why == f"column 'id': {said}"
-    assert why.shown == f"column 'id': {shown or said}"
+def test_what_postgresql_says(state: str, text: str, shown: str | None) -> None:
+    why = why_refused(ServerError(state, text), "dbname=orders")
+    assert why == f"column 'id': {text}"
+    assert why.shown == f"column 'id': {shown or text}"
+
+
+@pytest.mark.parametrize(
+    ("state", "blocked"),
+    [("28P01", True), ("42501", True), ("53200", True), ("57014", True), ("23505", False)],
+)
+def test_what_a_person_can_correct_is_told_from_what_is_about_rows(
+    state: str, blocked: bool
+) -> None:
+    """Over the former, ``drop=["name"]`` gives no decided epoch up."""
+    assert is_blocked(ServerError(state, "no")) == blocked
+    code = 1045 if blocked else 1062
+    assert (code in BLOCKED) == blocked

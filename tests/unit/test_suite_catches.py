@@ -51,6 +51,8 @@ FOUND_BY: dict[type[AnySink], tuple[str, ...]] = {
     broken.CheckLeavesSomething: ("test_check_can_be_repeated_and_leaves_nothing",),
     broken.RemembersNothing: ("test_it_remembers_what_it_saw",),
     broken.OneLedgerForAll: ("test_two_queries_share_a_target",),
+    broken.OneRowPerTable: ("test_two_sinks_of_a_query_share_a_target",),
+    broken.AnswersForTheQuery: ("test_two_sinks_of_a_query_share_a_target",),
     broken.NullIsEmpty: ("test_odd_values_survive",),
     broken.NeverKeepsCount: ("test_commit_again_changes_nothing",),
     broken.LateTakesEffect: (

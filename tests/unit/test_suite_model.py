@@ -40,6 +40,7 @@ class Pointed(ModelSink):
 class ModelHarness(SinkHarness):
     schema = SCHEMA
     other_process = False
+    sinks_share = False  # in the model, each sink of a query has a server of its own
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -7,7 +7,7 @@ and what an operator gives up is named. A target that is rightly behind stops no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,15 +16,16 @@ import pytest
 from beadline.errors import (
     BadSetting,
     CheckpointProblem,
+    CommitBlocked,
     CommitFailed,
     PrepareFailed,
     TargetRestored,
     WrongCheckpoint,
 )
-from beadline.ids import QueryId
+from beadline.ids import EpochId, QueryId
 from beadline.observe import Event
 from beadline.points import hooked
-from beadline.sink import BoundSink, Capabilities, Part
+from beadline.sink import BoundSink, Capabilities, CommitResult, Part, Prepared, Seen
 from tests.model.model import Crash, ModelWorld, Setting, drive
 from tests.model.server import IN_DOUBT, ModelCommittable, ModelServer, ModelSink
 from tests.model.world import NAME
@@ -130,6 +131,70 @@ def test_what_was_given_up_is_not_asked_for_again(word: str) -> None:
     kept = [0, 3, 4, 5] if word == "ledger1" else [0, 4, 5]
     rows = [row for epoch in kept for row in world.rows(epoch)]
     assert sorted(world.servers["ledger1"].rows()) == sorted(rows)
+
+
+class Denied(ModelSink):
+    """Its password is wrong, as long as ``closed`` is among what its server keeps."""
+
+    def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
+        """Refuse the user, whatever the epoch is."""
+        if "closed" in self.server.seen:
+            raise CommitBlocked("it refuses this user.")
+        return super().commit(epoch, parts)
+
+
+def test_a_name_gives_up_no_epoch_over_what_a_person_can_correct() -> None:
+    """It gives up what the target lacks; the decided epoch is whole, and waits for a password."""
+    world = ModelWorld(Setting(sink=Denied))
+    die(world, "decide.after", 3)
+    server = world.servers["ledger1"]
+    lose(world, "ledger1", holds=0)
+    server.seen["closed"] = server.seen[NAME]
+    events: list[Event] = []
+    with pytest.raises(CommitBlocked, match=r"gave up nothing of epoch 2.*\[\"ledger1@2\"\]"):
+        drive(world, drop=["ledger1"], epochs=3, listener=events.append)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
+    with pytest.raises(CommitBlocked, match="drop='ledger1' was given to the start before"):
+        drive(world, drop=["ledger1"], epochs=3)
+    del server.seen["closed"]
+    run(world, 3)
+    assert sorted(server.rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+def test_a_name_and_an_epoch_give_up_what_a_person_could_correct() -> None:
+    """A server that nobody will ever be let into again is no reason to stop for ever."""
+    world = ModelWorld(Setting(sink=Denied))
+    die(world, "decide.after", 3)
+    server = world.servers["ledger1"]
+    server.seen["closed"] = server.seen[NAME]
+    events = listening(world, drop=["ledger1@2"], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 2"}]
+
+
+class Forgetful(ModelSink):
+    """Its ledger answers for the query; its commits look for the row of this sink (by mistake)."""
+
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        """Return what was never lost."""
+        return self.server.seen.get("other") or super().last_seen(query, name)
+
+
+def test_a_commit_that_finds_epochs_missing_gives_up_those_and_no_more() -> None:
+    """What is missing is one question; whether the decided epoch can be committed is another."""
+    world = ModelWorld(Setting(sink=Forgetful))
+    die(world, "decide.after", 3)
+    server = world.servers["ledger1"]
+    server.seen["other"] = server.seen[NAME]
+    lose(world, "ledger1", holds=0)
+    with pytest.raises(TargetRestored, match="epoch 1 before and now holds epoch 0"):
+        run(world, 3)
+    events = listening(world, drop=["ledger1"], epochs=3)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
+    del server.seen["other"]
+    for epochs in (4, 5):
+        run(world, epochs)
+    rows = [row for epoch in (0, 2, 3, 4) for row in world.rows(epoch)]
+    assert sorted(server.rows()) == sorted(rows)
 
 
 def test_a_sink_beside_another_one_on_its_table_is_no_older_copy() -> None:

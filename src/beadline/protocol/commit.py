@@ -9,7 +9,14 @@ from functools import partial
 from typing import Any
 
 from beadline.decisions import Decision
-from beadline.errors import BeadlineError, CommitFailed, TargetRestored, UsageError, without_meaning
+from beadline.errors import (
+    BeadlineError,
+    CommitBlocked,
+    CommitFailed,
+    TargetRestored,
+    UsageError,
+    without_meaning,
+)
 from beadline.ids import EpochId
 from beadline.points import reach
 from beadline.protocol.epoch import Lost
@@ -21,6 +28,8 @@ from beadline.sink import BoundSink, Outcome, Prepared, way_out
 
 logger = logging.getLogger("beadline")
 
+# What a sink's own code raises that says nothing about rows.
+_NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError)
 # Nothing decided is ever dropped: there is no deadline (rule 14).
 _FOR_EVER = {Verdict.UNCLEAR: math.inf}
 
@@ -59,13 +68,16 @@ def commit_sink(
             if way_out(sink.name, epoch.number) in str(error):
                 other = ""  # the sink itself has said what is missing, down to the epoch
             where = f"sink {sink.name!r} ({sink.capabilities.target})"
-            raise TargetRestored(f"{where}, {error}{other}") from error
+            restored = TargetRestored(f"{where}, {error}{other}")
+            restored.held = error.held
+            raise restored from error
         except UsageError as error:
             raise _failed(sink, epoch, without_meaning(str(error))) from error
         except BeadlineError:
             raise
         except Exception as error:
-            raise _failed(sink, epoch, f"{type(error).__name__}: {error}") from error
+            kind = CommitBlocked if isinstance(error, _NO_WAY_IN) else CommitFailed
+            raise _failed(sink, epoch, f"{type(error).__name__}: {error}", kind) from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
         # A part that the sink did not mention is as unknown as one that it called so.
         parts = [p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
@@ -78,8 +90,10 @@ def commit_sink(
         retries.again(Verdict.UNCLEAR)
 
 
-def _failed(sink: BoundSink, epoch: EpochId, why: str) -> CommitFailed:
-    return CommitFailed(
+def _failed(
+    sink: BoundSink, epoch: EpochId, why: str, kind: type[CommitFailed] = CommitFailed
+) -> CommitFailed:
+    return kind(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink.name!r}: committing failed: "
         f"{why}. The epoch is decided and nothing of it is lost; the next start finishes it."
     )

@@ -7,14 +7,16 @@ import os
 import socket
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from beadline.decisions import Claim, Decision
 from beadline.errors import (
     BadSink,
     BeadlineError,
     CheckpointProblem,
+    CommitBlocked,
     CommitFailed,
+    EpochFailed,
     Fenced,
     TargetRestored,
 )
@@ -25,7 +27,7 @@ from beadline.protocol.epoch import Lost
 from beadline.protocol.run import Run
 from beadline.protocol.sweep import Sweeper
 from beadline.protocol.targets import Drop, TargetChanges, check_targets, epochs_text, spent
-from beadline.sink import BoundSink
+from beadline.sink import BoundSink, way_out
 
 logger = logging.getLogger("beadline")
 
@@ -44,15 +46,19 @@ class Recovered:
         return self.decision.nonce == decision.nonce
 
 
-def claim(run: Run, drop: Collection[str] = ()) -> Decision | None:
+def claim(
+    run: Run, drop: Collection[str] = (), behind: Mapping[str, int] | None = None
+) -> Decision | None:
     """Take the log over; return the decision that may be unfinished.
+
+    ``behind`` are the sinks of ``drop`` whose targets hold less than they acknowledged, and what.
 
     A slot lost to a driver that still decides is no defeat: look again and take the next. Nor is a
     disagreement between what was read before and after that driver moved on.
     """
     for _ in range(CLAIM_TRIES_MAX):
         state = run.log.open()
-        run.drop = Drop.parse(drop).after(state.claim)
+        run.drop = replace(Drop.parse(drop).after(state.claim), behind=behind or {})
         before = run.progress.last_committed()
         try:
             run.query = identity.identify(state, run.progress, run.name, run.checkpoint)
@@ -175,11 +181,15 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
     shown. What it cannot take is given up by a claim of its own: later starts must know it too.
     """
     names = run.drop.names
-    named = [sink for sink in run.kept(pending) if sink.name in names]
     stuck: list[str] = []
     lost: Lost = {}
-    for sink in named:
-        found = _try_commit(run, pending, sink)
+    for sink in [sink for sink in run.kept(pending) if sink.name in names]:
+        try:
+            found = _try_commit(run, pending, sink)
+        except TargetRestored as restored:
+            # What it lacks is given up by its name, and no more: this epoch it may still take.
+            claim(run, drop, {sink.name: restored.held})
+            found = _try_commit(run, pending, sink)
         if found is None:
             stuck.append(sink.name)
         else:
@@ -207,21 +217,28 @@ def _commit_unnamed(run: Run, decision: Decision, sinks: Sequence[BoundSink]) ->
     except TargetRestored:
         raise  # what is missing is told by the next start, with the epoch to name
     except CommitFailed as error:
-        raise CommitFailed(f"{error}{said}") from error
+        kind = CommitBlocked if isinstance(error, CommitBlocked) else CommitFailed
+        raise kind(f"{error}{said}") from error
 
 
 def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
     """Commit a decided epoch to one sink; None if it does not take it, now or by a replay.
 
     An outcome that stays unknown is waited for, however long: it may have been written, and where
-    the system is only down, giving up would lose what can still be shown.
+    the system is only down, giving up would lose what can still be shown. Nor is an epoch given up
+    over what says nothing about it: a person corrects that, and the next start commits it.
     """
     run.tell("trying", decision.epoch, sink=sink.name)
     try:
         lost = commit(run, decision, [sink])
-    except Fenced:
+    except TargetRestored:
         raise
-    except BeadlineError as error:
+    except CommitBlocked as error:
+        epoch = decision.epoch
+        raise CommitBlocked(
+            f"{error} drop= gave up nothing of epoch {epoch}: {way_out(sink.name, epoch)}"
+        ) from error
+    except EpochFailed as error:
         logger.warning("query %s: sink %s is stuck: %s", run.name, sink.name, error)
         return None
     return lost if all(part.checksum is not None for part in lost.get(sink.name, ())) else None

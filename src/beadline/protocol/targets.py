@@ -8,7 +8,7 @@ not fit unless the operator gives the missing rows up by name (rules 5 and 25).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,8 @@ class Drop:
     names: frozenset[str]
     epochs: frozenset[tuple[str, int]]
     spent: frozenset[str] = frozenset()
+    # What a target holds of a sink that is named, as it said itself when it refused a commit.
+    behind: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, words: Collection[str]) -> Drop:
@@ -315,7 +317,7 @@ def _check_sink(
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
         _check_pending(pending, sink, drop, found)
-    holds = _still_asked(query, sink, drop, found, holds)
+    holds = _still_asked(query, sink, drop, found, known, holds, missing)
     if pending is not None and name in found.dropped:
         missing.append((pending.epoch, pending.epoch))
     spans = tuple(sorted(set(missing)))
@@ -325,14 +327,25 @@ def _check_sink(
 
 
 def _still_asked(
-    query: QueryId, sink: BoundSink, drop: Drop, found: TargetChanges, holds: int
+    query: QueryId,
+    sink: BoundSink,
+    drop: Drop,
+    found: TargetChanges,
+    known: SinkHistory,
+    holds: int,
+    missing: list[Span],
 ) -> int:
-    """Return what a sink is asked for at its next commit.
+    """Return what a sink is asked for at its next commit; note what its target said it lacks.
 
     What one lacks that may remember too little cannot be known here, but it may refuse a commit
     over it (rule 25). Given up by name, it must not be asked for again: each drop would give up one
     more epoch, for ever.
     """
+    if (has := drop.behind.get(sink.name, holds)) < holds:
+        lacks = (max(has + 1, known.since), holds)
+        found.give_up(sink.name, lacks)
+        missing.append(lacks)
+        return has
     named = sink.name in drop.names or sink.name in found.dropped
     if named and not sink.capabilities.remembers:
         return min(holds, _seen(query, sink, sink.name))

@@ -43,6 +43,10 @@ class Rejected(Exception):
     """The system answered, and would answer the same again."""
 
 
+class Denied(Rejected):
+    """It answered that this user may not, which says nothing about what it was asked to take."""
+
+
 def verdict(error: BaseException) -> Verdict:
     """Judge the two errors above, for sinks whose clients raise no others."""
     if not isinstance(error, Unavailable):

@@ -46,13 +46,15 @@ def check_previous(epoch: EpochId, held: int | None) -> None:
     if epoch.previous < 0 or (held is not None and held >= epoch.previous):
         return
     has = "nothing of this query" if held is None else f"epoch {held}"
-    raise TargetRestored(
+    restored = TargetRestored(
         f"query {epoch.query.name!r}, epoch {epoch.number}: the target has acknowledged epoch "
         f"{epoch.previous} before and now holds {has}. It lost what it had acknowledged: it was "
         "restored from an older backup, or a replica took over that had not received it. Nothing "
         "of this epoch was written there. Restore the target, then start again: this epoch is "
         "decided, and the next start finishes it"
     )
+    restored.held = -1 if held is None else held
+    raise restored
 
 
 def way_out(sink: str, epoch: int) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from beadline.shared.retry import Rejected, Unavailable, Verdict, retry, verdict
+from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, retry, verdict
 from beadline.sink import require
 
 T = TypeVar("T")
@@ -25,10 +25,10 @@ _FINAL = (
     "NamespaceNotFoundException",
     "NoSuchColumnFamilyException",
     "TableNotEnabledException",
-    "AccessDeniedException",
     "FailedSanityCheckException",
     "exceeds limit of",  # a cell; HBase has no name of its own for that
 )
+_DENIED = "AccessDeniedException"
 _NO_TABLE = ("TableNotFoundException", "NamespaceNotFoundException")
 _SCAN_ROWS = 100
 
@@ -168,6 +168,8 @@ def _ask(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     except _thrift().AlreadyExists:
         raise
     except _thrift().IOError as error:
+        if _DENIED in _text(error):
+            raise Denied(_first_line(error)) from error
         if any(name in _text(error) for name in _FINAL):
             raise Rejected(_first_line(error)) from error
         raise Unavailable(_first_line(error), answered=True) from error

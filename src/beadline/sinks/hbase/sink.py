@@ -12,16 +12,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import Rejected, Unavailable, Verdict, running, starting
+from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, running, starting
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     Guarantee,
     Outcome,
@@ -259,7 +259,8 @@ class HBaseSink(StagedSink):
         return Outcome.COMMITTED
 
     def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
-        return CommitFailed(
+        kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+        return kind(
             f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
             "be visible in part. Repair the table; the next start finishes the epoch. "
             f"{way_out(epoch.sink, epoch.id.number)}"
@@ -277,10 +278,14 @@ class HBaseSink(StagedSink):
         return ""
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return what the ledger holds for this table; another incarnation's row first."""
+        """Return what this sink wrote to the table; another incarnation's row first.
+
+        Of a sink that has written nothing under its name, the others' rows count, as at a commit:
+        it may have been called otherwise.
+        """
         ledger = HBaseLedger(self.table)
         return self._asked(
-            partial(ledger.seen, query=query),
+            lambda client: ledger.seen(client, query, name) or ledger.seen(client, query),
             f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
             "holds. Repair it in the HBase shell: enable it, or give this user the right to read "
             "and write it.",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.retry import Rejected
+from beadline.shared.retry import Denied, Rejected
 from beadline.sink import EpochId, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import HBaseClient, ThriftServer, connected
@@ -87,6 +87,8 @@ class EpochWriter:
             return False
         try:
             client.mutate(self.ledger.target, call.rows, call.at_ms)
+        except Denied:
+            raise
         except Rejected as error:
             if len(call.rows) == 1:
                 raise HBaseRowRejected(call.rows[0].row, str(error)) from error

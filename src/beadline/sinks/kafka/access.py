@@ -7,11 +7,12 @@ which kafka-python shows as an outage, so librdkafka is asked, which reads the r
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection
 from typing import Any
 
-from beadline.sink import CommitFailed, EpochId
+from beadline.sink import CommitBlocked, EpochId
 from beadline.sinks.kafka.settings import KafkaSettings
 
 # The broker's names for "this user may not".
@@ -25,7 +26,9 @@ DENIED = frozenset(
 )
 _LOGIN_TIMEOUT_S = 3.0
 _POLL_S = 0.1
-_SURE = 2  # a connection that is cut while somebody logs in may be taken for a refusal
+_SURE = 2  # a broker that just starts may not know its users yet
+# librdkafka's own words for a connection that was cut while somebody logged in: nobody refused it.
+_CUT = re.compile(r"Local:|Disconnected")
 
 
 def denied(error: BaseException) -> str:
@@ -63,17 +66,26 @@ def login_refused(settings: KafkaSettings) -> str:
 
 
 def refusal(heard: Collection[Any]) -> str:
-    """Return what brokers said to a login, if that is all that was heard, and more than once."""
+    """Return what one broker said to a login, if it refused it more than once; empty if none did.
+
+    Each broker is judged by itself: one that is down says nothing. That a login was accepted is
+    seen by the answer that follows it, and then nobody asks here.
+    """
     from confluent_kafka import KafkaError
 
-    said = [each for each in heard if each.code() != KafkaError._ALL_BROKERS_DOWN]
-    refused = [each for each in said if each.code() == KafkaError._AUTHENTICATION]
-    return str(refused[0].str()) if len(refused) == len(said) >= _SURE else ""
+    refused: dict[str, list[str]] = {}
+    for error in heard:
+        text = str(error.str())
+        if error.code() == KafkaError._AUTHENTICATION and not _CUT.search(text):
+            # It begins with the address, and by which name the broker is known there.
+            broker = text.partition(": ")[0].rpartition("/")[0]
+            refused.setdefault(broker, []).append(text)
+    return next((said[0] for said in refused.values() if len(said) >= _SURE), "")
 
 
-def no_access(epoch: EpochId, sink: str, servers: str, why: str) -> CommitFailed:
+def no_access(epoch: EpochId, sink: str, servers: str, why: str) -> CommitBlocked:
     """Return the error: asking again would be answered the same."""
-    return CommitFailed(
+    return CommitBlocked(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: Kafka at {servers} "
         f"refuses this user: {why}. The epoch is decided and its rows are kept; the next start "
         "commits them, or computes them again if transaction_timeout_s has passed by then. Correct "

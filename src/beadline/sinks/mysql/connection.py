@@ -107,6 +107,7 @@ def _connect(address: MySqlAddress, timeout_s: float) -> Connection:
     settings = {
         "sql_mode": f"'{_SQL_MODE}'",
         "time_zone": "'+00:00'",
+        "lc_messages": "'en_US'",  # values of rows are found in the server's words, and not shown
         "autocommit": 1,
         "completion_type": 0,
         "sql_safe_updates": 0,

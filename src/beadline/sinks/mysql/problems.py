@@ -26,6 +26,10 @@ _TAKES_NO_WRITES = (1290, 1836, 3101)
 BUSY = frozenset((*LOCKED, *_TAKES_NO_WRITES))
 MISSING_TABLE = frozenset((1051, 1146))
 DENIED = frozenset((1044, 1142))  # to the user, in a database or of a table
+# A login, a right, TLS, a limit of the user, a full disk or memory: it says nothing about rows.
+BLOCKED = frozenset(
+    (1021, 1037, 1038, 1041, 1044, 1045, 1114, 1129, 1130, 1142, 1143, 1206, 1226, 1227)
+) | frozenset((1251, 1370, 1698, 1820, 1862, 2026, 2049, 2059, 2061, 3118, 3955, 4151))
 UNKNOWN_XID = 1397
 DUPLICATE_KEY = frozenset((1062, 1586))
 # A value that a column does not take; what a whole statement does wrong is not among them.
@@ -34,6 +38,7 @@ BAD_VALUE = frozenset(
 )
 # A row that the table, as it stands, does not take: found at commit.
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
+_SIGNALLED = frozenset((1642, 1643, 1644))  # by somebody's trigger, in any words
 # Errors whose text holds values of rows, in quotes; names of columns and keys come after.
 _ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
 _VALUE = re.compile(
@@ -79,6 +84,8 @@ def verdict(error: BaseException) -> Verdict:
 def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    if code_of(error) in _SIGNALLED:
+        text = "a trigger refuses it, in words that may hold values of rows (not shown)"
     if code_of(error) in _ABOUT_ROWS:
         text = without_values(text)
     text = redacted(" ".join(text.split()), [address.password])

@@ -18,6 +18,7 @@ from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     CommitResult,
     EpochId,
@@ -38,7 +39,15 @@ from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServe
 from beadline.sinks.mysql.ledger import MAKE, MySqlLedger
 from beadline.sinks.mysql.part import STAGE, MySqlPart, MySqlParts
 from beadline.sinks.mysql.plan import MySqlHow, MySqlSettings, make_plan
-from beadline.sinks.mysql.problems import BUSY, GONE, code_of, library_errors, retried, said
+from beadline.sinks.mysql.problems import (
+    BLOCKED,
+    BUSY,
+    GONE,
+    code_of,
+    library_errors,
+    retried,
+    said,
+)
 from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import (
@@ -220,7 +229,8 @@ class MySqlSink(Sink[MySqlPart]):
                 return self._commit(connection, epoch, parts)
         except library_errors() as error:
             if code_of(error) not in GONE | BUSY:
-                raise CommitFailed(
+                kind = CommitBlocked if code_of(error) in BLOCKED else CommitFailed
+                raise kind(
                     f"query {epoch.query.name!r}, epoch {epoch.number}: {self._settings.where}: "
                     f"{self._said(error)}. The epoch is decided; the next start finishes it."
                 ) from None

@@ -16,7 +16,6 @@ from beadline.sink import Reason
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
 _TRANSIENT = {"25006", "25P03", "55006", "55P03"}
-_TRANSIENT_NEVER = {"57014"}
 # A row is at fault: a value, a check, a row too large. Not so where the form of COPY is wrong.
 _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
@@ -26,8 +25,20 @@ BUSY = "55000"  # said of a prepared transaction that somebody else is finishing
 LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
-# Classes of errors whose details hold values of rows: data, constraints, what a trigger raises.
-_ABOUT_ROWS = ("22", "23", "P0")
+CANCELLED = "57014"
+# Classes of errors that the server itself raises, in words that hold no value of a row but for the
+# first, where values stand in quotes or as bytes. What triggers raise has any class, mostly others.
+_VALUES = "22"
+_SERVERS_OWN = re.compile("0[1238AB]|2[0-8BD]|34|3[BDF]|4[024]|5[34578]|72|F0|XX")
+# Where an error comes from that the code of a trigger or function raised, in whatever class.
+_RAISED = re.compile(r"\b(?:pl_exec\.c|plpy_|plperl|pltcl|plv8|plr\b|pljava)")
+_QUOTES = "\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a\u300c\u300d\u300e\u300f"
+# From the first quotation mark to the last, as a value may hold some; of every language.
+_VALUE = re.compile(
+    f"[{_QUOTES}].*[{_QUOTES}]|0x[0-9a-fA-F]{{2}}(?:[ ,]+0x[0-9a-fA-F]{{2}})*", re.DOTALL
+)
+_HIDDEN = "(not shown)"
+_NAMES = ("constraint", "column", "table", "schema")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
 # blanks, in whatever language it speaks; or of the client library, in English.
 _FAILED = re.compile(r"connection to server (?:at|on) .*? failed: ")
@@ -67,9 +78,7 @@ def verdict(error: BaseException) -> Verdict:
         return Verdict.FINAL
     state = sql_state(error)
     if state is not None:
-        passes = state in _TRANSIENT or (
-            state[:2] in _TRANSIENT_CLASSES and state not in _TRANSIENT_NEVER
-        )
+        passes = state in _TRANSIENT or (state[:2] in _TRANSIENT_CLASSES and state != CANCELLED)
         return Verdict.BUSY if passes else Verdict.FINAL
     if type(error).__name__ not in ("OperationalError", "InterfaceError"):
         return Verdict.FINAL
@@ -93,6 +102,12 @@ def is_transient(error: BaseException) -> bool:
     return verdict(error) is not Verdict.FINAL
 
 
+def is_blocked(error: BaseException) -> bool:
+    """Whether it says nothing about rows: a login, a right, a limit, somebody who cancelled."""
+    state = sql_state(error)
+    return state is None or state[:2] == "28" or state in (DENIED, OUT_OF_MEMORY, CANCELLED)
+
+
 def is_misfit(error: BaseException) -> bool:
     """Whether some row is at fault, so that the others may be taken without it."""
     state = sql_state(error) if is_database_error(error) else None
@@ -102,35 +117,39 @@ def is_misfit(error: BaseException) -> bool:
 
 
 def said(error: BaseException, dsn: str) -> str:
-    """Return what the server said, on one line, without secrets and without values of rows."""
+    """Return what the server said, on one line, without secrets and without values of rows.
+
+    Its first sentence alone: details, hints and the context hold rows, whatever the class.
+    """
     state = sql_state(error)
-    text = str(error)
-    if state is not None and state.startswith(_ABOUT_ROWS):
-        text = _primary(error) or f"a row is refused ({type(error).__name__})"
-        text = _without_values(text, state)
+    text = str(error) if state is None else _shown(error, state)
     text = redacted(" ".join(text.split()) or type(error).__name__, _secrets(dsn))
     return f"{text} (SQLSTATE {state})" if state else text
 
 
-def _without_values(text: str, state: str) -> str:
+def _shown(error: BaseException, state: str) -> str:
     """Return the server's first sentence without a value of a row.
 
     Names of tables, columns and constraints are quoted where a constraint is broken; where a value
-    is bad, the value is.
+    is bad, the value is. A sentence of somebody's trigger may hold anything.
     """
-    if not state.startswith("22"):
-        return text
-    return re.sub(r'".*"', "(not shown)", text, flags=re.DOTALL)
-
-
-def _primary(error: BaseException) -> str:
-    """Return the server's first sentence alone, from either client library."""
-    diagnosis = getattr(error, "diag", None)
-    return str((diagnosis and diagnosis.message_primary) or _field(error, "MESSAGE_PRIMARY"))
+    text = _field(error, "MESSAGE_PRIMARY")
+    if not text or not _SERVERS_OWN.match(state) or _RAISED.search(_field(error, "SOURCE_FILE")):
+        found = {name: _field(error, f"{name.upper()}_NAME") for name in _NAMES}
+        names = ", ".join(f"{name} {value!r}" for name, value in found.items() if value)
+        return (
+            f"the database refuses it{names and f' ({names})'}; the words may hold values of rows: "
+            "the server's own log has them"
+        )
+    in_function = "PL/" in _field(error, "CONTEXT")
+    return _VALUE.sub(_HIDDEN, text) if state[:2] == _VALUES or in_function else text
 
 
 def _field(error: BaseException, field: str) -> str:
-    """Return a field of what the server said, from an error of ADBC; empty if it has none."""
+    """Return a field of what the server said, by either client library; empty if it has none."""
+    diagnosis = getattr(error, "diag", None)
+    if diagnosis is not None:
+        return str(getattr(diagnosis, field.lower(), None) or "")
     fields = {_text(name): _text(value) for name, value in getattr(error, "details", ())}
     return fields.get(f"PG_DIAG_{field}", "")
 
@@ -143,7 +162,7 @@ def why_refused(error: BaseException, dsn: str) -> Reason:
         return Reason(text, text)
     column = _COLUMN.search(_field(error, "CONTEXT"))
     where = f"column {column[1].strip()!r}: " if column else ""
-    return Reason(f"{where}{why}", f"{where}{_without_values(why, sql_state(error) or '')}")
+    return Reason(f"{where}{why}", f"{where}{_shown(error, sql_state(error) or '')}")
 
 
 def _text(value: str | bytes) -> str:

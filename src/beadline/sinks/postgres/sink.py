@@ -18,6 +18,7 @@ from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     CommitResult,
     EpochId,
@@ -42,6 +43,7 @@ from beadline.sinks.postgres.plan import PostgresHow, PostgresSettings
 from beadline.sinks.postgres.prepare import Preparing
 from beadline.sinks.postgres.problems import (
     OUT_OF_MEMORY,
+    is_blocked,
     is_database_error,
     said,
     sql_state,
@@ -160,7 +162,8 @@ class PostgresSink(Sink[PostgresPart]):
                 passes = sql_state(error) != OUT_OF_MEMORY
                 if passes and judged in (Verdict.BUSY, Verdict.AWAY):
                     return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
-                raise CommitFailed(
+                kind = CommitBlocked if is_blocked(error) else CommitFailed
+                raise kind(
                     f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is "
                     "decided and nothing of it is lost; the next start finishes it. "
                     f"{self._advice(error, len(parts))}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from beadline.shared.retry import Rejected, Unavailable
+from beadline.shared.retry import Denied, Rejected, Unavailable
 from beadline.shared.secrets import redacted
 from beadline.sink import BadSink, require
 from beadline.sinks.redis.script import RedisScript
@@ -261,7 +261,7 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except denied as error:
-        raise Rejected(_text(error, url)) from None
+        raise Denied(_text(error, url)) from None
     except passing as error:
         answered = isinstance(error, found.ResponseError | found.BusyLoadingError)
         raise Unavailable(_text(error, url), answered) from None

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from beadline.sink import (
+    CommitBlocked,
     CommitFailed,
     EpochId,
     Outcome,
@@ -79,8 +80,8 @@ class Commit:
             raise self._rejected(rejected) from None
         return Outcome.COMMITTED
 
-    def _lost(self, newest: int | None, held: Entry | None) -> CommitFailed:
-        return CommitFailed(
+    def _lost(self, newest: int | None, held: Entry | None) -> CommitBlocked:
+        return CommitBlocked(
             f"{self.epoch}: {loss(self.where, newest, held)} The epoch is decided and its rows are "
             "kept; the next start commits them."
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from beadline.shared.retry import (
+    Denied,
     Rejected,
     Unavailable,
     retry,
@@ -26,6 +27,7 @@ from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     Outcome,
     OutcomeUnknown,
@@ -246,7 +248,8 @@ class RedisSink(StagedSink):
         except Unavailable as error:
             raise OutcomeUnknown(f"{self.target_name}: {error}") from None
         except Rejected as error:
-            raise CommitFailed(
+            kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+            raise kind(
                 f"{epoch}: {self.target_name} rejects it: {error}. The epoch is decided, and what "
                 "of it took effect is counted; the next start finishes it."
             ) from None
@@ -283,6 +286,12 @@ class RedisSink(StagedSink):
         if self.on_loss == "stop" and is_lost(newest, held, opened):
             text = loss(self.target_name, newest, held)
             raise WrongCheckpoint(f"query {query.name!r}: {text} {NOTHING_WRITTEN}")
-        published = [e for e in head.published.values() if e.incarnation == query.incarnation]
-        found = sorted((*head.entries.values(), *published), key=lambda entry: -entry.epoch)
-        return found[0].seen if found else None
+        published = {
+            sink: entry
+            for sink, entry in head.published.items()
+            if entry.incarnation == query.incarnation
+        }
+        own = [each[name] for each in (head.entries, published) if name in each]
+        # One that has written nothing under its name may have been called otherwise.
+        found = own or [*head.entries.values(), *published.values()]
+        return max(found, key=lambda entry: entry.epoch).seen if found else None

@@ -65,6 +65,12 @@ def is_busy(error: sqlite3.Error) -> bool:
     return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
+def is_blocked(error: sqlite3.Error) -> bool:
+    """Whether it says nothing about rows: the file may not be written, or the disk is full."""
+    words = ("readonly", "unable to open", "disk is full", "access permission denied")
+    return isinstance(error, sqlite3.OperationalError) and any(w in str(error) for w in words)
+
+
 def check_file(path: Path, busy_timeout_s: float, table: str) -> SqliteTable | None:
     """Raise unless the database can be written; return the table, if there is one."""
     if path.is_dir():

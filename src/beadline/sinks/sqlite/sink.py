@@ -21,6 +21,7 @@ from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
+    CommitBlocked,
     CommitFailed,
     Guarantee,
     Outcome,
@@ -46,6 +47,7 @@ from beadline.sinks.sqlite.check import (
     check_file,
     check_table,
     connect,
+    is_blocked,
     is_busy,
     never_null_columns,
     read_table,
@@ -173,6 +175,11 @@ class SqliteSink(StagedSink):
             with closing(self._connect()) as database:
                 return self._write_epoch(database, epoch)
         except sqlite3.OperationalError as error:
+            if is_blocked(error):
+                raise CommitBlocked(
+                    f"{epoch}: {self.target_name}: {error}. The epoch is decided and none of it is "
+                    "visible. Repair the file's rights or its disk; the next start finishes it."
+                ) from error
             if not is_busy(error):
                 raise
             raise OutcomeUnknown(f"{self.target_name} is locked by another program") from error

@@ -36,7 +36,8 @@ class SinkHarness(ABC):
     ``secrets`` are texts in the sink's settings that must show nowhere. ``spark`` is for a
     ``FrameSink``. ``odd_column`` names a column in an odd way; tame it only for a system
     that cannot have such a name. ``volatile`` are patterns of the names of local files that a power
-    cut may take away without harm, such as locks.
+    cut may take away without harm, such as locks. ``sinks_share`` is false where two sinks of one
+    query cannot write to one target.
     """
 
     schema: pa.Schema = SCHEMA
@@ -44,6 +45,7 @@ class SinkHarness(ABC):
     secrets: Collection[str] = ()
     spark: Any = None
     volatile: Collection[str] = ()
+    sinks_share: bool = True
     odd_column: str = 'it\'s "odd"; --'
 
     @abstractmethod

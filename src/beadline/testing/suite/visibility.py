@@ -29,7 +29,10 @@ __all__ = [
     "test_secrets_show_nowhere",
     "test_several_parts_make_one_epoch",
     "test_two_queries_share_a_target",
+    "test_two_sinks_of_a_query_share_a_target",
 ]
+
+BESIDE = "beside-it"
 
 
 def test_check_can_be_repeated_and_leaves_nothing(harness: SinkHarness) -> None:
@@ -119,6 +122,37 @@ def test_two_queries_share_a_target(harness: SinkHarness) -> None:
     seen = target.sink.last_seen(QUERY, SINK_NAME)
     assert seen is not None
     assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 0)
+    return None
+
+
+def test_two_sinks_of_a_query_share_a_target(harness: SinkHarness) -> None:
+    """Each has the same epochs: what one has committed says nothing of the other's rows."""
+    target = Target(harness)
+    if not harness.sinks_share:
+        return does_not_apply("the harness says that two sinks cannot share its target")
+    target.sink.open(QUERY, BESIDE)
+
+    def committed(epoch: int, sink: str, number: int, previous: int) -> None:
+        part = target.prepare(target.rows(number), part_id(epoch, sink=sink))
+        told = target.copy().commit(epoch, [part], previous=previous)
+        assert told == {Outcome.COMMITTED}, f"epoch {epoch} of {sink}: {told}"
+
+    def remembered(sink: str, epoch: int) -> None:
+        if not target.capabilities.remembers:
+            return  # it may answer for the query: nothing that is missing is told by it
+        seen = target.copy().sink.last_seen(QUERY, sink)
+        assert seen is not None, f"{sink} has committed epoch {epoch}, and last_seen says nothing"
+        assert seen.epoch == epoch, f"{sink} holds epoch {epoch}, last_seen says {seen.epoch}"
+
+    committed(0, SINK_NAME, 1, previous=-1)
+    committed(0, BESIDE, 2, previous=-1)
+    target.assert_shows(*target.rows(1, 2))
+    committed(1, SINK_NAME, 3, previous=0)
+    remembered(SINK_NAME, 1)
+    remembered(BESIDE, 0)
+    committed(1, BESIDE, 4, previous=0)
+    target.assert_shows(*target.rows(1, 2, 3, 4))
+    remembered(BESIDE, 1)
     return None
 
 
