@@ -168,7 +168,8 @@ class CommitBlocked(CommitFailed):
 class TargetRestored(CommitFailed):
     """The target holds less than it has acknowledged: it was restored from an older copy."""
 
-    held: int = -1  # the newest epoch that it holds, where that is known
+    # The newest epoch that it holds, -1 if none; None where only this epoch went, in part.
+    held: int | None = None
 
 
 class PartLost(EpochFailed):

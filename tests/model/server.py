@@ -60,6 +60,7 @@ class ModelServer:
         self.target = target
         self.instance = ""
         self.stuck: Sequence[int] = ()  # epochs that it will never take
+        self.stuck_by: type[CommitFailed] = CommitFailed
         _servers[id(self)] = self
         self.prepared: dict[PartId, Rows] = {}
         self.visible: dict[PartId, Rows] = {}
@@ -165,7 +166,7 @@ class ModelSink(Sink[ModelCommittable]):
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[ModelCommittable]]) -> CommitResult:
         """Show the parts: one by one, or all with the ledger in one act."""
         if epoch.number in self.server.stuck:
-            raise CommitFailed(f"the model never takes epoch {epoch.number}")
+            raise self.server.stuck_by(f"the model never takes epoch {epoch.number}")
         if self.kind == LEDGER:
             return self.commit_with_ledger(epoch, parts)
         if not all(part.id in self.server.visible for part in parts):

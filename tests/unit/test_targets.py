@@ -460,12 +460,19 @@ def test_another_kind_of_sink_when_all_is_finished(moved: bool) -> None:
     assert len(world.servers["parts0"].rows()) == (4 if moved else 12)
 
 
+@pytest.mark.parametrize("error", [CommitFailed, TargetRestored])
 @pytest.mark.parametrize("word", ["ledger1", "ledger1@1"])
-def test_a_decided_epoch_is_given_up_for_a_sink_that_is_there(word: str) -> None:
-    """The way out for an operator whose target will never take it; nothing of it stays behind."""
+def test_a_decided_epoch_is_given_up_for_a_sink_that_is_there(
+    word: str, error: type[CommitFailed]
+) -> None:
+    """The way out for an operator whose target will never take it; nothing of it stays behind.
+
+    Also where a part of that very epoch went with the target: no other epoch is given up.
+    """
     world = ModelWorld()
     die(world, "decide.after", 2)
     world.servers["ledger1"].stuck = [1]
+    world.servers["ledger1"].stuck_by = error
     with pytest.raises(CommitFailed, match="never"):
         run(world, 3)
     events = listening(world, drop=[word], epochs=3)

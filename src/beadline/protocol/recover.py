@@ -188,6 +188,7 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
             found = _try_commit(run, pending, sink)
         except TargetRestored as restored:
             # What it lacks is given up by its name, and no more: this epoch it may still take.
+            assert restored.held is not None
             claim(run, drop, {sink.name: restored.held})
             found = _try_commit(run, pending, sink)
         if found is None:
@@ -231,8 +232,11 @@ def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
     run.tell("trying", decision.epoch, sink=sink.name)
     try:
         lost = commit(run, decision, [sink])
-    except TargetRestored:
-        raise
+    except TargetRestored as error:
+        if error.held is not None:
+            raise
+        logger.warning("query %s: sink %s is stuck: %s", run.name, sink.name, error)
+        return None
     except CommitBlocked as error:
         epoch = decision.epoch
         raise CommitBlocked(
