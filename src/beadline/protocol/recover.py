@@ -188,8 +188,9 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
             found = _try_commit(run, pending, sink)
         except TargetRestored as restored:
             # What it lacks is given up by its name, and no more: this epoch it may still take.
-            assert restored.held is not None
-            claim(run, drop, {sink.name: restored.held})
+            if (held := restored.held) is None:
+                raise
+            claim(run, drop, {sink.name: held})
             found = _try_commit(run, pending, sink)
         if found is None:
             stuck.append(sink.name)
