@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -36,3 +38,9 @@ def test_a_start_names_every_sink_that_is_not_complete() -> None:
 )
 def test_what_becomes_of_a_sink_is_told(said: str, expected: str) -> None:
     assert said == expected
+
+
+def test_the_command_line_starts_without_spark() -> None:
+    """Importing it takes a second, of which `beadline transactions` has no use."""
+    code = "import sys, beadline.cli.app; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from beadline.errors import UsageError
-from beadline.sources.ticker import FORMAT as TICKER
-from beadline.sources.ticker import hold_ticks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -200,6 +198,8 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
     """While this lasts, every stream that is read is read from the copy that ``swap`` names."""
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
+    from beadline.sources.ticker import FORMAT as TICKER
+    from beadline.sources.ticker import hold_ticks
     from beadline.spark.facts import sources
 
     real = DataStreamReader._df
@@ -234,6 +234,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
 
 def check_all_fixed(frame: DataFrame, used: list[SourceRange]) -> None:
     """Refuse a plan with a source that still is the real one."""
+    from beadline.sources.ticker import FORMAT as TICKER
     from beadline.spark.facts import sources
 
     copies = {each.path for each in used} | {each.options.get("subscribe") for each in used}
