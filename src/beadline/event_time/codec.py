@@ -17,6 +17,7 @@ from beadline.event_time.keys import microseconds_of
 from beadline.event_time.operator import Clock, Operator
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import ValueState
     from pyspark.sql.types import StructType
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -170,6 +171,14 @@ class WindowOperator(Operator):
         """Return the time that windows are measured by; before the first watermark, none."""
         now_ms = clock.now_ms if self.processing_time else clock.watermark_ms
         return now_ms * 1000 if now_ms > 0 else NEVER
+
+    def early_is_due(self, early: ValueState, clock: Clock) -> bool:
+        """Whether it is time to tell results early; ``early`` holds when that was last."""
+        told = early.get()
+        if told is not None and clock.now_ms - told[0] < (self.early_ms or 0):
+            return False
+        early.update((clock.now_ms,))
+        return told is not None
 
     def times(self, rows: pa.Table, now_us: int) -> tuple[Ints, Bools]:
         """Return each row's time in microseconds, and whether it has one."""

@@ -196,11 +196,7 @@ class Sessions(WindowOperator):
 
     def _so_far(self, clock: Clock) -> list[Window]:
         """Return what has changed since results were told early, if it is time to."""
-        told = self._early.get()
-        if told is not None and clock.now_ms - told[0] < (self.early_ms or 0):
-            return []
-        self._early.update((clock.now_ms,))
-        if told is None:
+        if not self.early_is_due(self._early, clock):
             return []
         now_us = self.now_us(clock)
         results = []
