@@ -124,14 +124,17 @@ def replay(config: pytest.Config) -> str:
     return f"seed {config.stash[SEED]}; replay: BEADLINE_SEED={config.stash[SEED]} make {target}"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # As soon as there is an item: pytest-xdist reads its group before the hook below is called.
+    item.add_marker(pytest.mark.xdist_group("-".join(map(str, place(item)))))
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     dropped = set() if is_long() else long_items(items) | unsampled(items, config.stash[SEED])
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
     items[:] = sorted((item for item in items if item not in dropped), key=place)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("-".join(map(str, place(item)))))
     many = sum(folder_rank(item) == FOLDERS.index("kill") for item in items) > DRIVERS_MANY
     config.stash[MANY_DRIVERS] = many
 
