@@ -77,6 +77,78 @@ def test_upsert_of_nothing_but_keys(path: Path) -> None:
     assert select(path) == [(1, "x"), (1, "y")]
 
 
+MARKED = pa.schema([*SCHEMA, ("gone", pa.bool_())])
+
+
+def test_a_row_that_is_marked_deletes_its_key(path: Path) -> None:
+    sink = SqliteSink(path, "t", mode="upsert", key="id", deleted="gone")
+    assert sink.check(MARKED, QUERY).atomic
+    write(
+        sink,
+        0,
+        rows_of((1, "a", 1, False), (2, "b", 2, None), (3, "c", 3, False), schema=MARKED),
+        rows_of((9, None, None, True), schema=MARKED),
+    )
+    assert select(path) == [(1, "a", 1), (2, "b", 2), (3, "c", 3)]
+    # In their order: deleted and inserted again, inserted and deleted, deleted by a later part.
+    first = [(1, None, None, True), (1, "again", 4, False), (4, "d", 4, False), (4, "", 0, True)]
+    write(sink, 1, rows_of(*first, schema=MARKED), rows_of((3, None, None, True), schema=MARKED))
+    assert select(path) == [(1, "again", 4), (2, "b", 2)]
+
+
+def test_deletes_with_a_key_of_two_columns_and_other_spelling(path: Path) -> None:
+    schema = pa.schema([("Shop", pa.string()), ("day", pa.date32()), ("gone", pa.bool_())])
+    sink = SqliteSink(path, "t", mode="upsert", key=("day", "Shop"), deleted="gone")
+    run(path, "CREATE TABLE t (shop TEXT, day DATE, note TEXT, PRIMARY KEY (shop, day))")
+    sink.check(schema, QUERY)
+    first, second = dt.date(2026, 1, 1), dt.date(2026, 1, 2)
+    write(sink, 0, rows_of(("a", first, False), ("a", second, False), schema=schema))
+    write(sink, 1, rows_of(("a", first, True), ("b", second, True), schema=schema))
+    assert select(path) == [("a", "2026-01-02", None)]
+
+
+def test_of_a_row_that_deletes_only_the_key_has_to_fit(path: Path) -> None:
+    run(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT NOT NULL, at TIMESTAMP)")
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("word", pa.string()),
+            ("at", pa.timestamp("us")),
+            ("gone", pa.bool_()),
+        ]
+    )
+    sink = SqliteSink(path, "t", mode="upsert", key="id", deleted="gone")
+    sink.check(schema, QUERY)
+    day = dt.datetime(2026, 1, 1)
+    write(sink, 0, rows_of((1, "a", day, False), (2, "b", day, False), schema=schema))
+    far = pa.array([day, None, -(2**62)], pa.timestamp("us"))
+    bad = pa.StringArray.from_buffers(
+        3, pa.array([0, 1, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"a\xff")
+    )
+    columns = [pa.array([1, 2, 3]), bad, far, pa.array([True, True, True])]
+    write(sink, 1, pa.RecordBatch.from_arrays(columns, schema=schema))
+    assert select(path) == []
+    for row in ((None, "a", day, True), (4, None, day, False), (4, None, day, None)):
+        with pytest.raises(RowsRefused, match="null in column"):
+            write(sink, 2, rows_of(row, schema=schema))
+
+
+def test_a_decided_epoch_is_not_finished_under_other_settings(path: Path) -> None:
+    """A delete would be stored as a row, and rows to be upserted would be added."""
+    sink = SqliteSink(path, "t", mode="upsert", key="id", deleted="gone")
+    part = stage(sink, part_id(0), rows_of((1, "a", 1, True), schema=MARKED))
+    for other in (
+        SqliteSink(path, "t", mode="upsert", key="id"),
+        SqliteSink(path, "t", mode="upsert", key=("id", "n"), deleted="gone"),
+        SqliteSink(path, "t"),
+    ):
+        with pytest.raises(CommitFailed, match=r"other settings.*earlier settings"):
+            other.commit(epoch_id(0), [part])
+        assert not select(path, "SELECT * FROM sqlite_master WHERE name = 't'")
+    assert set(sink.commit(epoch_id(0), [part]).outcomes.values()) == {Outcome.COMMITTED}
+    assert select(path) == []
+
+
 def test_add_adds_and_null_adds_nothing(path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("n", pa.int32()), ("x", pa.float64())])
     sink = SqliteSink(path, "t", mode="add", key="k")

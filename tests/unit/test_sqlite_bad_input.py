@@ -52,6 +52,8 @@ def test_types_that_have_no_place(path: Path, type_: Any) -> None:
         ({}, (ID, ("a\0b", pa.string())), "cannot name a column"),
         ({"mode": "upsert", "key": "no"}, (ID,), "column 'no' of key= is not in the rows"),
         ({"mode": "upsert", "key": "x"}, (ID, ("x", pa.float64())), "cannot be a key"),
+        ({"mode": "upsert", "key": "id", "deleted": "no"}, (ID,), "column 'no' of deleted="),
+        ({"mode": "upsert", "key": "id", "deleted": "n"}, (ID, ("n", pa.int64())), "be boolean"),
         ({"mode": "add", "key": "id"}, (ID,), "no column is left to add"),
         ({"mode": "add", "key": "id"}, (ID, ("w", pa.string())), "'w' holds text"),
         ({"mode": "add", "key": "id"}, (ID, ("d", pa.decimal128(9, 2))), "'d' holds a decimal"),
@@ -71,6 +73,8 @@ def test_rows_that_do_not_suit_the_mode(
         ({"mode": "upsert"}, "needs the columns of a key"),
         ({"mode": "add", "key": ()}, "needs the columns of a key"),
         ({"key": "id"}, "takes no key"),
+        ({"deleted": "gone"}, "for mode='upsert'"),
+        ({"mode": "upsert", "key": "id", "deleted": "id"}, "cannot be the key"),
         ({"table": ""}, "cannot name the table"),
         ({"table": "SQLITE_stat"}, "cannot name the table"),
         ({"table": "_Beadline_Ledger"}, "cannot name the table"),
@@ -199,3 +203,8 @@ def test_a_trigger_that_drops_rows(path: Path) -> None:
             " SELECT raise ( ignore ); END"
         )
     refused(path, "trigger 'after delete'.*RAISE", ID)
+    gone = {"mode": "upsert", "key": "id", "deleted": "gone"}
+    with closing(sqlite3.connect(path)) as database:
+        database.execute('DROP TRIGGER "after delete"')
+        database.execute("CREATE UNIQUE INDEX one ON t (id)")
+    refused(path, "trigger 'kept'.*RAISE.*before DELETE", ID, ("gone", pa.bool_()), **gone)

@@ -29,7 +29,7 @@ _TEXT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*.*?\*/""", 
 # Nulls in a NOT NULL column are refused at prepare, whatever its clause says.
 _NOT_NULL = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+\w+", re.IGNORECASE)
 _DROPS = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
-# Nothing is ever deleted, and after the row is written it stays: only what runs before counts.
+# After the row is written it stays: only what runs before counts.
 _BEFORE = re.compile(r"\bTRIGGER\b.*?\b(AFTER|DELETE|INSERT|UPDATE)\b", re.IGNORECASE | re.DOTALL)
 _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
 
@@ -38,15 +38,15 @@ _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
 class SqliteTable:
     """What the database says of a table: columns by folded name, and what is unique in it.
 
-    ``clause`` is a word of its declaration with which it drops rows silently, ``triggers`` are
-    the names of those that do.
+    ``clause`` is a word of its declaration with which it drops rows silently; ``triggers`` are
+    those that skip a row silently, each with its event: INSERT, UPDATE or DELETE.
     """
 
     columns: dict[str, SqliteColumn]
     unique: frozenset[frozenset[str]]
     view: bool
     clause: str = ""
-    triggers: tuple[str, ...] = ()
+    triggers: tuple[tuple[str, str], ...] = ()
 
 
 def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
@@ -143,7 +143,7 @@ def _words(sql: str | None) -> str:
     return _TEXT.sub(" ", sql or "")
 
 
-def _dropping_triggers(database: sqlite3.Connection, table: str) -> Iterator[str]:
+def _dropping_triggers(database: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
     found = database.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?)",
         (table,),
@@ -151,8 +151,8 @@ def _dropping_triggers(database: sqlite3.Connection, table: str) -> Iterator[str
     for name, sql in found:
         words = _words(sql)
         event = _BEFORE.search(words)
-        if event and event[1].upper() in ("INSERT", "UPDATE") and _IGNORES.search(words):
-            yield name
+        if event and event[1].upper() != "AFTER" and _IGNORES.search(words):
+            yield name, event[1].upper()
 
 
 def check_table(table: SqliteTable, settings: TableSettings, schema: pa.Schema) -> None:
@@ -160,19 +160,23 @@ def check_table(table: SqliteTable, settings: TableSettings, schema: pa.Schema) 
     if table.view:
         raise settings.bad("it is a view, not a table.")
     _check_keeps_rows(table, settings)
-    for field in schema:
+    stored = [field for field in schema if field.name != settings.deleted]
+    for field in stored:
         match(settings, field, table.columns)
-    check_required(settings, schema.names, table.columns)
+    check_required(settings, (field.name for field in stored), table.columns)
     name = settings.table
     check_unique(settings, quoted(name), table.unique, quoted(f"{name}_key"))
 
 
 def _check_keeps_rows(table: SqliteTable, settings: TableSettings) -> None:
     """Raise where the table itself says that it drops rows, which would be lost silently."""
-    for name in table.triggers:
+    for name, event in table.triggers:
+        if event == "DELETE" and settings.deleted is None:
+            continue
         raise settings.bad(
-            f"its trigger {name!r} drops rows with RAISE(IGNORE), and every row of an epoch has to "
-            "be there after the commit. Filter them in rows=, or let the trigger RAISE(ABORT, ...)."
+            f"its trigger {name!r} skips rows with RAISE(IGNORE) before {event}, and every row of "
+            "an epoch has to take effect. Filter them in rows=, or let the trigger "
+            "RAISE(ABORT, ...)."
         )
     # Of its own key, the clause does not count in upsert and add: the row there is updated.
     key = frozenset(map(folded, settings.key))

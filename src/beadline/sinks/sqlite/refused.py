@@ -21,21 +21,45 @@ _VALUE_BYTES = 10  # of a value, beside its text or bytes
 
 
 def without_refused(
-    batch: pa.RecordBatch, never_null: Collection[str], part: Part
+    batch: pa.RecordBatch,
+    never_null: Collection[str],
+    part: Part,
+    key: Collection[str] = (),
+    deleted: str | None = None,
 ) -> pa.RecordBatch:
     """Refuse what the table cannot take, each row once, and return the others.
 
-    ``never_null`` holds the folded names of columns that take no null.
+    ``never_null`` and ``key`` hold folded names of columns: those that take no null, and those of
+    the key, which are all that has to fit of a row that the column ``deleted`` marks.
     """
     for name in batch.schema.names:
+        mark = None if folded(name) in key else deleted
         if folded(name) in never_null:
             reason = f"null in column {name!r}, which is part of the key or NOT NULL"
-            batch = refuse(batch, nulls(batch.column(name), nan=True), reason, part)
+            batch = _refuse(batch, nulls(batch.column(name), nan=True), reason, part, mark)
         reason = f"column {name!r} holds bytes that are not UTF-8: cast it to binary, or repair it"
-        batch = refuse(batch, not_utf8(batch.column(name)), reason, part)
-        batch = without_far_dates(batch, name, part)
+        batch = _refuse(batch, not_utf8(batch.column(name)), reason, part, mark)
+        batch = without_far_dates(batch, name, part, deletes(batch, mark))
     reason = f"it is larger than SQLite's limit for a row, {ROW_BYTES_MAX:,} bytes"
-    return refuse(batch, _large(batch), reason, part)
+    return _refuse(batch, _large(batch), reason, part, deleted)
+
+
+def deletes(batch: pa.RecordBatch, deleted: str | None) -> pa.Array | None:
+    """Which rows only delete their key; None if none does."""
+    import pyarrow.compute as pc
+
+    if deleted is None or not batch.column(deleted).true_count:
+        return None
+    return pc.fill_null(batch.column(deleted), False)
+
+
+def _refuse(
+    batch: pa.RecordBatch, bad: Any, reason: str, part: Part, deleted: str | None
+) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    gone = None if bad is None else deletes(batch, deleted)
+    return refuse(batch, bad if gone is None else pc.and_not(bad, gone), reason, part)
 
 
 def _large(batch: pa.RecordBatch) -> Any:

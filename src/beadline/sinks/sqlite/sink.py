@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
     LEDGER,
@@ -53,7 +53,7 @@ from beadline.sinks.sqlite.check import (
     read_table,
 )
 from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
-from beadline.sinks.sqlite.refused import without_refused
+from beadline.sinks.sqlite.refused import deletes, without_refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,15 +80,18 @@ class SqliteSink(StagedSink):
     """Rows into a table of an SQLite file, which is made at the first commit if it is missing.
 
     ``append`` adds rows. ``upsert`` replaces the row with the same ``key``; if an epoch holds a key
-    twice, the last row wins, in the order of parts and of the rows in each. ``add`` adds every
-    other column to what is there under the ``key``; a null adds nothing. Dates and timestamps are
-    kept as ISO text (timestamps in UTC), decimals as text; SQLite has no NaN and keeps it as null.
+    twice, the last row wins, in the order of parts and of the rows in each. ``deleted`` names a
+    boolean column of the rows, which is not stored: where it is true, the row deletes its key.
+    ``add`` adds every other column to the stored value under the ``key``; a null adds nothing.
+    Dates and timestamps are kept as ISO text (timestamps in UTC), decimals as text; SQLite has no
+    NaN and keeps it as null.
 
     Refused at prepare, and so for a dead-letter sink: null in the key or in a NOT NULL column,
-    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit. A row that
-    breaks UNIQUE, CHECK or a trigger, and a sum beyond 64 bits, is only found at commit, and stops
-    the query with its epoch decided. A table that drops rows silently, by ON CONFLICT IGNORE or
-    REPLACE or a trigger with RAISE(IGNORE), is refused at the start.
+    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit; of a row
+    that deletes, only the key has to fit. A row that breaks UNIQUE, CHECK or a trigger, and a sum
+    beyond 64 bits, is only found at commit, and stops the query with its epoch decided. A table
+    that drops rows silently, by ON CONFLICT IGNORE or REPLACE or a trigger with RAISE(IGNORE), is
+    refused at the start.
 
     The parts are staged in a hidden folder beside the database, so driver and executors must share
     that disk.
@@ -101,6 +104,7 @@ class SqliteSink(StagedSink):
     table: str
     mode: Mode = "append"
     key: Sequence[str] = ()
+    deleted: str | None = None
     busy_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -126,7 +130,14 @@ class SqliteSink(StagedSink):
 
     @property
     def _settings(self) -> TableSettings:
-        return TableSettings(SQLITE, self.target_name, self.table, self.mode, tuple(self.key))
+        return TableSettings(
+            SQLITE,
+            self.target_name,
+            self.table,
+            self.mode,
+            tuple(self.key),
+            deleted=self.deleted,
+        )
 
     @property
     def staging_folder(self) -> str:
@@ -137,6 +148,10 @@ class SqliteSink(StagedSink):
     def staging_folders(self) -> Iterable[str]:
         """Those of other tables of this file."""
         return folders_in(f"file:{self._staging_root}")
+
+    def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
+        """Rows that were staged to be added must not be upserted, nor a delete be stored."""
+        return {"mode": self.mode, "key": list(self.key), "deleted": self.deleted}
 
     @property
     def _staging_root(self) -> Path:
@@ -163,10 +178,10 @@ class SqliteSink(StagedSink):
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage the part; what the table would not take is refused, while nothing is decided."""
-        never_null = {folded(name) for name in self.key} | never_null_columns(
-            Path(self.path), self.busy_timeout_s, self.table
-        )
-        return self.stage((without_refused(batch, never_null, part) for batch in rows), part)
+        key = frozenset(map(folded, self.key))
+        never_null = key | never_null_columns(Path(self.path), self.busy_timeout_s, self.table)
+        fits = (without_refused(batch, never_null, part, key, self.deleted) for batch in rows)
+        return self.stage(fits, part)
 
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write all parts and the ledger row in one transaction, or nothing."""
@@ -222,22 +237,48 @@ class SqliteSink(StagedSink):
             return 0  # taken back with all the rest
 
         database.create_function(_TOO_LARGE, 1, note)
-        statement, rows, written = "", 0, 0
+        insert, rows, written = "", 0, 0
         for batch in batches:
-            if not statement:
-                self._check_types(database, batch.schema)
+            if not insert:
+                stored = self._stored(batch.schema)
+                self._check_types(database, stored)
                 place = f"IF NOT EXISTS {quoted(self.table)}"
                 database.execute(create_statement(self._settings, batch.schema, place))
-                statement = self._statement(batch.schema)
-            rows += batch.num_rows
-            written += database.executemany(statement, values_of(batch)).rowcount
+                insert = self._statement(stored)
+            for only_deletes, run in self._runs(batch):
+                if only_deletes:
+                    keys = values_of(run.select(list(self.key)))
+                    database.executemany(self._delete_statement, keys)
+                    continue
+                rows += run.num_rows
+                values = values_of(run.select(stored.names))
+                written += database.executemany(insert, values).rowcount
             if too_large:
                 raise _NotTaken(f"a sum in column {too_large[0]!r} exceeds SQLite's 64 bits")
-        if written != rows and not statement.endswith(_DO_NOTHING):
+        if written != rows and not insert.endswith(_DO_NOTHING):
             raise _NotTaken(
                 f"it dropped {rows - written} of {rows} rows without an error, as a trigger with "
                 "RAISE(IGNORE) or an ON CONFLICT clause does"
             )
+
+    def _stored(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the rows that the table has; the one that marks deletes is not stored."""
+        import pyarrow as pa
+
+        return pa.schema([field for field in schema if field.name != self.deleted])
+
+    def _runs(self, batch: pa.RecordBatch) -> Iterator[tuple[bool, pa.RecordBatch]]:
+        """Yield runs of rows that delete or do not: the last row of a key wins, so order counts."""
+        import numpy as np
+
+        gone = deletes(batch, self.deleted)
+        if gone is None:
+            yield False, batch
+            return
+        marks = gone.to_numpy(zero_copy_only=False)
+        starts = [0, *(np.flatnonzero(marks[1:] != marks[:-1]) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(marks)], strict=True):
+            yield bool(marks[start]), batch.slice(start, end - start)
 
     def _check_types(self, database: sqlite3.Connection, schema: pa.Schema) -> None:
         """The table may have been altered, or recreated, since the rows were staged."""
@@ -260,6 +301,11 @@ class SqliteSink(StagedSink):
         changes = [self._change(field) for field in schema if field.name not in self.key]
         act = f"DO UPDATE SET {', '.join(changes)}" if changes else _DO_NOTHING
         return f"{statement} ON CONFLICT ({listed(self.key)}) {act}"
+
+    @property
+    def _delete_statement(self) -> str:
+        where = " AND ".join(f"{quoted(name)} = ?" for name in self.key)
+        return f"DELETE FROM {quoted(self.table)} WHERE {where}"
 
     def _change(self, field: pa.Field) -> str:
         column = quoted(field.name)
