@@ -121,6 +121,15 @@ def test_what_the_reader_takes_the_schema_takes(text: str) -> None:
     assert fits(text)
 
 
+def test_a_sink_of_ones_own_has_keys_of_its_own() -> None:
+    whole = schema()
+    own = {key: one for key, one in whole["definitions"].items() if key.startswith("own_")}
+    assert {"own_sink", "own_source", "own_process", "own_aggregate"} <= set(own)
+    for one in own.values():
+        assert Checker(whole).fits({"type": "shop.sinks:Till", "drawer": 3}, one), one
+        assert not Checker(whole).fits({"type": "sqlite", "drawer": 3}, one), one
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.name))
 def test_the_examples(path: Path) -> None:
     text = path.read_text("utf-8")

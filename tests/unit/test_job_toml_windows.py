@@ -9,9 +9,9 @@ import pytest
 
 from beadline.event_time import avg_of, count, quantiles, sum_of
 from beadline.jobs.arguments import arguments_of
-from beadline.jobs.kinds import AGGREGATES
+from beadline.jobs.kinds import AGGREGATES, JOINS
 from beadline.jobs.sources import Watermark
-from beadline.jobs.windows import window_arguments
+from beadline.jobs.views import OPERATORS, WindowTable, keys_of
 from tests.unit.test_job_toml import JOB, _as_before, opened, refused
 from tests.unit.test_job_toml_schema import fits
 
@@ -41,7 +41,7 @@ spread = { type = "quantiles", column = "amount", at = [0.1, 0.9] }
 
 [query]
 name = "orders"
-window = "counts"
+view = "counts"
 
 [[query.sinks]]
 type = "memory"
@@ -56,8 +56,10 @@ output = "late"
 
 def test_windows(tmp_path: Path) -> None:
     job = opened(tmp_path, WINDOWS)
-    (window,) = job.windows
-    assert (window.view, window.of, window.outputs) == ("counts", "orders", ("main", "late"))
+    (window,) = job.views
+    assert isinstance(window, WindowTable)
+    assert (window.view, window.outputs) == ("counts", ("main", "late"))
+    assert {name: place.value for name, place in window.inputs.items()} == {"frame": "orders"}
     assert window.arguments == {
         "time": "ts",
         "size": "10 minutes",
@@ -87,7 +89,10 @@ def test_a_source_that_may_be_idle(tmp_path: Path) -> None:
 
 def test_every_argument_is_understood() -> None:
     """An annotation that could not be read would be a key that takes anything."""
-    known = [window_arguments(), *(arguments_of(AGGREGATES.named(one)) for one in AGGREGATES.known)]
+    known = [
+        *map(keys_of, [*OPERATORS.values(), *(JOINS.named(one) for one in JOINS.known)]),
+        *(arguments_of(AGGREGATES.named(one)) for one in AGGREGATES.known),
+    ]
     for arguments in known:
         for argument in arguments.values():
             assert argument.annotation is not Any, argument
@@ -168,23 +173,23 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
         "7: windows.epoch",
         "what a sink's own SQL calls the rows of one epoch",
     ),
-    "unknown windows of a query": (
-        'window = "counts"',
-        'window = "count"',
-        "24: query.window",
-        "there are no windows 'count'. Did you mean 'counts'?",
+    "an unknown view of a query": (
+        'view = "counts"',
+        'view = "count"',
+        "24: query.view",
+        "there is no view 'count'. Did you mean 'counts'?",
     ),
-    "neither SQL nor windows": (
-        'window = "counts"\n',
+    "neither SQL nor a view": (
+        'view = "counts"\n',
         "",
         "22: query",
-        "the key 'sql' is missing, or 'window' where windows are all of it",
+        "the key 'sql' is missing, or 'view' where one view is all of it",
     ),
-    "SQL and windows": (
-        'window = "counts"',
-        'window = "counts"\nsql = "SELECT 1"',
-        "24: query.window",
-        "take sql or window, not both",
+    "SQL and a view": (
+        'view = "counts"',
+        'view = "counts"\nsql = "SELECT 1"',
+        "24: query.view",
+        "take sql or view, not both",
     ),
     "an unknown output": (
         'output = "late"',
@@ -196,13 +201,13 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
         'late = "side"',
         'late = "drop"',
         "33: query.sinks.output",
-        "this query has no output 'late'. Late rows are an output of windows with late = \"side\"",
+        "this query has no output 'late'. Late rows are an output of a view with late = \"side\"",
     ),
     "late rows of SQL": (
-        'window = "counts"',
+        'view = "counts"',
         'sql = "SELECT * FROM counts"',
         "33: query.sinks.output",
-        "Late rows are an output of windows",
+        "Late rows are an output of a view",
     ),
 }
 
@@ -217,13 +222,13 @@ def test_an_error_has_its_place_and_the_right_word(tmp_path: Path, what: str) ->
 
 
 @pytest.mark.parametrize(
-    "what", ["a misspelt key", "no view", "an unknown aggregate", "neither SQL nor windows"]
+    "what", ["a misspelt key", "no view", "an unknown aggregate", "neither SQL nor a view"]
 )
 def test_what_the_reader_refuses_the_schema_refuses(what: str) -> None:
     old, new, _, _ = CHANGES[what]
     assert not fits(WINDOWS.replace(old, new))
 
 
-def test_windows_where_there_are_none(tmp_path: Path) -> None:
-    message = refused(tmp_path, JOB.replace('sql = "SELECT * FROM orders"', 'window = "counts"'))
-    assert "there are no windows 'counts'. It takes a table [windows.…]." in message
+def test_a_view_that_is_not_there(tmp_path: Path) -> None:
+    message = refused(tmp_path, JOB.replace('sql = "SELECT * FROM orders"', 'view = "counts"'))
+    assert "there is no view 'counts'." in message

@@ -41,7 +41,8 @@ typed_dict: Any = TypedDict  # its keys are known only when it is made
 
 # Arguments that are paths although their annotation says no more than that they are text.
 _PATHS = ("path", "journal", "staging", "folder", "checkpoint")
-_SPARK = "spark"  # the session: given by the job, not by the file
+# Given by the job, not by the file: the session, and the object whose method it is.
+_GIVEN = ("spark", "self")
 _OwnName = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]  # what a user wrote: "module:name"
 # What would be right, by pydantic's names of its errors and by ours.
 _WANTED = {
@@ -110,7 +111,7 @@ def arguments_of(build: Callable[..., Any]) -> dict[str, Argument]:
     hints = _hints(build)
     found: dict[str, Argument] = {}
     for name, parameter in inspect.signature(build).parameters.items():
-        if name.startswith("_") or name == _SPARK or parameter.kind is parameter.VAR_POSITIONAL:
+        if name.startswith("_") or name in _GIVEN or parameter.kind is parameter.VAR_POSITIONAL:
             continue
         annotation = hints.get(name, Any)
         spread = parameter.kind is parameter.VAR_KEYWORD
@@ -165,7 +166,12 @@ def members(annotation: Any) -> tuple[Any, ...]:
     """
     union = get_origin(annotation) in (Union, UnionType)
     each = get_args(annotation) if union else (annotation,)
-    return tuple(kind for kind in each if kind not in (type(None), OfSpark, timedelta))
+    return tuple(
+        kind
+        for kind in each
+        if kind not in (type(None), OfSpark, timedelta)
+        and not str(getattr(kind, "__module__", "")).startswith("pyspark.")
+    )
 
 
 def union(kinds: Iterable[Any]) -> Any:
@@ -234,7 +240,10 @@ def one_of(kinds: Kinds, label: str = "", ours: Fields = MappingProxyType({}), *
         fields = {**ours, **theirs, **shared}
         tables.append(table_type(f"{word}_{label}", build, fields, **tag, **more))
     if not kinds.closed:
-        tables.append(typed_dict(f"own_{label}", {kinds.key: Required[_OwnName]}))
+        own_table = typed_dict(f"own_{label}", {kinds.key: Required[_OwnName]})
+        # Its other keys are its own: without this, it would forbid what the table around forbids.
+        own_table.__pydantic_config__ = ConfigDict(extra="allow")
+        tables.append(own_table)
     return union(tables)
 
 

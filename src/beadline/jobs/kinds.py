@@ -123,8 +123,16 @@ AGGREGATES = Kinds(
     },
     bases=(f"{_TIME}:Aggregate",),
 )
+JOINS = Kinds(
+    "join",
+    {name: f"{_TIME}:{name}_join" for name in ("interval", "lookup", "temporal", "window")},
+    closed=True,
+)
 # Arguments that are objects are tables with a type of their own, by the class that is wanted.
 NESTED: Mapping[str, Kinds] = {
+    "beadline.event_time.keyed:KeyedProcess": Kinds(
+        "process", {}, bases=(f"{_TIME}:KeyedProcess",)
+    ),
     "beadline.sources.journal.receivers:Receiver": Kinds(
         "receiver",
         {"socket": f"{_SOURCES}:SocketReceiver"},

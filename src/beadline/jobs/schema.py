@@ -5,21 +5,22 @@ An editor that knows ``#:schema URL`` at the top of a TOML file completes keys a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import GenericAlias
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import NotRequired, Required
 
-from beadline.event_time import windowed
+from beadline.event_time import WindowedRows
 from beadline.jobs.arguments import arguments_of, one_of, table_type, typed_dict, union
-from beadline.jobs.kinds import AGGREGATES, RESTARTS, SINKS, SOURCES
+from beadline.jobs.kinds import AGGREGATES, JOINS, RESTARTS, SINKS, SOURCES
 from beadline.jobs.queries import QuerySettings
 from beadline.jobs.sinks import DEAD_LETTER, SinkSettings
 from beadline.jobs.sources import Shaping
-from beadline.jobs.windows import AGG, FROM, window_arguments
+from beadline.jobs.views import AGG, JOINED, OPERATORS, TOP, WINDOWS, keys_of
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
@@ -50,7 +51,23 @@ def _window_keys() -> dict[str, Any]:
     words = "|".join(AGGREGATES.known)
     word = Annotated[str, Field(pattern=rf"^({words})(:.+)?$")]
     aggregates = GenericAlias(dict, (str, union([word, one_of(AGGREGATES)])))
-    return {FROM: Required[str], AGG: Required[Annotated[aggregates, Field(min_length=1)]]}
+    top = table_type("top", WindowedRows.top, arguments_of(WindowedRows.top))
+    return {AGG: NotRequired[Annotated[aggregates, Field(min_length=1)]], TOP: NotRequired[top]}
+
+
+def _views(some: Callable[..., Any]) -> dict[str, Any]:
+    """Return the tables of computed views."""
+    found: dict[str, Any] = {}
+    for name, build in OPERATORS.items():
+        more = _window_keys() if name == WINDOWS else {}
+        label = "window" if name == WINDOWS else build.__name__
+        found[name] = table_type(label, build, keys_of(build), **more)
+    found[JOINED] = union(
+        table_type(f"{word}_join", build, keys_of(build), type=Required[Literal[word]])
+        for word, build in ((word, JOINS.named(word)) for word in JOINS.known)
+    )
+    text = "Each becomes a view of its name."
+    return {name: NotRequired[some(dict, (str, one), text)] for name, one in found.items()}
 
 
 def schema() -> dict[str, Any]:
@@ -65,11 +82,10 @@ def schema() -> dict[str, Any]:
     query = table_type("query", QuerySettings, arguments_of(QuerySettings), **sinks)
     views = (str, one_of(SOURCES, "source", arguments_of(Shaping)))
     spark = Field(description='Settings of Spark, without "spark." before them.')
-    window = table_type("window", windowed, window_arguments(), **_window_keys())
     keys = {
         "spark": NotRequired[Annotated[dict[str, Any], spark]],
         "sources": Required[some(dict, views, "Each becomes a view of its name.")],
-        "windows": NotRequired[some(dict, (str, window), "Each becomes a view of its name.")],
+        **_views(some),
         "query": NotRequired[query],
         "queries": NotRequired[some(list, (query,))],
         "restart": NotRequired[one_of(RESTARTS)],
@@ -79,7 +95,8 @@ def schema() -> dict[str, Any]:
         schema_generator=_WithVariables, ref_template="#/definitions/{model}"
     )
     definitions = made.pop("$defs")
-    definitions["query"]["oneOf"] = [{"required": ["sql"]}, {"required": ["window"]}]
+    definitions["query"]["oneOf"] = [{"required": ["sql"]}, {"required": ["view"]}]
+    definitions["window"]["oneOf"] = [{"required": [AGG]}, {"required": [TOP]}]
     return {
         **made,
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -18,14 +18,14 @@ from beadline.jobs.loading import Job, JobFile, Planned, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
 from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
-from beadline.jobs.windows import WindowTable, read_windows
-from beadline.outputs import Outputs
+from beadline.jobs.views import JOINED, OPERATORS, ComputedView, read_views
+from beadline.outputs import MAIN, Outputs
 from beadline.shared.options import option_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLES = ("spark", "sources", "windows", "query", "queries", "restart")
+TABLES = ("spark", "sources", *OPERATORS, JOINED, "query", "queries", "restart")
 _SPARK = "spark."
 
 
@@ -34,7 +34,7 @@ class TomlJob(JobFile):
     """A job of one or more queries over the same sources."""
 
     sources: list[SourceTable] = field(default_factory=list)
-    windows: list[WindowTable] = field(default_factory=list)
+    views: list[ComputedView] = field(default_factory=list)
     tables: list[QueryTable] = field(default_factory=list)
     environment: Environment = field(default_factory=Environment, repr=False)
 
@@ -77,9 +77,10 @@ class TomlJob(JobFile):
             for source in self.sources:
                 made[source.view] = Outputs.of(source.frame(spark))
                 made[source.view].frame.createOrReplaceTempView(source.view)
-            for window in self.windows:
-                made[window.view] = window.apply(made[window.of].streaming())
-                made[window.view].streaming().createOrReplaceTempView(window.view)
+            for computed in self.views:
+                made[computed.view] = outputs = computed.apply(made)
+                if MAIN in outputs.names:
+                    outputs.streaming().createOrReplaceTempView(computed.view)
             yield made
         finally:
             for view in made:
@@ -111,8 +112,9 @@ def open_toml(path: Path) -> TomlJob:
         job.check_keys(TABLES)
         sources = read_sources(job)
         types = {source.place["type"].value for source in sources}
-        windows = read_windows(job, [source.view for source in sources])
-        tables = read_queries(job, windows)
+        views = read_views(job, [source.view for source in sources])
+        outputs = {source.view: (MAIN,) for source in sources}
+        tables = read_queries(job, outputs | {view.view: view.outputs for view in views})
         restart = NoRestart()
         if "restart" in job:
             restart = construct(job["restart"].table(), RESTARTS)
@@ -123,7 +125,7 @@ def open_toml(path: Path) -> TomlJob:
             connectors=tuple(sorted(types & set(CONNECTORS))),
             restart=restart,
             sources=sources,
-            windows=windows,
+            views=views,
             no_checkpoint=next(lacking, None),
             tables=tables,
             environment=environment,
