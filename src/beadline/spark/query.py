@@ -382,7 +382,7 @@ class Query:
 
 
 def start(stream: Stream, settings: StartSettings, listener: Listener | None) -> Query:
-    """Check, claim, finish, sweep; then start Spark (rule 15)."""
+    """Check, claim, sweep, finish; then start Spark (rule 15)."""
     checked = check_start(stream, settings)
     checkpoint = checked.checkpoint
     log = _open_log(checkpoint, settings.keep)
