@@ -53,23 +53,25 @@ def main() -> None:
         },
     )
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        changes = changed_bytes(spark, folder / "changes")
-        whole = whole_bytes(spark, folder / "whole", folder / "changes" / "in")
-        flat = windows(spark, folder / "windows")
+        found = measure(spark, Path(name))
     spark.stop()
-    ratio = statistics.median(changes) / whole
-    report(
-        bench="state",
-        keys=KEYS,
-        changed_share=CHANGED,
-        whole_bytes=whole,
-        changed_bytes=round(statistics.median(changes)),
-        incremental_bytes_ratio=round(ratio, 4),
+    report(benchmark="state", **found)
+
+
+def measure(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return the figures of both."""
+    changes = changed_bytes(spark, folder / "changes")
+    whole = whole_bytes(spark, folder / "whole", folder / "changes" / "in")
+    return {
+        "state_keys": KEYS,
+        "changed_share": CHANGED,
+        "whole_bytes": whole,
+        "changed_bytes": round(statistics.median(changes)),
+        "incremental_bytes_ratio": round(statistics.median(changes) / whole, 4),
         # With the whole copies that Spark makes now and then in the background.
-        incremental_bytes_ratio_mean=round(statistics.mean(changes) / whole, 4),
-        **flat,
-    )
+        "incremental_bytes_ratio_mean": round(statistics.mean(changes) / whole, 4),
+        **windows(spark, folder / "windows"),
+    }
 
 
 def write_keys(folder: Path) -> None:

@@ -141,6 +141,71 @@ def test_a_job_of_sql_in_toml(tmp_path: Path, seed: int) -> None:
         shutil.rmtree(kept)
 
 
+WINDOWS_JOB = """
+[sources.orders]
+type = "files"
+path = "in"
+format = "json"
+schema = "k string, v long, ts timestamp"
+max_files_per_epoch = 1
+
+[windows.turnover]
+from = "orders"
+time = "ts"
+size = "10 minutes"
+by = "k"
+watermark = "1 minute"
+allowed_lateness = "20 minutes"
+late = "side"
+agg = { orders = "count", amount = "sum:v" }
+
+[query]
+name = "turnover"
+view = "turnover"
+
+[[query.sinks]]
+type = "sqlite"
+path = "o.db"
+table = "turnover"
+mode = "upsert"
+key = ["k", "window_start"]
+
+[[query.sinks]]
+type = "files"
+path = "late"
+format = "json"
+output = "late"
+"""
+
+
+@pytest.mark.timeout(600)
+def test_windows_that_fire_again_and_rows_too_late_for_them(tmp_path: Path, seed: int) -> None:
+    """State, timers and revisions survive every kill, and a driver that takes over."""
+    job = tmp_path / "job.toml"
+    job.write_text(WINDOWS_JOB)
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        # Each file is 12 minutes on, with rows 15 minutes behind (corrections) and 50 (too late).
+        minutes = [12 * number + at for at in (1, 3, -15, -50)]
+        rows = [
+            {
+                "k": "ab"[at % 2],
+                "v": number,
+                "ts": f"2026-01-01T{10 + at // 60:02}:{at % 60:02}:00Z",
+            }
+            for at in minutes
+        ]
+        path = tmp_path / "in" / f"{number}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    only = "decide.after/group,moment/worker@1,epoch.return/group,pause:decide.before,prepare.acked"
+    found = verify(job, "--seed", str(seed), "--only", only, code=0)
+    assert found["verdict"] == "exactly-once"
+    assert found["rows"]["late"] > 3
+    assert found["rows"]["o-turnover"] > 8
+    assert {"decide.after", "epoch.return"} <= set(found["points_reached"])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_every_point_of_a_good_job(tmp_path: Path, seed: int) -> None:
