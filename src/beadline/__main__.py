@@ -1,4 +1,4 @@
-"""`python -m beadline` is `beadline`, for where the script is not on the PATH."""
+"""`python -m beadline` is the same as `beadline`, for when the script is not on the PATH."""
 
 from beadline.cli import main
 

@@ -1,8 +1,8 @@
-"""The small versioned record that can finish a prepared part from any process.
+"""The small versioned record with which any process can finish a prepared part.
 
 It is stored as JSON, never pickle: a decision must be readable by the next version of the
 program, and by a person at three in the morning. A committable class is a frozen dataclass of
-plain values. When its fields change, raise ``version`` and override ``upgrade``, which is given
+plain values. When its fields change, raise ``version`` and override ``upgrade``, which is passed
 the old version's fields; golden files in the tests keep every old version readable.
 """
 
@@ -29,26 +29,26 @@ class Committable:
 
     @property
     def rows_held(self) -> int | None:
-        """How many rows lie in the outside system, counted there; None if that is not known.
+        """How many rows the outside system holds, counted there; None if that is not known.
 
-        It is compared with the rows that were given to ``prepare``, less those refused, before the
-        epoch is decided (rule 26).
+        Before the epoch is decided, this is compared with the rows that were passed to ``prepare``,
+        less those refused (rule 26).
         """
         return None
 
     @property
     def instance(self) -> str:
-        """Which instance of the target it was written to; empty where that is not known.
+        """Which instance of the target the part was written to; empty if that is not known.
 
-        It is compared with ``Capabilities.instance`` before the epoch is decided.
+        Before the epoch is decided, this is compared with ``Capabilities.instance``.
         """
         return ""
 
     def is_same(self, other: Committable) -> bool:
-        """Whether both stand for one and the same thing in the outside system.
+        """Whether both identify the same object in the outside system.
 
-        What is decided is spared by this, too, when orphans are swept. Override it if a field says
-        something else than which thing is meant.
+        A sweep of orphans also uses this to spare decided parts. Override it if some field is not
+        part of that identity.
         """
         return self == other
 
@@ -73,7 +73,7 @@ class Committable:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists only; a frozen value holds tuples."""
+    """Return lists as tuples: JSON has only lists, a frozen value holds tuples."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     return value

@@ -1,8 +1,8 @@
 """Dead-letter records: rows that a sink refused, on their way to another sink in the same epoch.
 
-The refused rows of all sinks look alike, so that one table or topic can take them all: which query,
-sink, epoch and part, the reason, and the row as JSON. They come back to the driver with the acks,
-and are prepared into the dead-letter sink before the epoch is decided.
+They have the same columns for all sinks, so that one table or topic can take them all: query, sink,
+epoch, part, the reason, and the row as JSON. They travel to the driver with the acks, and are
+prepared into the dead-letter sink before the epoch is decided.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 def table(
     refused: Sequence[Refused], query: QueryId, epoch: int, columns: Sequence[str]
 ) -> pa.Table:
-    """Return dead-letter records as a dead-letter sink is given them."""
+    """Return the dead-letter records as the table that is passed to a dead-letter sink."""
     import pyarrow as pa
 
     common = {"query": query.name, "epoch": epoch}
@@ -66,8 +66,8 @@ def table(
 def checksum(refused: Sequence[Refused]) -> int:
     """Return an order-insensitive content checksum, as a signed 64-bit number.
 
-    Of the rows, not of the reasons: those are words for people, and may change. Nor of the parts:
-    when an epoch is computed again, Spark may number them anew.
+    It covers the rows, not the reasons, which are text for people and may change, nor the part
+    numbers, which Spark may assign differently when an epoch is computed again.
     """
     total = 0
     for one in refused:
@@ -77,7 +77,7 @@ def checksum(refused: Sequence[Refused]) -> int:
 
 
 def _as_one(record: dict[str, Any]) -> str:
-    """All columns as one JSON object; the row is JSON already."""
+    """Return all columns as one JSON object; the row is JSON already."""
     names = (name for name in DEAD_LETTER_COLUMNS if name != "row")
     head = json.dumps({name: record[name] for name in names}, ensure_ascii=False)
     return f'{head[:-1]}, "row": {record["row"]}}}'

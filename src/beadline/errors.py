@@ -1,19 +1,19 @@
 """Every error Beadline raises, in one tree.
 
 An error says what happened, to which query, epoch, sink or part, what it means for the
-data, and what to do. ``exit_code`` is what the command line answers with.
+data, and what to do. ``exit_code`` is the exit code of the command line.
 
     BeadlineError                       1
     ├── UsageError                      2   the call cannot be right; nothing was written
     │   ├── BadQuery                        the stream, its names or its sinks
-    │   │   └── StateChanged                its state is not what the checkpoint holds
+    │   │   └── StateChanged                its state does not match that of the checkpoint
     │   ├── BadSetting                      a Spark setting or an option that breaks a rule
     │   └── BadSink                         a sink that cannot take these rows
     ├── GuaranteeRefused                3   the query is weaker than the function's name
     ├── Fenced                          4   a newer start of this query has taken over
     ├── MissingExtra                    1   an optional dependency is not installed
     ├── JavaProblem                     1   no Java, or one that Spark cannot use
-    ├── JarsUnavailable                 1   jars are not here and cannot be fetched, or not in Spark
+    ├── JarsUnavailable                 1   jars cannot be fetched, or the session lacks them
     ├── SparkFailed                     1   Spark ended the query outside of an epoch
     │   └── SparkGone                       Spark was stopped, or its JVM has ended
     ├── CheckpointProblem               1   the checkpoint, the log and the sinks disagree
@@ -24,21 +24,21 @@ data, and what to do. ``exit_code`` is what the command line answers with.
     │   └── DecisionUnknown                 an append failed and it is not known whether it landed
     └── EpochFailed                     1
         ├── PrepareFailed                   nothing of the epoch was decided; it is redelivered
-        ├── SourceGone                      what an epoch was planned with cannot be read again
+        ├── SourceGone                      the source no longer has the rows of a planned epoch
         ├── RowsRefused                     rows that the sink cannot take, and no dead_letter=
         ├── CommitFailed                    decided; finished by the next start
-        │   ├── CommitBlocked               a password, a right, a limit: nothing about the epoch
+        │   ├── CommitBlocked               a password, permission or limit, not the epoch itself
         │   └── TargetRestored              the target lost epochs that it had acknowledged
         ├── PartLost                        decided, and proven absent from the outside system
-        └── NotDeterministic                a replay gave other parts: other rows, or cut otherwise
+        └── NotDeterministic                a replay gave other rows, or the same in other parts
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-NOTHING_WRITTEN = "Nothing was written."  # how an error ends that is raised before anything is
-# What it means to start over: every error that comes near such advice says this with it.
+NOTHING_WRITTEN = "Nothing was written."  # the end of every error raised before any write
+# What it means to start over: every error that gives such advice says this with it.
 NEW_QUERY = (
     "Another name or checkpoint folder makes a new query: it reads the source again from where it "
     "is told to begin, and writes those rows a second time to targets that hold them. Use one only "
@@ -47,7 +47,7 @@ NEW_QUERY = (
 
 
 def without_meaning(text: str) -> str:
-    """Return what an error says, but for what it means where it is raised at a start.
+    """Return an error's text without "Nothing was written.", which is true at a start only.
 
     A sink may raise the same error during a run: then the protocol says what it means.
     """
@@ -67,11 +67,11 @@ class UsageError(BeadlineError):
 
 
 class BadQuery(UsageError):
-    """The stream, its name, or its set of sinks is not one that can be run."""
+    """The stream, its name or its set of sinks cannot be run."""
 
 
 class StateChanged(BadQuery):
-    """The query would keep other state than its checkpoint holds: its code was changed."""
+    """The query's state does not match its checkpoint: its code was changed."""
 
 
 class BadSetting(UsageError):
@@ -79,7 +79,7 @@ class BadSetting(UsageError):
 
 
 class BadSink(UsageError):
-    """A sink cannot take the rows that this query would give it."""
+    """A sink cannot take the rows of this query."""
 
 
 class GuaranteeRefused(BeadlineError):
@@ -89,7 +89,7 @@ class GuaranteeRefused(BeadlineError):
 
 
 class Fenced(BeadlineError):
-    """A newer start of the same query has taken over; this one must not write any more."""
+    """A newer start of the same query has taken over; this one must not write anymore."""
 
     exit_code: ClassVar[int] = 4
 
@@ -107,11 +107,11 @@ class JarsUnavailable(BeadlineError):
 
 
 class SparkFailed(BeadlineError):
-    """Spark ended the query, outside of what is done for an epoch."""
+    """Spark ended the query, outside the processing of an epoch."""
 
 
 class SparkGone(SparkFailed):
-    """Spark was stopped under the query, or its JVM has ended: this process cannot continue."""
+    """Spark was stopped while the query ran, or its JVM has ended: this process cannot continue."""
 
 
 class CheckpointProblem(BeadlineError):
@@ -131,11 +131,11 @@ class LogProblem(BeadlineError):
 
 
 class CorruptRecord(LogProblem):
-    """A record of the log cannot be read. It is named, never guessed at."""
+    """A record of the log cannot be read. The error names it; its content is never guessed."""
 
 
 class DecisionUnknown(LogProblem):
-    """An append failed in a way that leaves open whether it landed; the next start finds out."""
+    """An append failed, and it is unknown whether it was written; the next start finds out."""
 
 
 class EpochFailed(BeadlineError):
@@ -147,7 +147,7 @@ class PrepareFailed(EpochFailed):
 
 
 class SourceGone(EpochFailed):
-    """An epoch is redelivered, and the source no longer has all of its rows."""
+    """An epoch is redelivered, but the source no longer has all of its rows."""
 
 
 class RowsRefused(EpochFailed):
@@ -155,20 +155,20 @@ class RowsRefused(EpochFailed):
 
 
 class CommitFailed(EpochFailed):
-    """The epoch is decided but not every sink shows it yet; the next start finishes it."""
+    """The epoch is decided but not yet visible in every sink; the next start finishes it."""
 
 
 class CommitBlocked(CommitFailed):
-    """Something other than the epoch is in the way: a password, a right, a limit of the server.
+    """The commit is blocked by something other than the epoch: a password, a permission, a limit.
 
-    A person corrects it and no row is lost, so ``drop=["name"]`` gives nothing up over it.
+    Once a person corrects it no row is lost, so ``drop=["name"]`` does not give up rows for it.
     """
 
 
 class TargetRestored(CommitFailed):
-    """The target holds less than it has acknowledged: it was restored from an older copy."""
+    """The target holds less than it has acknowledged: it was restored from an older backup."""
 
-    # The newest epoch that it holds, -1 if none; None where only this epoch went, in part.
+    # The newest epoch that it holds, -1 if none; None if only a part of this epoch is missing.
     held: int | None = None
 
 
@@ -177,8 +177,8 @@ class PartLost(EpochFailed):
 
 
 class NotDeterministic(EpochFailed):
-    """A replay of a decided epoch gave other parts than were decided, so nothing was published.
+    """A replay of a decided epoch gave different parts, so nothing was published.
 
-    Other rows, by a plan that is not deterministic; or rows that Spark has cut into parts otherwise
-    (another number of cores, other split sizes), which the message then names.
+    Either the rows differ, because the plan is non-deterministic; or Spark divided the same rows
+    into other parts (another number of cores, other split sizes), which the message then names.
     """

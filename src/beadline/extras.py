@@ -1,7 +1,7 @@
-"""The optional dependencies, and the error that names the missing one.
+"""The optional dependencies, and the error that names a missing one.
 
-A connector asks with `require("kafka")` before it imports its library, so that a user without it is
-told which command installs it instead of a ModuleNotFoundError from deep inside.
+A connector calls `require("kafka")` before it imports its library, so that a user without it gets
+the command that installs it instead of a ModuleNotFoundError from deep inside.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Requirement:
             return None
 
 
-# The same as in pyproject.toml: a test compares them.
+# Must match pyproject.toml: a test compares them.
 EXTRAS: Mapping[str, tuple[Requirement, ...]] = {
     "kafka": (
         Requirement("confluent_kafka", "confluent-kafka"),
@@ -57,7 +57,7 @@ def missing(extra: str) -> tuple[Requirement, ...]:
 
 
 def require(extra: str) -> None:
-    """Raise `MissingExtra`, with the command that installs it, unless the extra is complete."""
+    """Raise `MissingExtra`, with the command that installs it, unless the extra is installed."""
     absent = missing(extra)
     if absent:
         names = " and ".join(requirement.distribution for requirement in absent)

@@ -1,9 +1,9 @@
 """The identities of the protocol: frozen values, strict to build, lenient to parse.
 
-A part's id travels into outside systems (a file name, a transactional id, a ledger row), so that a
-later process can tell its own leftovers from others'. Building one checks every field; parsing
-answers ``None`` for anything that is not Beadline's, because a foreign id must never break a
-recovery.
+A part's id is stored in outside systems (a file name, a transactional id, a ledger row), so that a
+later process can tell its own leftovers from those of others. Building one checks every field;
+parsing returns ``None`` for anything that is not Beadline's, because a foreign id must never break
+a recovery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PREFIX = "beadline"
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it may name a query or a sink, else raise with the rule.
+    """Return ``name`` if it is valid for a query or a sink, else raise an error with the rule.
 
     >>> check_name("query", "orders-2")
     'orders-2'
@@ -38,14 +38,14 @@ def check_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class QueryId:
-    """One running stream with one checkpoint: its name and the incarnation born with it."""
+    """A query with its checkpoint: its name, and the incarnation created with the checkpoint."""
 
     name: str
     incarnation: str
     checkpoint: str
 
     def __post_init__(self) -> None:
-        """Refuse what could not be parsed back."""
+        """Refuse values that could not be parsed back."""
         check_name("query", self.name)
         if not _INCARNATION.match(self.incarnation):
             raise ValueError(f"an incarnation is 32 hex digits, not {self.incarnation!r}")
@@ -53,11 +53,11 @@ class QueryId:
 
 @dataclass(frozen=True)
 class EpochId:
-    """One decided epoch: which, decided by whom, and when.
+    """One decided epoch: its number, which decision it is, and when it was decided.
 
     ``decided_at_ms`` is strictly increasing from epoch to epoch, so it can serve as a version.
     ``previous`` is the newest earlier epoch with rows that the sink at hand must hold by now, -1
-    for none: a target that holds less was restored from an older copy (``sink.check_previous``).
+    for none: a target that holds less was restored from an older backup (``sink.check_previous``).
     """
 
     query: QueryId
@@ -69,7 +69,7 @@ class EpochId:
 
 @dataclass(frozen=True)
 class PartId:
-    """One attempt at one task's share of one sink's rows in one epoch."""
+    """One attempt of one task to prepare its share of one sink's rows in one epoch."""
 
     query: str
     incarnation: str
@@ -80,7 +80,7 @@ class PartId:
     attempt: int
 
     def __post_init__(self) -> None:
-        """Refuse what could not be parsed back."""
+        """Refuse values that could not be parsed back."""
         check_name("query", self.query)
         check_name("sink", self.sink)
         if not _INCARNATION.match(self.incarnation):
@@ -112,5 +112,5 @@ class PartId:
             return None
 
     def belongs_to(self, query: QueryId) -> bool:
-        """Whether this part was made by this incarnation of this query."""
+        """Whether this incarnation of this query made this part."""
         return self.query == query.name and self.incarnation == query.incarnation

@@ -1,4 +1,4 @@
-"""Names made from targets: a sink is called by where it writes, never by its position."""
+"""Names derived from targets: a sink is named after where it writes, never after its position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HASH_DIGITS = 8
 
 
 def name_from(*words: str) -> str:
-    """Return a sink's name made from words of its target; names that had to be bent stay unlike.
+    """Return a sink's name derived from words of its target; a hash keeps altered names distinct.
 
     >>> name_from("shop", "orders")
     'shop-orders'

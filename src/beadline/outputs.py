@@ -1,7 +1,7 @@
-"""Several outputs of one operator, which go to different sinks in the same epoch.
+"""Several outputs of one operator, written to different sinks in the same epoch.
 
-A frame has a column for each output, all but one of them null in each row; ``.to(sink,
-output="late")`` picks the rows of one. What a query computes and decides stays one frame.
+The frame has a column for each output, all but one of them null in each row; ``.to(sink,
+output="late")`` selects the rows of one. It stays a single frame, computed and decided as one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ LATE = "late"
 
 @dataclass(frozen=True)
 class Outputs:
-    """A streaming frame with several outputs; given to ``exactly_once`` in place of a frame."""
+    """A streaming frame with several outputs; pass it to ``exactly_once`` instead of a frame."""
 
     frame: DataFrame
     names: tuple[str, ...] = (MAIN,)
-    plain: bool = False  # the only output, whose columns are the frame's own
+    plain: bool = False  # there is one output, and its columns are the frame's own
 
     @staticmethod
     def of(frame: DataFrame) -> Outputs:
-        """Return a frame that is the only output."""
+        """Return a frame as the only output."""
         return Outputs(frame, plain=True)
 
     def rows(self, name: str = MAIN) -> Callable[[DataFrame], DataFrame] | None:
-        """Return what picks one output out of an epoch's rows; None if it is all of them."""
+        """Return a function that selects an output's rows of an epoch; None if it is all rows."""
         if name not in self.names:
             known = ", ".join(repr(one) for one in self.names)
             raise BadQuery(f"there is no output {name!r}; there are {known}. Nothing was written.")

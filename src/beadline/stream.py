@@ -1,6 +1,6 @@
-"""``exactly_once(frame, name).to(sink).start(checkpoint)``: what a user types.
+"""``exactly_once(frame, name).to(sink).start(checkpoint)``: the API that users call.
 
-A ``Stream`` is a description that can be passed about, analyzed and tested; nothing is read or
+A ``Stream`` is a description that can be passed around, analyzed and tested; nothing is read or
 written before ``start``.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """What ``start`` was called with."""
+    """The arguments of ``start``."""
 
     checkpoint: str
     every: str | None
@@ -40,7 +40,7 @@ class StartSettings:
 
 @dataclass(frozen=True)
 class Output:
-    """One sink of a stream: its name, its share of the rows, and what it may promise."""
+    """One sink of a stream: its name, its share of the rows, and the guarantee allowed for it."""
 
     name: str
     sink: AnySink
@@ -52,14 +52,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Stream:
-    """A streaming DataFrame and the sinks that it goes to; made by ``exactly_once``."""
+    """A streaming DataFrame and the sinks it is written to; made by ``exactly_once``."""
 
     frame: DataFrame
     name: str
     mode: Guarantee
     outputs: tuple[Output, ...] = field(default=())
-    allow: Guarantee | None = None  # what its sources may be, below the mode
-    tagged: Outputs | None = None  # where the frame's rows belong to several outputs
+    allow: Guarantee | None = None  # the weakest guarantee that its sources may have
+    tagged: Outputs | None = None  # set if the frame's rows belong to several outputs
 
     def to(
         self,
@@ -72,17 +72,18 @@ class Stream:
         shared_disk: bool = False,
         dead_letter: AnySink | None = None,
     ) -> Stream:
-        """Add a sink; every sink of a stream is decided together, epoch by epoch.
+        """Add a sink; all sinks of a stream are decided together, epoch by epoch.
 
-        ``rows`` is batch code on one epoch's rows, for this sink alone. ``output`` is one of the
-        outputs of what was given to ``exactly_once``, such as ``"late"`` of windows. ``name`` is
-        the sink's name in the log, made from its target unless given; it must stay the same across
-        restarts.
-        ``allow="at-least-once"`` allows a weaker sink beside the others. ``shared_disk=True``
-        says that a sink's local path is the same disk (a network mount) for driver and executors;
-        without it such a sink is refused on a cluster. ``dead_letter`` is a sink for the rows that
-        this one refuses, each with the reason, decided in the same epoch; without it a refused row
-        stops the query. ``allow`` and ``shared_disk`` are said of both.
+        ``rows`` is a function that transforms the rows of an epoch, as a batch DataFrame, for this
+        sink only. ``output`` selects one of several outputs, such as ``"late"`` of windows.
+        ``name`` is the sink's name in the decision log, derived from its target unless given; it
+        must stay the same across restarts.
+        ``allow="at-least-once"`` allows a sink with a weaker guarantee than the query's.
+        ``shared_disk=True`` declares that a local path of the sink is the same disk (a network
+        mount) for driver and executors; without it such a sink is refused on a cluster.
+        ``dead_letter`` is a sink for the rows that this one refuses, each with the reason, in the
+        same epoch; without it a refused row stops the query. ``allow`` and ``shared_disk`` apply to
+        both sinks.
         """
         if not isinstance(sink, (Sink, FrameSink)):
             raise BadQuery(f"to() takes a beadline.sink.Sink, not {type(sink).__name__}")
@@ -94,12 +95,12 @@ class Stream:
         if not isinstance(dead_letter, (Sink, FrameSink)) or dead_letter == sink:
             what = "the same sink" if dead_letter == sink else type(dead_letter).__name__
             raise BadQuery(f"dead_letter= takes another beadline.sink.Sink, not {what}")
-        # Named by the sink that it serves, so that two may share one target in any order.
+        # Named after the sink that it serves, so that two may share one target in any order.
         dead_letter_name = name_from(name, "dead-letter")
         return stream._with(Output(dead_letter_name, dead_letter, None, weaker, shared_disk, name))
 
     def _rows_of(self, output: str, rows: RowsFunction | None) -> RowsFunction | None:
-        """Return what makes one sink's rows of an epoch's."""
+        """Return the function that makes a sink's rows from an epoch's; None for all rows."""
         picked = (self.tagged or Outputs.of(self.frame)).rows(output)
         if picked is None or rows is None:
             return picked or rows
@@ -115,10 +116,11 @@ class Stream:
         return replace(self, outputs=(*self.outputs, output))
 
     def guarantee(self, *, restart_s: float | None = None) -> Report:
-        """Say what the query promises, which part limits it, why, and what would raise it.
+        """Report the query's guarantee, which part limits it, why, and what would raise it.
 
-        Asks every sink's server what it can keep, and writes nothing. ``restart_s`` is the longest
-        restart to plan for (600 seconds unless given). ``print(stream.guarantee())`` is for people.
+        This connects to the server of every sink, and writes nothing. ``restart_s`` is the longest
+        restart to plan for (600 seconds unless given). ``print(stream.guarantee())`` prints the
+        report for people.
         """
         from beadline.spark.analyze import analyze
 
@@ -136,12 +138,13 @@ class Stream:
         options: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Query:
-        """Check everything, claim the log, finish what was decided, then start Spark.
+        """Check everything, claim the log, finish the epoch that was decided, then start Spark.
 
-        ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes what is
-        there and ends; neither runs epoch after epoch. ``drop`` gives up, by name, the rows that a
-        decided epoch holds for a sink that is gone, or that a sink has lost since. ``keep`` is how
-        many records of the log are retained. ``listener`` is called with every step of every epoch.
+        ``every`` is a trigger interval such as ``"1 second"``; ``available_now`` processes all
+        available data and ends; without either, epochs follow one another without a pause. ``drop``
+        gives up rows of the sinks that it names: those that a decided epoch holds for a sink that
+        was removed, or that a sink has lost since. ``keep`` is how many records of the log are
+        retained. ``listener`` is called with an event for every step of every epoch.
         """
         from beadline.spark.query import start
 
@@ -155,18 +158,18 @@ class Stream:
 
 
 def exactly_once(frame: DataFrame | Outputs, name: str, *, allow: str | None = None) -> Stream:
-    """Each row that the source delivered shows once in each sink, whatever dies.
+    """Write each row of the source to each sink exactly once, whatever process dies.
 
-    A source that cannot be read again is refused, unless ``allow="at-most-once"`` says that what it
-    had delivered and was not committed may be lost.
+    A source that cannot be read again is refused, unless ``allow="at-most-once"`` accepts that rows
+    it had delivered but that were not committed may be lost.
     """
     return _stream(frame, name, Guarantee.EXACTLY_ONCE, allow)
 
 
 def at_least_once(frame: DataFrame | Outputs, name: str, *, allow: str | None = None) -> Stream:
-    """No row is lost; rows may show again after a crash. No transactions, lower latency.
+    """Write each row at least once; rows may be duplicated after a crash.
 
-    ``allow`` as with ``exactly_once``.
+    It uses no transactions, so latency is lower. ``allow`` as with ``exactly_once``.
     """
     return _stream(frame, name, Guarantee.AT_LEAST_ONCE, allow)
 

@@ -166,11 +166,11 @@ def test_by_force(invoke: Invoke, doubt: Doubt) -> None:
     force = ("--bootstrap-servers", doubt.servers, "--yes", "--force")
     code, out, err = invoke("commit", ours[0], strangers[0], *force)
     assert code == 0, err
-    assert "commit by force: Its rows show, for good. If no decision names it" in out
-    assert "its producer has not confirmed that they are all" in out
+    assert "commit by force: Its rows become visible, for good. If no decision names it" in out
+    assert "its producer has not confirmed that they are complete" in out
     code, out, err = invoke("abort", ours[1], strangers[1], *force)
     assert code == 0, err
-    assert "abort by force: Its rows are thrown away. If a decision names it" in out
+    assert "abort by force: Its rows are discarded. If a decision names it" in out
     assert sorted(doubt.visible()) == ["0.0.0", "0.0.1", "0.0.2", "kept"]
     with pytest.raises(KafkaException, match=r"(?i)fenced"):  # it lives, and is told
         doubt.producers[1].commit_transaction(30)
@@ -270,7 +270,7 @@ def test_a_copy_of_the_checkpoint_is_no_judge(invoke: Invoke, doubt: Doubt) -> N
     code, _, err = invoke("abort", orphan, *servers, "--checkpoint", copy, "--yes", "--force")
     assert (code, "it is a copy" in err) == (1, True)
     notes = listed(invoke, doubt, "--checkpoint", copy)["notes"]
-    assert any("a copy of a checkpoint" in note for note in notes)
+    assert any("a copy of that checkpoint" in note for note in notes)
 
 
 def test_after_a_real_crash(

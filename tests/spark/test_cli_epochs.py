@@ -160,7 +160,7 @@ def test_at_least_once_and_freed_records(
     found = objects(epochs, tmp_path / "checkpoint")["epochs"]
     assert [e["state"] for e in found] == ["committed"] * 4
     assert (found[0]["sinks"], found[3]["sinks"]["out-t"]["acks"]) == ({}, 1)
-    assert "no decision of it is retained" in epochs(tmp_path / "checkpoint", "--epoch", 0)[1]
+    assert "its decision is no longer retained" in epochs(tmp_path / "checkpoint", "--epoch", 0)[1]
     weak = at_least_once(jobs.read(spark, tmp_path / "in"), "weak").to(MemorySink("weak"))
     query = weak.start(str(tmp_path / "weak"), available_now=True)
     assert query.awaitTermination(120)

@@ -172,7 +172,7 @@ def test_analyze_exits_with_3_if_run_would_refuse(run: Run, tmp_path: Path) -> N
     )
     code, out, _ = run(job, command="analyze")
     assert code == 3
-    assert "at-most-once, and was to be exactly-once; run would refuse it" in out
+    assert "at-most-once, but was meant to be exactly-once; run would refuse it" in out
 
 
 @pytest.mark.parametrize(

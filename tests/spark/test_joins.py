@@ -465,14 +465,14 @@ VERSIONS: dict[str, Any] = {**ON, "watermark": "1 minute"}
 DAY: dict[str, Any] = {**ON, "size": "1 day", "watermark": "1 minute"}
 REFUSED: dict[str, tuple[Refused, str]] = {
     "no such key": (lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}), "has no such column"),
-    "no keys": (lambda a, b: interval_join(a, b, **{**NEAR, "on": []}), "names the columns"),
+    "no keys": (lambda a, b: interval_join(a, b, **{**NEAR, "on": []}), "name the key columns"),
     "keys of two types": (
         lambda a, b: interval_join(a.withColumn("k", F.lit(1)), b, **NEAR),
         "is int on the left and string on the right",
     ),
     "a nested key": (
         lambda a, b: window_join(a.withColumn("k", F.array("k")), b, **DAY),
-        "a key is a plain value",
+        "a key must be a plain value",
     ),
     "no such time": (
         lambda a, b: interval_join(a, b, **{**NEAR, "left_time": "ts"}),
@@ -523,7 +523,7 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "one suffix": (
         lambda a, b: interval_join(a, b, suffixes="_r", **NEAR),  # type: ignore[arg-type]
-        "two texts",
+        "two strings",
     ),
     "suffixes that clash": (
         lambda a, b: interval_join(
@@ -552,7 +552,7 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "a deleted= that is not boolean": (
         lambda a, b: temporal_join(a, b, deleted="rx", **VERSIONS),
-        "names a boolean column",
+        "must be a boolean column",
     ),
     "a stream as a table": (lambda a, b: lookup_join(a, b, "k"), "table= is a stream"),
     "a table that is a list": (
@@ -588,17 +588,17 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     "ranks by what is not there": (lambda a, b: hours(a).top(1, "x"), "no column 'x'"),
     "ranks of what has no order": (
         lambda a, b: hours(a.withColumn("tags", F.array("k"))).top(1, "lx"),
-        "has no order to break a tie by",
+        "values have no order and cannot break a tie",
     ),
     "ranks by a key named so": (
         lambda a, b: windowed(
             a.withColumnRenamed("k", "rank"), "lts", size="1 hour", by="rank", watermark="1 minute"
         ).top(1, "lx"),
-        "a column 'rank' already",
+        "already have a column 'rank'",
     ),
     "ranks of a column named so": (
         lambda a, b: hours(a.withColumn("rank", F.lit(1))).top(1, "lx"),
-        "a column 'rank' already",
+        "already have a column 'rank'",
     ),
 }
 

@@ -150,7 +150,7 @@ def test_a_sum_that_the_state_cannot_hold_is_an_error(
 ) -> None:
     rows = list(enumerate(values))
     for parts in ([rows], [[row] for row in rows]):
-        with pytest.raises(OverflowError, match=r"'r' of a window.*cast to decimal"):
+        with pytest.raises(OverflowError, match=r"'r' of a window.*cast the column to decimal"):
             result(aggregate, parts, type_)
 
 

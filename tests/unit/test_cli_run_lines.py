@@ -28,8 +28,8 @@ def test_a_start_names_every_sink_that_is_not_complete() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (line("added", 3, sink="late"), "sink late is new: it has rows from epoch 3 on"),
-        (line("removed", sink="old"), "sink old is no longer among the sinks"),
+        (line("added", 3, sink="late"), "sink late is new: it gets rows from epoch 3 on"),
+        (line("removed", sink="old"), "sink old is no longer one of the query's sinks"),
         (
             line("dropped", sink="old", epochs="epochs 1 to 2"),
             "[red]given up[/]: rows of epochs 1 to 2 in old",

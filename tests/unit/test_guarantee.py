@@ -66,7 +66,7 @@ def test_the_weakest_part_limits_and_says_what_would_raise_it() -> None:
     (limit,) = report.limits
     assert (limit.part, limit.cure) == ("sink console", "buy a better one")
     assert report.refusals == (limit,)
-    assert "was to be exactly-once" in str(report)
+    assert "was meant to be exactly-once" in str(report)
 
 
 def test_what_is_allowed_lowers_the_level_and_is_not_refused() -> None:

@@ -224,7 +224,7 @@ def test_a_timer_at_its_own_time_is_refused() -> None:
 
     run = chain(Again())
     run.epoch([{"k": "a", "ts": at(9), "timers": [1]}])
-    with pytest.raises(ValueError, match="would fire again for ever"):
+    with pytest.raises(ValueError, match="would fire again forever"):
         run.epoch()
 
 
@@ -378,7 +378,7 @@ def test_rows_that_fit() -> None:
         ({"n": 2.5}, "column 'n' (bigint): a value of type float does not fit"),
         ({"n": 2**70}, "column 'n' (bigint): a value of type int does not fit"),
         ({"user": 5}, "column 'user' (string): a value of type int does not fit"),
-        ({"at": datetime(2026, 1, 1)}, "column 'at' (timestamp): a time without a time zone"),
+        ({"at": datetime(2026, 1, 1)}, "column 'at' (timestamp): a datetime without a time zone"),
         ({"tags": [5]}, "column 'tags' (array<string>): a value of type list does not fit"),
         ({"pairs": {"a": 2.5}}, "column 'pairs' (map<string,bigint>): a value of type dict"),
         ({"inner": {"a": "secret"}}, "column 'inner' (struct<a:double>): a value of type dict"),
@@ -400,7 +400,7 @@ def test_other_rows_that_do_not_fit() -> None:
     less = {name: value for name, value in FINE.items() if name != "n"}
     with pytest.raises(TypeError, match="without its column 'n'"):
         emit(less)
-    with pytest.raises(TypeError, match=r"has 6 columns .* and a row of 1 values came"):
+    with pytest.raises(TypeError, match=r"has 6 columns .* but the row has 1 values"):
         emit((1,))
     with pytest.raises(TypeError, match="takes a row: a dict, a Row or a tuple of user, n"):
         emit(5)
@@ -415,7 +415,7 @@ def test_one_row_is_not_rows(returned: Any) -> None:
             return returned
 
     run = KeyedRun(One(), by="k", outputs="n int", clock="processing", order=())
-    with pytest.raises(TypeError, match=r"process\(\) returned one .*it yields rows"):
+    with pytest.raises(TypeError, match=r"process\(\) returned a single .*it must yield rows"):
         run.epoch([{"k": "a"}])
 
 
@@ -444,10 +444,10 @@ EVENT = {"clock": "event", "time": "ts", "watermark": "1 s"}
 @pytest.mark.parametrize(
     ("declare", "more", "said"),
     [
-        (lambda s: s.value("a b", "int"), {}, "a state's name is of letters"),
-        (lambda s: [s.value("a", "int"), s.list("a", "int")], {}, "of this name already"),
+        (lambda s: s.value("a b", "int"), {}, "a state's name consists of letters"),
+        (lambda s: [s.value("a", "int"), s.list("a", "int")], {}, "already a state of this name"),
         (lambda s: s.value("a", 5), {}, r"state.value\('a'\) of Stateful takes columns as DDL"),
-        (lambda s: s.value("a", "int", ttl="1 hour"), EVENT, "ttl= goes by processing time"),
+        (lambda s: s.value("a", "int", ttl="1 hour"), EVENT, "ttl= works in processing time"),
         (lambda s: s.value("a", StructType([])), {}, "has no columns"),
     ],
 )
@@ -486,14 +486,14 @@ def test_a_state_belongs_to_a_key() -> None:
 
 def test_open_must_declare_the_same_each_time() -> None:
     names = iter("ab")
-    with pytest.raises(RuntimeError, match="declares state 'b' otherwise than when the query"):
+    with pytest.raises(RuntimeError, match="declares state 'b' differently than when the query"):
         stateful(lambda s: s.value(next(names), "int"))
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"clock": "both"}, "All timers of an operator go by one clock"),
+        ({"clock": "both"}, "all timers of an operator use one clock"),
         ({"clock": "event"}, "needs time="),
         ({"late": "keep"}, "'process', 'side' or 'drop'"),
         ({"late": "side"}, "no row is late"),
@@ -501,9 +501,9 @@ def test_open_must_declare_the_same_each_time() -> None:
         ({"time": "ts"}, "time= belongs to clock='event'"),
         ({"watermark": "1 s"}, "watermark= belongs to clock='event'"),
         ({"outputs": {}}, "outputs= takes the columns of each output"),
-        ({"outputs": {"a b": "n int"}}, "an output's name is of letters"),
+        ({"outputs": {"a b": "n int"}}, "an output's name consists of letters"),
         ({"outputs": {"main": "int"}}, "names no column"),
-        ({"outputs": {"late": "n int"}, "late": "side", **EVENT}, "where late='side' sends"),
+        ({"outputs": {"late": "n int"}, "late": "side", **EVENT}, "to which late='side' sends"),
     ],
 )
 def test_arguments_that_say_nothing_together(more: dict[str, Any], said: str) -> None:
@@ -513,7 +513,7 @@ def test_arguments_that_say_nothing_together(more: dict[str, Any], said: str) ->
 
 def test_what_is_no_process_is_refused() -> None:
     given: dict[str, Any] = {"by": "k", "outputs": "n int", "clock": "processing", "order": ()}
-    with pytest.raises(BadQuery, match=r"an instance is needed, not the class: Silence\(\)"):
+    with pytest.raises(BadQuery, match=r"pass an instance, not the class: Silence\(\)"):
         KeyedRun(Silence, **given)  # type: ignore[arg-type]
     with pytest.raises(BadQuery, match="object is not one"):
         KeyedRun(object(), **given)  # type: ignore[arg-type]

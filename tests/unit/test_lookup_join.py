@@ -104,7 +104,7 @@ def test_a_table_that_cannot_be_loaded_fails_the_epoch() -> None:
     with pytest.raises(RuntimeError) as error:
         current(load, made(keeps=True), ("k",))
     assert "table prices could not be loaded: ConnectionError: no route to host" in str(error.value)
-    assert "Nothing of the epoch shows" in str(error.value)
+    assert "Nothing of the epoch is visible" in str(error.value)
 
 
 def test_an_old_table_is_not_used_unasked(clock: list[float]) -> None:
@@ -139,9 +139,9 @@ def test_the_last_table_is_kept_where_that_was_asked_for(
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ([{"k": 1}], "no column 'name' any more"),
+        ([{"k": 1}], "no longer has column 'name'"),
         ([{"k": 1, "name": 5.5}], "could not be loaded"),
-        ("text", "a pyarrow Table, a pandas frame or a list of dictionaries, not str"),
+        ("text", "a pyarrow Table, a pandas DataFrame or a list of dictionaries, not str"),
     ],
 )
 def test_a_table_of_other_columns_fails_the_epoch(table: Any, words: str) -> None:

@@ -142,7 +142,7 @@ def test_an_answer_that_is_none_discards_nothing(answer: Any, tmp_path: Path) ->
     """The parts are all that there is of the epoch; it is neither committed nor lost."""
     sink = type("One", (Mumbling,), {"answer": answer})(tmp_path)
     parts = prepared(sink)
-    with pytest.raises(CommitFailed, match="write_epoch answered"):
+    with pytest.raises(CommitFailed, match="write_epoch returned"):
         sink.commit(epoch_id(0), parts)
     assert staged(sink) == 2
 

@@ -161,7 +161,7 @@ def test_an_error_leaves_nothing(staging: Staging) -> None:
 
 def test_one_id_is_staged_once(staging: Staging) -> None:
     first = stage(staging, batch(1))
-    with pytest.raises(FileExistsError, match="staged already"):
+    with pytest.raises(FileExistsError, match="already staged"):
         stage(staging, batch(2))
     assert names(staging) == [str(ID)]
     assert staging.damage([first]) == {}

@@ -65,8 +65,14 @@ FINE: dict[str, Any] = {"time": "ts", "size": "10 minutes", "watermark": "5 minu
         ({"slide": "20 minutes"}, "does not divide"),
         ({"slide": "soon"}, "is not a duration"),
         ({"offset": "-1 minute"}, "is not a duration"),
-        ({"size": None, "session_gap": "1 s", "slide": "1 s"}, "slide= belongs to size="),
-        ({"size": None, "session_gap": "1 s", "offset": "1 s"}, "offset= belongs to size="),
+        (
+            {"size": None, "session_gap": "1 s", "slide": "1 s"},
+            "slide= can only be used with size=",
+        ),
+        (
+            {"size": None, "session_gap": "1 s", "offset": "1 s"},
+            "offset= can only be used with size=",
+        ),
         ({"size": None, "session_gap": "now and then"}, "is not a duration"),
         ({"time": None}, "needs time=, the column of the rows' time"),
         ({"time": "t"}, "time='t': there is no such column"),
@@ -81,24 +87,24 @@ FINE: dict[str, Any] = {"time": "ts", "size": "10 minutes", "watermark": "5 minu
         ({"allowed_lateness": "later"}, "is not a duration"),
         ({"allowed_lateness": 5}, "allowed_lateness= takes a duration"),
         ({"early": "0 s"}, "more than zero"),
-        ({"late": "keep"}, "late='keep': 'drop' or 'side'"),
+        ({"late": "keep"}, "late='keep': it must be 'drop' or 'side'"),
         ({"clock": "wall"}, "clock='wall'"),
-        ({"clock": "ingestion"}, "goes by no column"),
-        ({"clock": "processing"}, "goes by no column"),
+        ({"clock": "ingestion"}, "uses no column"),
+        ({"clock": "processing"}, "uses no column"),
         ({"clock": "processing", "time": None}, "watermark= has no meaning here"),
         (
             {"clock": "processing", "time": None, "watermark": None, "late": "side"},
-            "late='side' has no meaning here: no row is late for a clock on the wall",
+            "late='side' has no meaning here: in processing time no row is late",
         ),
         ({"by": "z"}, "by='z': there is no such column; there are k, ts"),
         ({"by": ["k", "k"]}, "names a column twice"),
-        ({"by": "many"}, "by='many' is of type array<bigint>: a key is a plain value"),
-        ({"by": "folded"}, "would be several keys"),
-        ({"by": "Revision"}, "the results have a column of that name already"),
-        ({"size": None, "every_rows": 0}, "every_rows=0: a number, at least 1"),
-        ({"size": None, "every_rows": "9"}, "every_rows='9': a number"),
-        ({"size": None, "every_rows": True}, "every_rows=True: a number"),
-        ({"size": None, "every_rows": 5}, "watermark= has no meaning here: a window of so many"),
+        ({"by": "many"}, "by='many' is of type array<bigint>: a key must be a plain value"),
+        ({"by": "folded"}, "would be different keys"),
+        ({"by": "Revision"}, "the results already have a column of that name"),
+        ({"size": None, "every_rows": 0}, "every_rows=0: it must be a number, at least 1"),
+        ({"size": None, "every_rows": "9"}, "every_rows='9': it must be a number"),
+        ({"size": None, "every_rows": True}, "every_rows=True: it must be a number"),
+        ({"size": None, "every_rows": 5}, "watermark= has no meaning here: a window of a number"),
         (
             {"size": None, "every_rows": 5, "watermark": None, "early": "1 s"},
             "early= has no meaning here",
@@ -131,14 +137,14 @@ class Nothing(CustomAggregate):
 @pytest.mark.parametrize(
     ("aggregates", "message"),
     [
-        ({}, "agg() computes nothing"),
+        ({}, "agg() has no aggregate"),
         ({"n": "count"}, "takes an aggregate of beadline.event_time"),
         ({"n": count}, "takes an aggregate of beadline.event_time"),
-        ({"k": count()}, "the results have a column of that name already"),
-        ({"window_start": count()}, "the results have a column of that name already"),
-        ({"Window_End": count()}, "the results have a column of that name already"),
-        ({"deleted": count()}, "the results have a column of that name already"),
-        ({"n": count(), "N": count()}, "the results have a column of that name already"),
+        ({"k": count()}, "the results already have a column of that name"),
+        ({"window_start": count()}, "the results already have a column of that name"),
+        ({"Window_End": count()}, "the results already have a column of that name"),
+        ({"deleted": count()}, "the results already have a column of that name"),
+        ({"n": count(), "N": count()}, "the results already have a column of that name"),
         ({"n": count("z")}, "agg(n=...): there is no column 'z'; there are k, ts"),
         ({"n": sum_of("k")}, "column 'k' is of type string, and cannot be added up"),
         ({"n": Nothing()}, "Nothing needs a state_type"),
@@ -155,5 +161,5 @@ def test_agg_refuses(aggregates: dict[str, Aggregate], message: str, lateness: s
 
 def test_a_column_that_python_cannot_be_given() -> None:
     odd = frame(StructField("months", YearMonthIntervalType()), StructField("d", DecimalType(5, 2)))
-    with pytest.raises(UsageError, match=r"cannot hand to Python: select those that are needed"):
+    with pytest.raises(UsageError, match="cannot convert for Python: select only the columns"):
         windowed(odd, **FINE).agg(n=count())

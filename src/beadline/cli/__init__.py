@@ -1,4 +1,4 @@
-"""The command line. Nothing in Beadline imports it; it is one more user of the library."""
+"""The command line. Nothing else in Beadline imports it: it is just another user of the library."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from beadline.errors import BeadlineError
 
 
 def main() -> None:
-    """Run `beadline` and exit with a code.
+    """Run `beadline` and exit with its exit code.
 
     0 fine, 1 failed, 2 usage, 3 guarantee refused, 4 fenced, 5 inconclusive (verify).
 
-    Errors that Beadline raises on purpose are shown as their message, which says what to do; a
-    trace is kept for unexpected ones, and Python's own exit code for them is 1.
+    For an error that Beadline raises on purpose, only the message is printed, which says what to
+    do. An unexpected error prints its traceback, and Python then exits with 1.
     """
     from beadline.cli.app import app
 

@@ -1,6 +1,7 @@
-"""What one watches while the demo runs: epochs, kills, restarts, and what recovery did.
+"""Live output of the demo: epochs, kills, restarts, and what recovery did.
 
-Lines stay; a live line below them says how far the present start is. Programs hear nothing.
+Finished lines stay on the screen; a live line below them shows how far the current run has got.
+With `--json` nothing of this is printed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _MOMENTS = {
     "decide.before": "every part is prepared, nothing is decided",
     "decide.after": "the epoch is decided, nothing of it is visible",
     AFTER_FILES: "the files are written, the totals are not",
-    AFTER_TOTALS: "files and totals are written, Spark is not told",
+    AFTER_TOTALS: "files and totals are written, Spark does not know it yet",
 }
 
 
 class Story:
-    """Tells nothing: what a program gets."""
+    """Prints nothing: for programs."""
 
     def starting(self) -> None:
         """A driver is about to start."""
@@ -40,38 +41,38 @@ class Story:
 
 
 class LiveStory(Story):
-    """Tells people, on one console. Events come from a thread, one at a time."""
+    """Prints the story on a console. Events arrive on another thread, one at a time."""
 
     def __init__(self, live: Live) -> None:
-        """``live`` holds the line that changes."""
+        """``live`` displays the line that changes."""
         self._live = live
         self._began_s = time.monotonic()
         self._starts = 0
-        self._rows: dict[int, dict[str, int]] = {}  # by epoch: what is done
-        self._undecided: int | None = None  # the epoch that is prepared and no more
+        self._rows: dict[int, dict[str, int]] = {}  # by epoch: rows of the finished ones
+        self._undecided: int | None = None  # the epoch that is prepared but not decided
         self._epoch = 0
 
     def starting(self) -> None:
-        """Say so, because it takes a few seconds."""
+        """Announce it, because starting takes a few seconds."""
         self._starts += 1
         what = "starting" if self._starts == 1 else "[yellow]starting again[/]"
         self._say(f"{what}: a new driver, a new JVM")
         self._status("Spark is starting")
 
     def killed(self, place: str) -> None:
-        """In red: when, and what that leaves behind."""
+        """Print, in red, when the driver was killed and what state that leaves behind."""
         self._say(f"[bold red]kill -9 in epoch {self._epoch}[/]: [red]{_MOMENTS[place]}[/]")
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Put an event into words."""
+        """Describe an event in words."""
         epoch, details = event["epoch"], event["details"]
         if epoch is not None:
             self._epoch = epoch
         match event["kind"]:
             case "claimed":
-                self._status("the log is claimed, older starts are fenced")
+                self._status("the log is claimed, older drivers are fenced")
             case "recovered":
-                self._say(f"[cyan]recovery: epoch {epoch} was decided: finished[/]")
+                self._say(f"[cyan]recovery: epoch {epoch} was decided, and is now finished[/]")
             case "swept":
                 self._swept(details["orphans"])
             case "prepared":
@@ -93,7 +94,7 @@ class LiveStory(Story):
             self._say(f"[cyan]recovery: {parts}[/]")
             return
         self._say(
-            f"[cyan]recovery: epoch {self._undecided} was not decided: its {parts}, redelivered[/]"
+            f"[cyan]recovery: epoch {self._undecided} was not decided: {parts}, redelivered[/]"
         )
         self._undecided = None
 
@@ -101,9 +102,9 @@ class LiveStory(Story):
         self._rows[epoch] = rows
         self._say(
             f"epoch {epoch}: [green]{word}[/], {rows.get(CLEAN, 0):,} rows to files, "
-            f"{rows.get(TOTALS, 0)} keys added up in SQLite"
+            f"{rows.get(TOTALS, 0)} keys updated in SQLite"
         )
-        self._status("the next epoch is on its way")
+        self._status("the next epoch is running")
 
     def _say(self, line: str) -> None:
         seconds = time.monotonic() - self._began_s
@@ -117,7 +118,7 @@ class LiveStory(Story):
 
 @contextmanager
 def story_for(out: Console) -> Iterator[Story]:
-    """The story for the reader: people see it live."""
+    """Yield the story that suits the output: live for people, silent for programs."""
     if not isinstance(out, ForPeople):
         yield Story()
         return

@@ -1,4 +1,4 @@
-"""What the commands that take a job file share: settings, a session, and short errors."""
+"""Shared by the commands that take a job file: settings, a session, and short errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JobArgument = Annotated[
-    str, typer.Argument(help="A TOML file, or Python with: def job(spark) -> Stream.")
+    str, typer.Argument(help="A TOML file, or a Python file that defines job(spark) -> Stream.")
 ]
 ConfOption = Annotated[
     list[str] | None, typer.Option(help="A Spark setting, KEY=VALUE; may be repeated.")
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", help="Show Spark's own log, and traces of errors.")
+    bool, typer.Option("--verbose", help="Show Spark's own log, and the tracebacks of errors.")
 ]
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
@@ -32,7 +32,7 @@ _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 @contextmanager
 def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterator[SparkSession]:
-    """Yield a session, ended afterwards if it was begun here."""
+    """Yield a session; it is stopped afterwards if it was created here."""
     from pyspark.sql import SparkSession
 
     from beadline.environment.session import session
@@ -58,7 +58,7 @@ def job_session(file: JobFile, settings: dict[str, Any], command: str) -> Iterat
 
 @contextmanager
 def _no_echo() -> Iterator[None]:
-    """Keep PySpark from logging, with its Java stack, each error of SQL that it also raises.
+    """Keep PySpark from logging every SQL error that it also raises, Java stack trace and all.
 
     The command reports the error itself, without secrets.
     """
@@ -87,22 +87,22 @@ def settings_of(conf: list[str] | None) -> dict[str, str]:
 
 
 def show_trace(job: JobFile, error: Exception) -> None:
-    """Print the whole trace of an error, but for what is secret."""
+    """Print the full traceback of an error, with secrets redacted."""
     sys.stderr.write(job.redact("".join(traceback.format_exception(error))))
 
 
 def as_beadline_error(job: JobFile, error: Exception) -> BeadlineError:
-    """Return Beadline's own errors, and Spark's without their Java stack; secrets redacted."""
+    """Return the error as Beadline's own, without a Java stack trace and with secrets redacted."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
 
     if isinstance(error, BeadlineError):
         said = job.redact(str(error))
         return error if said == str(error) else type(error)(said)
     if isinstance(error, AnalysisException | IllegalArgumentException | PySparkValueError):
-        return UsageError(job.redact(f"{job.path}: Spark refuses the query: {reason(error)}"))
+        return UsageError(job.redact(f"{job.path}: Spark rejected the query: {reason(error)}"))
     return EpochFailed(
         job.redact(
             f"{job.path}: the query ended with {reason(error)}. Nothing decided is lost; the next "
-            "start continues from there. --verbose shows the whole trace."
+            "start continues from there. --verbose shows the full traceback."
         )
     )

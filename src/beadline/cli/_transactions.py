@@ -1,7 +1,7 @@
-"""What the commands of `beadline transactions` do: ask the cluster and the log, show, and end.
+"""The work of `beadline transactions`: query the cluster and the log, list, commit and abort.
 
-The settings may hold passwords. They are never shown: not in an error, not where a setting cannot
-be understood, and a library's own words are searched for them before they are.
+The settings may hold passwords. They are never shown: not in an error, not even when a setting
+cannot be parsed, and messages of libraries are redacted before they are shown.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ _MEANING = {
     "aborts it",
     "unknown": "no decision log that knows it was given",
 }
-# What force does: to a stranger's, to one of ours of which no log tells, and against the log.
+# What --force does: to another application's transaction ("strange"), to one of ours that no log
+# at hand covers, and to one where it contradicts the log.
 _MEANS = {
-    ("commit", "strange"): "Its records show, for good, as far as they were sent: its producer has "
-    "not confirmed that they are all, and is not told.",
-    ("commit", "unknown"): "Its rows show, for good. If no decision names it, the query computes "
-    "the same rows again, and they show twice.",
-    ("commit", "orphan"): "AGAINST THE DECISION LOG: no decision names it. Its rows show, for "
-    "good, and once more when the query computes them again.",
-    ("abort", "strange"): "Its records are thrown away, and its producer, if it is still alive, is "
+    ("commit", "strange"): "The records sent so far become visible, for good: its producer has not "
+    "confirmed that they are complete, and is not notified.",
+    ("commit", "unknown"): "Its rows become visible, for good. If no decision names it, the query "
+    "computes the same rows again, and they appear twice.",
+    ("commit", "orphan"): "AGAINST THE DECISION LOG: no decision names it. Its rows become "
+    "visible, for good, and appear a second time when the query computes them again.",
+    ("abort", "strange"): "Its records are discarded, and its producer, if it is still alive, is "
     "fenced: its next call fails.",
-    ("abort", "unknown"): "Its rows are thrown away. If a decision names it, they are missing "
-    "until the query's next start has computed them again, if it can.",
+    ("abort", "unknown"): "Its rows are discarded. If a decision names it, they are missing until "
+    "the query's next start has computed them again, if it can.",
     ("abort", "decided"): "AGAINST THE DECISION LOG: it is decided. Its rows are missing until the "
     "query's next start has computed them again; if it cannot, it stops.",
 }
@@ -74,14 +75,14 @@ _MEANS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that answers, and the log of a query, if it was given."""
+    """A reachable cluster, and the log of a query if a checkpoint was given."""
 
     inspector: Inspector
     status: LogStatus | None
     topic: str | None
 
     def control_topic(self, writer: WriterId) -> str:
-        """Where the markers of a writer are."""
+        """Return the topic that holds a writer's markers."""
         if self.topic is not None:
             return self.topic
         if self.status is not None:
@@ -97,7 +98,7 @@ def asking(
     checkpoint: str | None,
     topic: str | None,
 ) -> Iterator[Cluster]:
-    """Yield the cluster; what goes wrong with it is told in Beadline's words."""
+    """Yield the cluster; the errors of its client libraries are raised as Beadline's own."""
     require("kafka")
     settings = KafkaSettings(servers, read_options(pairs or [], file))
     status = None
@@ -107,24 +108,24 @@ def asking(
     from confluent_kafka import KafkaException
     from kafka.errors import KafkaError
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what it would say is raised, too
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it also raises what it would log
     try:
         _check(settings)
         yield Cluster(Inspector(connect(settings), settings), status, topic)
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader of our output is gone
         raise
     except (KafkaError, KafkaException, OSError) as error:
         name = type(error).__name__
         why = settings.redacted(str(error).removeprefix(f"{name}: "))
         raise BeadlineError(
             f"Kafka at {servers} does not answer as it should: {name}: {why}. Is it up, is the "
-            "address right, are security.protocol and sasl.* what it expects, and may this user do "
-            "this? What was not reported as done may not have been done."
+            "address right, are security.protocol and sasl.* what it expects, and is this user "
+            "permitted to do this? Anything not reported as done may not have been done."
         ) from None
 
 
 def _check(settings: KafkaSettings) -> None:
-    """Let librdkafka look at the settings: the other client does not say what is wrong."""
+    """Let librdkafka validate the settings: the other client does not say what is wrong."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -136,7 +137,7 @@ def _check(settings: KafkaSettings) -> None:
 
 
 def read_options(pairs: list[str], file: Path | None) -> dict[str, str]:
-    """Read the settings of the file and of the command line, which wins."""
+    """Read the settings from the file and from the command line, which takes precedence."""
     found: dict[str, str] = {}
     if file is not None:
         try:
@@ -158,7 +159,7 @@ def read_options(pairs: list[str], file: Path | None) -> dict[str, str]:
 
 
 def _pair(text: str, where: str) -> tuple[str, str]:
-    """The text itself may be a password, so an error shows its place only."""
+    """Split KEY=VALUE; the text may be a password, so an error only says where it is."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
         raise UsageError(f"{where} is not KEY=VALUE. {NOTHING_CHANGED}")
@@ -192,7 +193,7 @@ def show_open(cluster: Cluster, query: str | None, everybodys: bool, out: Consol
 
 
 def _query(name: str | None, status: LogStatus | None) -> str | None:
-    """The query that is meant; both ways to name it must agree."""
+    """Return the query's name; --query and --checkpoint must agree on it."""
     if status is None:
         return name
     if name not in (None, status.query.name):
@@ -208,7 +209,7 @@ def _is_of(one: Described, query: str) -> bool:
 
 
 def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others: int) -> Text:
-    """The answer in one line: how many, and how many partitions are stuck."""
+    """Return the summary line: how many transactions, and how many partitions are held up."""
     whose = f"query {name}" if name is not None else cluster.inspector.settings.servers
     held = {
         (place.topic, place.partition)
@@ -219,7 +220,7 @@ def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others:
     count = len(found)
     text = f": {count or 'no'} open transaction{'' if count == 1 else 's'}"
     if not found and "security.protocol" in cluster.inspector.settings.options:
-        text += " that this user may see"  # brokers leave out what one may not
+        text += " that this user may see"  # brokers leave out the others
     if cluster.status is not None and found:
         verdicts = [verdict_of(one, cluster.status) for one in found]
         kinds = ((kind, verdicts.count(kind)) for kind in ("decided", "orphan", "unknown"))
@@ -232,15 +233,15 @@ def _head(cluster: Cluster, name: str | None, found: Sequence[Observed], others:
 
 
 def _notes(cluster: Cluster) -> list[str]:
-    """What an operator should know of the log beside its verdicts."""
+    """Return what an operator should know about the log in addition to its verdicts."""
     status = cluster.status
     if status is None:
         return []
     notes = []
     if not same_folder(status.query.checkpoint, status.checkpoint):
         notes.append(
-            f"the log was written for {status.query.checkpoint}: this is a copy of a checkpoint, "
-            "or another spelling, and the verdicts of a copy may be old"
+            f"the log was written for {status.query.checkpoint}: this is a copy of that "
+            "checkpoint, or another spelling of its path; the verdicts of a copy may be outdated"
         )
     if driver := status.driver():
         notes.append(f"{driver}, is still running, so the query may be active")
@@ -263,7 +264,7 @@ def end_all(
     yes: bool,
     json: bool,
 ) -> None:
-    """Judge all, ask once, end all; exits with 1 if one was not ended."""
+    """Judge all of them, ask once, end them; exit with 1 if one could not be ended."""
     status = cluster.status
     if status is not None:
         status.check_place()
@@ -331,7 +332,7 @@ def _lines(result: EndResult) -> list[Text]:
 
 
 def as_object(one: Observed, status: LogStatus | None, now_ms: int) -> dict[str, Any]:
-    """Everything that is known of one transaction; what is not known is null."""
+    """Return everything that is known about a transaction, with null for the unknown."""
     described, writer, part = one.described, one.writer, one.part
     return {
         "id": one.id,
@@ -363,7 +364,7 @@ def as_object(one: Observed, status: LogStatus | None, now_ms: int) -> dict[str,
 def blocks(
     found: Sequence[Observed], status: LogStatus | None, now_ms: int
 ) -> Iterator[RenderableType]:
-    """One block for each transaction, then what the verdicts mean."""
+    """Yield a block for each transaction, then the meaning of the verdicts."""
     numbers = {one.id: number for number, one in enumerate(found, 1)}
     for one in found:
         yield from block(one, status, now_ms, numbers)
@@ -379,7 +380,7 @@ def block(
     now_ms: int,
     numbers: Mapping[str, int] | None = None,
 ) -> Iterator[RenderableType]:
-    """One transaction in full; ``numbers`` are those of all that are shown, to name them by."""
+    """Yield one transaction in full; ``numbers`` are the numbers of all that are listed."""
     numbers = numbers or {}
     verdict = verdict_of(one, status)
     number = f"{numbers[one.id]}. " if one.id in numbers else ""
@@ -441,7 +442,7 @@ def _partitions(one: Observed, numbers: Mapping[str, int]) -> Table:
 
 
 def _held_up(each: Touched, numbers: Mapping[str, int]) -> Text:
-    """Which readers this transaction holds up, or which other one does."""
+    """Return which readers this transaction holds up, or which other transaction does."""
     if each.holds is None:
         return Text("not known", style="dim")
     groups = ", ".join(f"{group.name} (at {group.offset:,})" for group in each.groups)
@@ -458,13 +459,13 @@ def _number(value: int | None) -> str:
 
 
 def _age_ms(one: Observed, now_ms: int) -> int | None:
-    """By two clocks, the broker's and ours: never below zero."""
+    """Return the age, never negative: it compares two clocks, the broker's and ours."""
     started = one.described.started_at_ms
     return None if started < 0 else max(0, now_ms - started)
 
 
 def duration(ms: int) -> str:
-    """A time that a person can compare.
+    """Return a duration as text for people.
 
     >>> duration(754_000)
     '12 min 34 s'

@@ -1,4 +1,4 @@
-"""`beadline analyze`: what a job promises, before it is deployed."""
+"""`beadline analyze`: what a job guarantees, before it is deployed."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def analyze(
     verbose: VerboseOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say what each query of a job promises and what limits it; exits with 3 if refused.
+    """Report what each query of a job guarantees and what limits it; exits with 3 if refused.
 
-    Refused is what `run` would not start. Reads the job's plan and settings, and asks the servers
-    of its sinks. Nothing is written.
+    A query is refused if `run` would not start it. Reads the job's plan and settings, and asks the
+    servers of its sinks. Nothing is written.
     """
     from beadline.spark.analyze import analyze as judged
 
@@ -78,17 +78,17 @@ def analyze(
 
 
 def views(report: Report) -> list[RenderableType]:
-    """The report as a sentence and a table."""
+    """Return the report as a sentence and a table."""
     verdict = Text.assemble(
         "query ", (report.query, "bold"), " is ", (str(report.level), _COLORS[report.level])
     )
     if report.level < report.asked:
-        verdict.append(f", and was to be {report.asked}")
+        verdict.append(f", but was meant to be {report.asked}")
         verdict.append("; run would refuse it" if report.refusals else ", which was allowed")
     for problem in report.problems:
         verdict.append(f"\nrun would refuse it: {problem}", style="red")
     table = Table(expand=False)
-    for title in ("part", "keeps", "why, and what would help"):
+    for title in ("part", "guarantee", "why, and what would help"):
         table.add_column(title, overflow="fold")
     for found in (*report.limits, *(f for f in report.findings if f not in report.limits)):
         why = Text(found.why)
@@ -96,6 +96,6 @@ def views(report: Report) -> list[RenderableType]:
             why.append(f"\n→ {found.cure}", style="cyan")
         level = Text(str(found.level), style=_COLORS[found.level])
         if found.warning and found not in report.limits:
-            level.append("\nbut know:", style="yellow")
+            level.append("\nbut note:", style="yellow")
         table.add_row(Text(found.part), level, why)
     return [verdict, table]

@@ -1,4 +1,4 @@
-"""The list of commands. Each is a function in a module of its own name."""
+"""The list of commands. Each is a function in the module of the same name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from beadline.cli.verify import verify
 
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
 # docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
-# Spark and extras are imported inside the functions, so that `--help` stays quick.
+# Spark and extras are imported inside the functions, so that `--help` stays fast.
 COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("run", run),

@@ -1,9 +1,10 @@
-"""`beadline demo`: kill -9 twice, count, and see that nothing is lost and nothing is double.
+"""`beadline demo`: kill -9 twice, count, and see that nothing is lost or duplicated.
 
-No server and no set-up: a generator writes input files, a query brings the good rows to files and
-adds totals per key to SQLite, and is killed with SIGKILL at the two worst moments: when everything
-is prepared and nothing decided, and when everything is decided and nothing visible. `--naive` runs
-the same job on Spark's plain `foreachBatch`, killed at comparable moments, for the difference.
+It needs no server and no setup: a generator writes input files, and a query writes the good rows to
+files and adds totals per key to SQLite. The query is killed with SIGKILL at the two worst moments:
+when everything is prepared and nothing decided, and when everything is decided and nothing visible.
+`--naive` runs the same job with Spark's plain `foreachBatch`, killed at comparable moments, for
+comparison.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from beadline.verify.plan import Kill
 
 EPOCHS = 7
 ROWS_PER_FILE = 500
-# The third epoch that each start sees: by then one has watched it go well.
+# The third epoch of each start: by then the viewer has seen some epochs succeed.
 KILLS = ("decide.before#3", "decide.after#3")
 NAIVE_KILLS = (f"{AFTER_FILES}#3", f"{AFTER_TOTALS}#3")
 
 NaiveOption = Annotated[
-    bool, typer.Option("--naive", help="The same with plain foreachBatch: see the duplicates.")
+    bool, typer.Option("--naive", help="Run it with plain foreachBatch, to see the duplicates.")
 ]
-KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the folder, to look at the files.")]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the folder with the files.")]
 
 
 def demo(naive: NaiveOption = False, json: JsonOption = False, keep: KeepOption = False) -> None:
@@ -58,7 +59,7 @@ def demo(naive: NaiveOption = False, json: JsonOption = False, keep: KeepOption 
 
 
 def run(workload: Workload, naive: bool, out: Console) -> tuple[dict[str, Any], Table, bool]:
-    """Three starts, two kills, one count."""
+    """Start the query three times, kill it twice, and count once."""
     began = time.monotonic()
     workload.make().add(EPOCHS)
     out.say(_opening(naive))
@@ -83,28 +84,28 @@ def run(workload: Workload, naive: bool, out: Console) -> tuple[dict[str, Any], 
 
 
 def _supervisor(workload: Workload, naive: bool, story: Story) -> Supervisor:
-    """Drivers that are started ahead; a naive one learns where to die as it starts."""
+    """Return a supervisor that starts drivers ahead; a naive one needs its kill point at start."""
     return Supervisor(workload, story.hear, expected=1 if naive else len(KILLS) + 1)
 
 
 def _opening(naive: bool) -> str:
     how = "Spark's plain foreachBatch" if naive else "Beadline"
     return (
-        f"{EPOCHS} input files, each an epoch → good rows to files, totals per key to SQLite, by "
-        f"[bold]{how}[/]; killed with -9 twice on the way."
+        f"{EPOCHS} input files, one epoch each → good rows to files, totals per key to SQLite, "
+        f"with [bold]{how}[/]; killed with -9 twice on the way."
     )
 
 
 def verdict(naive: bool, exactly_once: bool) -> str:
-    """The last sentence."""
+    """Return the closing sentence."""
     if naive:
         return (
-            "[yellow]This was plain foreachBatch, as promised: after each kill Spark "
-            "redelivers the epoch, and what was already written is written a second time.[/] "
-            "The same without --naive: every row once."
+            "[yellow]This was plain foreachBatch, with the duplicates to expect: after each kill "
+            "Spark redelivers the epoch, and rows already written are written a second time.[/] "
+            "Without --naive, every row is there exactly once."
         )
     if exactly_once:
-        return "[bold green]Killed twice, and every row is there once.[/]"
+        return "[bold green]Killed twice, and every row is there exactly once.[/]"
     return "[bold red]Rows were lost or duplicated: this is a bug in Beadline, please report it.[/]"
 
 

@@ -1,4 +1,4 @@
-"""`beadline doctor`: is everything that Beadline needs installed, and if not, what to do."""
+"""`beadline doctor`: check that everything Beadline needs is installed, and say what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "broken": "red", "absent": "dim"
 
 
 def doctor(json: JsonOption = False) -> None:
-    """Check Java, versions, jars and extras; exits with 1 if something required is broken."""
+    """Check Java, versions, jars and extras; exits with 1 if a requirement is not met."""
     findings = list(examine())
     healthy = all(finding.status != "broken" for finding in findings)
     result = {"ok": healthy, "checks": [asdict(finding) for finding in findings]}
@@ -29,7 +29,7 @@ def _table(findings: list[CheckResult]) -> Table:
         table.add_column(column, overflow="fold")
     for finding in findings:
         colour = _COLOURS[finding.status]
-        # Escaped: `beadline[kafka]` would be read as markup.
+        # Escaped: Rich would read `beadline[kafka]` as markup.
         words = (finding.found.replace("[", r"\["), finding.fix.replace("[", r"\["))
         table.add_row(finding.name, f"[{colour}]{finding.status}[/]", *words)
     return table

@@ -1,7 +1,7 @@
 """`beadline epochs`: what happened to every epoch of a query, read from its checkpoint.
 
-Read-only, and without the job or its sinks: at three in the morning the checkpoint is all that one
-has. What it shows is explained in ``beadline.observe.history``.
+Read-only, and needs neither the job nor its sinks: at three in the morning the checkpoint may be
+all that is at hand. The states it shows are explained in ``beadline.observe.history``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from beadline.observe.history import History, PastEpoch, read_history
 
 _COLOURS = {"committed": "green", "decided": "yellow", "in doubt": "red"}
 _MEANING = {
-    "decided": "certain; a driver is still working on it, or the next start finishes it",
+    "decided": "final; a driver is still committing it, or the next start finishes it",
     "in doubt": "planned, not decided; a driver is still working on it, or the next start aborts "
     "it and it is redelivered",
 }
@@ -33,10 +33,12 @@ _CLAIMS_SHOWN = 3
 
 
 def epochs(
-    checkpoint: Annotated[str, typer.Argument(help="The query's folder: a path or a URI.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="The query's checkpoint folder: a path or a URI.")
+    ],
     last: Annotated[int, typer.Option(min=1, help="How many of the newest epochs to show.")] = 20,
     epoch: Annotated[
-        int | None, typer.Option(min=0, help="Show this epoch only, with its committables.")
+        int | None, typer.Option(min=0, help="Show only this epoch, with its committables.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -75,7 +77,7 @@ def _claim(slot: int, claim: Claim) -> dict[str, Any]:
 
 
 def _as_object(epoch: PastEpoch) -> dict[str, Any]:
-    """Everything that is known of one epoch; what is not known is null."""
+    """Return everything that is known about an epoch, with null for the unknown."""
     found = epoch.decision
     known: dict[str, Any] = {"epoch": epoch.number, "state": epoch.state, "slot": epoch.slot}
     times = {
@@ -150,7 +152,7 @@ def _row(epoch: PastEpoch) -> list[RenderableType]:
 
 
 def _event_time(decision: Decision | None) -> tuple[str, str]:
-    """The watermark that an epoch ran with, and its rows that came too late."""
+    """Return the watermark that an epoch ran with, and how many of its rows were late."""
     found = {} if decision is None else decision.event_time
     return _watermark(
         found.get("watermark_ms")
@@ -158,16 +160,16 @@ def _event_time(decision: Decision | None) -> tuple[str, str]:
 
 
 def _watermark(at_ms: int | None) -> str:
-    """Before the first rows there is none."""
+    """Return the watermark as text; before the first rows there is none."""
     return _clock(at_ms, date=True) if at_ms else ""
 
 
 def _inputs(decision: Decision) -> Iterator[RenderableType]:
-    """Each input's share of the watermark; only what the query tells apart."""
+    """Yield the watermark, and each input's part in it where the query has several inputs."""
     found = decision.event_time
     if found:
         at, late = _watermark(found.get("watermark_ms")), found.get("late_rows") or 0
-        yield Text(f"  watermark {at or 'none yet'}, {late:,} rows too late")
+        yield Text(f"  watermark {at or 'none yet'}, {late:,} late rows")
     for name, one in found.get("inputs", {}).items():
         idle = ", idle" if one["idle"] else ""
         newest, mark = (_watermark(one[key]) for key in ("newest_ms", "watermark_ms"))
@@ -178,8 +180,8 @@ def _inputs(decision: Decision) -> Iterator[RenderableType]:
 
 
 def _parts(decision: Decision) -> str:
-    """Each sink's parts: how many there could be says nothing, as a sink may take all rows as one,
-    and a part without rows is none.
+    """Return each sink's parts and rows. How many parts were possible is not shown: a sink may
+    take all rows as one part, and an empty part does not count.
     """
     said = (
         f"{name} {_count(parts)} ({sum(part.rows for part in parts):,} rows)"
@@ -193,7 +195,7 @@ def _count(parts: Sequence[StoredPart]) -> str:
 
 
 def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
-    """One epoch in full, for the person who has to understand it."""
+    """Yield one epoch in full, for the person who has to understand it."""
     yield Text.assemble(
         (f"{history.newest.query.name}, epoch {epoch.number}: ", "bold"),
         (epoch.state, _COLOURS[epoch.state]),
@@ -201,7 +203,7 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
     )
     found = epoch.decision
     if found is None:
-        yield Text("  no decision of it is retained" if epoch.state == "committed" else "")
+        yield Text("  its decision is no longer retained" if epoch.state == "committed" else "")
         return
     replays = f", replayed {found.replays} times" if found.replays else ""
     yield Text(f"  generation {found.generation}, slot {epoch.slot}, nonce {found.nonce}{replays}")
@@ -217,15 +219,15 @@ def _one(history: History, epoch: PastEpoch) -> Iterator[RenderableType]:
         for part in parts:
             text = json_module.dumps(part.committable)
             short = text[:_COMMITTABLE_WIDTH_MAX] + ("…" if text[_COMMITTABLE_WIDTH_MAX:] else "")
-            # The attempt is an id, numbered through by Spark: to people it would look like retries.
+            # Spark numbers attempts across the whole job: to people it would look like retries.
             yield Text(f"    part {part.partition}, {part.rows:,} rows")
             yield Text(f"      {short}", style="dim")
 
 
 def _finished(epoch: PastEpoch) -> str:
-    """The next decision says when; after a restart no record does."""
+    """Return when it finished, as the next decision says; after a restart no record says it."""
     if epoch.finished_at_ms is None:
-        return "at a time that is not recorded" if epoch.state == "committed" else "not yet"
+        return "at an unrecorded time" if epoch.state == "committed" else "not yet"
     return f"{_clock(epoch.finished_at_ms)} ({_duration(epoch.commit_ms)})"
 
 

@@ -1,7 +1,7 @@
-"""One small interface for both readers: people, through Rich, and programs, through JSON.
+"""One small interface for both kinds of readers: people, through Rich, and programs, through JSON.
 
-A command says everything once and does not ask who reads. With `--json` progress is left out, and
-stdout holds one object per line, the last of which is the result; so `| tail -1 | jq` always works.
+A command prints everything once, whoever reads it. With `--json` progress is left out, and stdout
+holds one object per line, the last of which is the result; so `| tail -1 | jq` always works.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from rich.text import Text
 
 from beadline.errors import BeadlineError
 
-_PIPE_COLUMNS = 140  # a file has no width, and Rich would take 80, in which tables break words
+_PIPE_COLUMNS = 140  # a file has no width; Rich's default of 80 breaks the words of tables
 
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="For programs: the last line is one JSON object.")
+    bool, typer.Option("--json", help="Print JSON, one object per line; the last is the result.")
 ]
 
 
 class Console(ABC):
-    """Where a command's words go."""
+    """Where the output of a command goes."""
 
     @abstractmethod
     def say(self, text: str) -> None:
-        """Report progress. Only people want to know; Rich markup is allowed."""
+        """Report progress, to people only; Rich markup is allowed."""
 
     @abstractmethod
     def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
-        """Print the result: the object for programs, the same as views (tables) for people."""
+        """Print the result: the object for programs, the views (tables, text) for people."""
 
     @abstractmethod
     def fail(self, error: BeadlineError) -> None:
@@ -52,7 +52,7 @@ class ForPeople(Console):
             self.console = RichConsole(width=_PIPE_COLUMNS)
 
     def say(self, text: str) -> None:
-        """Print one line, with its markup; a terminal wraps it, and a log has it whole."""
+        """Print one line with markup; a terminal wraps it, a log gets it as one line."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
@@ -61,7 +61,7 @@ class ForPeople(Console):
             self.console.print(view, highlight=False, soft_wrap=isinstance(view, str | Text))
 
     def fail(self, error: BeadlineError) -> None:
-        """Print the message as it is: it may hold brackets that are not markup."""
+        """Print the message verbatim: it may contain brackets that are not markup."""
         console = RichConsole(stderr=True, soft_wrap=True)
         console.print(Text.assemble((type(error).__name__, "bold red"), f": {error}"))
 
@@ -70,7 +70,7 @@ class ForPrograms(Console):
     """JSON on stdout, one object per line."""
 
     def say(self, text: str) -> None:
-        """Nothing: a program waits for the result."""
+        """Print nothing: a program waits for the result."""
 
     def show(self, result: Mapping[str, Any], *views: RenderableType) -> None:
         """Print the object."""
@@ -84,11 +84,11 @@ class ForPrograms(Console):
 
 
 def output(json: bool) -> Console:
-    """Choose by the `--json` option."""
+    """Return the console for the `--json` option."""
     return ForPrograms() if json else ForPeople()
 
 
 def _print_object(value: Mapping[str, Any]) -> None:
-    """One line, flushed: a command that is killed next has still said it."""
+    """Print one line and flush it, so that it survives if the command is killed next."""
     sys.stdout.write(json_module.dumps(value, default=str) + "\n")
     sys.stdout.flush()

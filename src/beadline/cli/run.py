@@ -1,11 +1,12 @@
 """`beadline run`: start a job file, show its epochs as they are committed, stop it cleanly.
 
-The queries of a job are started together. One that fails is started again as the job's restart
-strategy says; one that fails for good stops the others cleanly, and its error is the job's.
+The queries of a job are started together. A query that fails is restarted according to the job's
+restart strategy; if it fails for good, the others are stopped cleanly and the job fails with its
+error.
 
 The first Ctrl-C or SIGTERM stops the job: an undecided epoch is aborted, a decided one finished,
-and the exit code is 0. A second Ctrl-C leaves at once, as a crash would, and the next start
-finishes or aborts what was left; that is what the protocol is for.
+and the exit code is 0. A second Ctrl-C exits at once, as a crash would, and the next start finishes
+or aborts what was left; that is what the protocol is for.
 """
 
 from __future__ import annotations
@@ -44,28 +45,29 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Queries run on threads of their own, and a line must not be cut by another's.
+# Each query runs on a thread of its own, and their lines of output must not mix.
 _one_at_a_time = threading.Lock()
 
 
 def run(
     job: JobArgument,
     checkpoint: Annotated[
-        str | None, typer.Option(help="The query's folder; the job's CHECKPOINT otherwise.")
+        str | None,
+        typer.Option(help="The query's checkpoint folder; by default the job's CHECKPOINT."),
     ] = None,
     every: Annotated[
         str | None, typer.Option(help='Start at most one epoch per interval, such as "1 second".')
     ] = None,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is there, then end.")
+        bool, typer.Option("--available-now", help="Process all available data, then end.")
     ] = False,
     output_mode: Annotated[
-        str | None, typer.Option(help="append, update or complete, for aggregations.")
+        str | None, typer.Option(help="For aggregations: append, update or complete.")
     ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
-            help="Once: give up the rows that a sink lacks or cannot take, by its name; NAME@17 "
+            help="Give up, once, the rows that the sink of this name lacks or cannot take; NAME@17 "
             "for one decided epoch. May be repeated."
         ),
     ] = None,
@@ -98,7 +100,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Options:
-    """What the command line says of a query; it wins over the job file."""
+    """The options of the command line, which take precedence over the job file."""
 
     checkpoint: str | None
     every: str | None
@@ -107,7 +109,7 @@ class _Options:
     drop: tuple[str, ...]
 
     def check(self, file: JobFile) -> None:
-        """Each is about one query, so a job of several must have it in the file."""
+        """Raise if one is given for a job of several queries: each applies to one query."""
         given = [each.name for each in fields(self) if getattr(self, each.name)]
         if given and file.several:
             raise UsageError(
@@ -118,7 +120,7 @@ class _Options:
             raise _no_checkpoint(file.no_checkpoint)
 
     def over(self, plan: Planned) -> Planned:
-        """Return the query as it is to be started; the trigger is one thing."""
+        """Return the query with these options; a trigger given here replaces the file's."""
         checkpoint = self.checkpoint or plan.checkpoint
         if not checkpoint:
             raise _no_checkpoint(plan.where)
@@ -146,7 +148,7 @@ class Stop:
     asked: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler; what it prints could cut into a line that is being printed."""
+        """Handle a signal. It prints nothing: that could cut into a line being printed."""
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
@@ -157,7 +159,7 @@ class Stop:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Listen from here on."""
+        """Handle the signals inside the block, and restore their handlers after it."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         self.listen()
         try:
@@ -167,9 +169,9 @@ class Stop:
                 signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Take the signals; again after Spark's start, which takes Ctrl-C for itself.
+        """Install the handlers; again after Spark has started, which installs one for Ctrl-C.
 
-        PySpark's own handler would cancel the jobs of an epoch under a running query.
+        PySpark's own handler would cancel the Spark jobs of a running epoch.
         """
         for number in _SIGNALS:
             signal.signal(number, self)
@@ -177,7 +179,7 @@ class Stop:
 
 @dataclass
 class Running:
-    """One query of the job: running, waiting for its restart, or at its end."""
+    """One query of the job: running, waiting for its restart, or ended."""
 
     planned: Planned
     watch: EventPrinter
@@ -187,7 +189,7 @@ class Running:
     ended: bool = False
 
     def look(self, wait_s: float) -> None:
-        """Start it if it is time, see whether it ended; raises what ended it for good."""
+        """Start it when it is time, check whether it ended; raise the error that ended it."""
         try:
             if self.query is None:
                 self._start(wait_s)
@@ -221,7 +223,7 @@ class Running:
         self.restarts.started()
 
     def stop(self) -> None:
-        """End it cleanly; raises what went wrong with it before."""
+        """Stop it cleanly; raise the error that it had failed with before, if any."""
         if self.query is None:
             return
         query, self.query = self.query, None
@@ -232,7 +234,7 @@ class Running:
 
 
 def run_all(plans: list[Planned], file: JobFile, out: Console, stop: Stop) -> None:
-    """Run the queries until all have ended, one fails for good, or a signal comes."""
+    """Run the queries until all have ended, one fails for good, or a signal arrives."""
     width = max(len(plan.stream.name) for plan in plans)
     runs = []
     for plan in plans:
@@ -248,7 +250,7 @@ def run_all(plans: list[Planned], file: JobFile, out: Console, stop: Stop) -> No
         check_all(plans)
     try:
         _look_after(runs, stop, results)
-    except Exception:  # a second Ctrl-C is none, and leaves at once
+    except Exception:  # not KeyboardInterrupt: a second Ctrl-C exits at once
         _stop(runs, out, results, failed=True)
         raise
     _stop(runs, out, results)
@@ -273,7 +275,7 @@ def _look_after(runs: list[Running], stop: Stop, results: list[dict[str, Any]]) 
 def _stop(
     runs: list[Running], out: Console, results: list[dict[str, Any]], *, failed: bool = False
 ) -> None:
-    """Stop all that still run, even if one of them fails to stop."""
+    """Stop all queries that still run, even if one of them fails to stop."""
     if any(run.query is not None for run in runs):
         out.say("[dim]stopping: an undecided epoch is aborted, a decided one finished …[/]")
     failures: list[BaseException] = []
@@ -298,7 +300,7 @@ class EventPrinter:
     out: Console
     query: str
     prefix: str = ""
-    gone: Callable[[], None] = lambda: None  # whoever read this has gone
+    gone: Callable[[], None] = lambda: None  # called when nobody reads the output any more
     redact: Callable[[str], str] = str
     epochs: int = 0
     generation: int = 0
@@ -316,11 +318,11 @@ class EventPrinter:
             event = replace(event, details={**event.details, "error": said})
         try:
             self.show(_as_object(event), *_as_lines(event))
-        except OSError:  # the reader has gone (`| head`); the epoch must not fail over it
+        except OSError:  # the reader is gone (`| head`); the epoch must not fail because of it
             self.gone()
 
     def restarting(self, failure: BaseException, attempt: int, delay_s: float) -> None:
-        """Say that the query failed, and is started again."""
+        """Report that the query failed and will be restarted."""
         self.restarts += 1
         name, text = type(failure).__name__, self.redact(str(failure))
         result = {
@@ -351,20 +353,20 @@ class EventPrinter:
         return result
 
     def show(self, result: dict[str, Any], *lines: str) -> None:
-        """Print the object, or the lines with the query's name before them."""
+        """Print the object, or the lines prefixed with the query's name."""
         with _one_at_a_time:
             self.out.show(result, *(f"{self.prefix}{line}" for line in lines))
 
 
 def _as_object(event: Event) -> dict[str, Any]:
-    """One line for programs; the event's own words come first."""
+    """Return the event as an object for programs."""
     head = {"event": event.kind, "query": event.query, "generation": event.generation}
     epoch = {} if event.epoch is None else {"epoch": event.epoch}
     return {**head, **epoch, "at_ms": event.at_ms, **event.details}
 
 
 def _as_lines(event: Event) -> list[str]:
-    """One line for people, or none: prepared and decided pass too quickly to be read."""
+    """Return a line for people, or none: prepared and decided pass too quickly to be read."""
     details = event.details
     text = {
         "claimed": f"generation {event.generation} holds the log{_incomplete(details)}",
@@ -372,19 +374,19 @@ def _as_lines(event: Event) -> list[str]:
         "swept": f"orphans of older starts aborted: {details.get('orphans')}",
         "committed": f"epoch {event.epoch} [green]committed[/]{_rows(details.get('rows', {}))}",
         "waiting": f"{_place(event)}[yellow]{details.get('doing')}[/], {details.get('seconds')} s",
-        "added": f"sink {details.get('sink')} is new: it has rows from epoch {event.epoch} on",
-        "removed": f"sink {details.get('sink')} is no longer among the sinks",
+        "added": f"sink {details.get('sink')} is new: it gets rows from epoch {event.epoch} on",
+        "removed": f"sink {details.get('sink')} is no longer one of the query's sinks",
         "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
-        "spark restarted": "an older driver was in the way; Spark's query is started again",
+        "spark restarted": "an older driver interfered; Spark's query is restarted",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
     }.get(event.kind)
     return [] if text is None else [text]
 
 
 def _incomplete(details: dict[str, Any]) -> str:
-    """The sinks that do not have all rows of the query."""
+    """Return the sinks that do not have all rows of the query."""
     later = {name: epoch for name, epoch in details.get("since", {}).items() if epoch}
     said = [f"{name} has rows from epoch {epoch} on" for name, epoch in later.items()]
     said += [f"{name} lacks {epochs}" for name, epochs in details.get("lacks", {}).items()]

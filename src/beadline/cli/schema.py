@@ -1,4 +1,4 @@
-"""`beadline schema`: what a TOML job file may hold, for editors."""
+"""`beadline schema`: the JSON schema of TOML job files, for editors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from beadline.cli.output import JsonOption
 
 
 def schema(json: JsonOption = False) -> None:
-    """Print the JSON schema of job files, which editors complete and check TOML with."""
+    """Print the JSON schema of TOML job files, for completion and validation in editors."""
     from beadline.jobs.schema import schema as made
 
     typer.echo(json_module.dumps(made(), indent=None if json else 2))

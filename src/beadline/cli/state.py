@@ -1,8 +1,8 @@
-"""`beadline state`: what a query remembers, read from its checkpoint.
+"""`beadline state`: the state of a query, read from its checkpoint.
 
-Operators, their variables and what they take up on disk are in small files that are read as they
-are; rows and keys are read by Spark's own source for state, which takes a JVM. Nothing is changed,
-and a driver may go on meanwhile.
+Operators, their variables and their size on disk are read directly from small files; rows and keys
+are read by Spark's own state data source, which needs a JVM. Nothing is changed, and the query may
+be running meanwhile.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def state(
-    checkpoint: Annotated[str, typer.Argument(help="The query's folder: a path or a URI.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="The query's checkpoint folder: a path or a URI.")
+    ],
     operator: Annotated[
         int | None, typer.Option(min=0, help="Only this operator; they are numbered from 0.")
     ] = None,
     variable: Annotated[
         str | None,
-        typer.Option("--variable", "--store", help="Only this variable; of a join: left or right."),
+        typer.Option("--variable", "--store", help="Only this variable; for a join left or right."),
     ] = None,
     keys: Annotated[
-        int | None, typer.Option(min=1, help="Show so many keys, with their values.")
+        int | None, typer.Option(min=1, help="Show this many keys, with their values.")
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(help="Show keys of which a column has this value: COLUMN=VALUE."),
+        typer.Option(help="Show only keys with this value in a column: COLUMN=VALUE."),
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(min=0, help="The state after this epoch; else after the newest.")
+        int | None, typer.Option(min=0, help="Show the state after this epoch; default: the newest")
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -66,13 +68,13 @@ def state(
         with _spark() as spark:
             read_rows(spark, found, asked, console)
     elif asked.keys:
-        raise UsageError(f"checkpoint {found.checkpoint} holds no state that could be read yet.")
+        raise UsageError(f"checkpoint {found.checkpoint} holds no state that can be read yet.")
     console.show(as_object(found), *views(found))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which part of it is asked for."""
+    """Which part of the state to show."""
 
     operator: int | None
     variable: str | None
@@ -82,7 +84,7 @@ class Asked:
 
 @dataclass
 class FoundState:
-    """What a checkpoint says of the state after one epoch; None if no epoch is complete."""
+    """The state after one epoch in a checkpoint; ``epoch`` is None if none is complete."""
 
     checkpoint: str
     epoch: int | None
@@ -91,7 +93,7 @@ class FoundState:
 
 @dataclass
 class FoundOperator:
-    """One operator, with the rows of its variables by name, where they were read."""
+    """One operator, with the row counts and keys of its variables by name, as far as read."""
 
     operator: StateOperator
     disk: DiskUse
@@ -100,7 +102,7 @@ class FoundOperator:
 
 
 def look(checkpoint: str, epoch: int | None, asked: Asked) -> FoundState:
-    """Read what needs no Spark."""
+    """Read everything that needs no Spark."""
     from beadline.files import join, open_files, qualify
     from beadline.state.disk import disk_use
     from beadline.state.metadata import read_operators
@@ -112,8 +114,8 @@ def look(checkpoint: str, epoch: int | None, asked: Asked) -> FoundState:
         raise UsageError(f"there is no checkpoint of Spark's in {uri}. Check its path.")
     complete = {int(name) for name in files.names(join(uri, "commits")) if name.isdigit()}
     if epoch is not None and epoch not in complete:
-        there = f"{min(complete)} to {max(complete)}" if complete else "none"
-        raise UsageError(f"checkpoint {uri} has no complete epoch {epoch}; it has {there}.")
+        known = f"{min(complete)} to {max(complete)}" if complete else "none"
+        raise UsageError(f"checkpoint {uri} has no complete epoch {epoch}; it has {known}.")
     after = max(complete, default=None) if epoch is None else epoch
     operators = read_operators(files, uri, after)
     if asked.operator is not None:
@@ -130,7 +132,7 @@ def _spark() -> Iterator[SparkSession]:
 
     active = SparkSession.getActiveSession()
     spark = active.newSession() if active is not None else session("beadline-state")
-    # Times are shown in one zone, whatever the machine's.
+    # Times are shown in UTC, whatever the machine's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         yield spark
@@ -140,7 +142,7 @@ def _spark() -> Iterator[SparkSession]:
 
 
 def read_rows(spark: SparkSession, found: FoundState, asked: Asked, console: Console) -> None:
-    """Count the rows of every variable that is asked for, and read keys."""
+    """Count the rows of every requested variable, and read its keys."""
     from beadline.state.reading import names_of
 
     for one in found.operators:
@@ -169,10 +171,10 @@ def _read(
         one.rows[name] = rows.count()
     if not asked.keys or not asked.wanted.keys() <= set(rows.columns):
         if asked.variable is not None:
-            matching(rows, asked.wanted)  # which says what columns there are
+            matching(rows, asked.wanted)  # its error lists the columns
         return
     chosen = matching(rows, asked.wanted).limit(asked.keys)
-    # As JSON, in which Spark itself writes times, decimals and bytes.
+    # As JSON, so that Spark itself formats times, decimals and bytes.
     packed = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"})
     with _explained(found, one, name):
         one.keys[name] = [json_module.loads(text) for (text,) in chosen.select(packed).collect()]
@@ -180,7 +182,7 @@ def _read(
 
 @contextmanager
 def _explained(found: FoundState, one: FoundOperator, name: str) -> Iterator[None]:
-    """Say in a sentence why rows could not be read."""
+    """Raise a one-sentence error if rows cannot be read."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -191,8 +193,8 @@ def _explained(found: FoundState, one: FoundOperator, name: str) -> Iterator[Non
     except (PySparkException, Py4JJavaError) as error:
         raise CheckpointProblem(
             f"checkpoint {found.checkpoint}: {name} of operator {one.operator.number} cannot be "
-            f"read: {reason(error)}. If a driver is running, it may have freed what was being "
-            "read: try again. Nothing was changed."
+            f"read: {reason(error)}. If the query is running, it may have deleted the files that "
+            "were being read: try again. Nothing was changed."
         ) from error
 
 
@@ -236,7 +238,7 @@ def _operator_object(one: FoundOperator) -> dict[str, Any]:
 
 
 def views(found: FoundState) -> Iterator[RenderableType]:
-    """Yield the same for people."""
+    """Yield the tables for people."""
     if not found.operators:
         yield Text("The query keeps no state.")
         return
@@ -256,17 +258,17 @@ def _operator_views(one: FoundOperator) -> Iterator[RenderableType]:
         f"{size(disk.size)} in {disk.files:,} files",
     )
     if disk.newest is not None:
-        whole = "" if disk.snapshot is None else f", the newest whole copy after {disk.snapshot}"
+        whole = "" if disk.snapshot is None else f", the newest snapshot after {disk.snapshot}"
         yield Text(f"  state after epochs {disk.oldest} to {disk.newest}{whole}")
     table = _table("  variable", "rows", "kind", "columns")
     known = {variable.name: variable for variable in operator.variables if not variable.internal}
     for name in one.rows or known:
-        there = known.get(name)
+        variable = known.get(name)
         table.add_row(
             Text(f"  {name}"),
             f"{one.rows[name]:,}" if name in one.rows else "",
-            Text(there.kind if there else ""),
-            Text(describe(there) if there else ""),
+            Text(variable.kind if variable else ""),
+            Text(describe(variable) if variable else ""),
         )
     yield table
     for name, rows in one.keys.items():
@@ -297,7 +299,7 @@ def _shown(value: Any) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes as a person reads it.
+    """Return a number of bytes as text for people.
 
     >>> size(1536)
     '1.5 kB'

@@ -1,8 +1,8 @@
-"""`beadline transactions`: what is open on a Kafka cluster, whom it holds up, and how to end it.
+"""`beadline transactions`: a Kafka cluster's open transactions, whom they hold up, ending them.
 
-Readers are stuck before an open transaction until it is ended. While a query runs it does so
-itself, and after a crash its next start does; these commands are for when there is no next start
-soon, and for finding out whether it is Beadline at all that holds a reader up.
+Readers with `read_committed` cannot read past an open transaction until it is ended. A running
+query ends its own, and after a crash its next start does; these commands are for when the next
+start is not soon, and for finding out whether it is Beadline that holds a reader up.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ ServersOption = Annotated[
 ]
 CheckpointOption = Annotated[
     str | None,
-    typer.Option(help="The query's folder, a path or a URI: its log says what was decided."),
+    typer.Option(help="The query's checkpoint, a path or a URI: its log says what was decided."),
 ]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
         metavar="KEY=VALUE",
-        help="A setting of librdkafka, as in KafkaSink(options=); may be repeated. Others on this "
-        "machine can read command lines: passwords belong in --options-file.",
+        help="A setting of librdkafka, as in KafkaSink(options=); may be repeated. Other users of "
+        "this machine can see command lines: passwords belong in --options-file.",
     ),
 ]
 FileOption = Annotated[
-    Path | None, typer.Option("--options-file", help="The same, KEY=VALUE in each line; # comments")
+    Path | None,
+    typer.Option("--options-file", help="A file of such settings, KEY=VALUE lines; # comments."),
 ]
 ControlTopicOption = Annotated[
-    str | None, typer.Option(help="Where the query's markers are, if not in beadline-QUERY.")
+    str | None,
+    typer.Option(help="The topic of the query's markers, if it is not beadline-QUERY."),
 ]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids.")]
 ForceOption = Annotated[
@@ -44,8 +46,8 @@ ForceOption = Annotated[
     typer.Option(
         "--force",
         help="End it even if no decision log vouches for it (not Beadline's, or no --checkpoint), "
-        "if the log contradicts it, so that rows show twice or are missing, or if a process that "
-        "seems to run the query is alive.",
+        "if the log contradicts it, so that rows appear twice or are missing, or if a process "
+        "that seems to run the query is alive.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
@@ -59,21 +61,24 @@ def _root() -> None:
 @transactions.command("list")
 def list_(
     bootstrap_servers: ServersOption,
-    query: Annotated[str | None, typer.Option(help="Only those of this query.")] = None,
+    query: Annotated[str | None, typer.Option(help="Only transactions of this query.")] = None,
     checkpoint: CheckpointOption = None,
     option: SettingsOption = None,
     options_file: FileOption = None,
     control_topic: ControlTopicOption = None,
     everybodys: Annotated[
-        bool, typer.Option("--all", help="With --query or --checkpoint: other applications' too.")
+        bool,
+        typer.Option(
+            "--all", help="With --query or --checkpoint: also those of other applications."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show open transactions, the oldest first. Changes nothing.
+    """Show open transactions, oldest first. Changes nothing.
 
-    Of one query with --query or --checkpoint, otherwise of the whole cluster: any of them may
-    hold a reader up. With --checkpoint, the decision log says what the next start will do with
-    each.
+    With --query or --checkpoint those of one query, otherwise those of the whole cluster: any of
+    them may hold a reader up. With --checkpoint, the decision log says what the next start will
+    do with each.
     """
     from beadline.cli._transactions import asking, show_open
 
@@ -84,19 +89,19 @@ def list_(
 
 _COMMIT_HELP = """Commit transactions that the newest decision names. Stop the query first.
 
-It is what the next start of the query does. Whether the query is running cannot be known from
-here, unless it runs on this machine or writes to its log meanwhile: see to it yourself.
+The next start of the query would do the same. Whether the query is running cannot be known from
+here, unless it runs on this machine or writes to its log meanwhile: make sure yourself.
 """
 _ABORT_HELP = """Abort transactions that the newest decision does not name. Stop the query first.
 
-It is what the next start of the query does. A driver that still runs may decide, the moment
-after the log was read, what is then gone: see to it that there is none. A producer that still
-lives is fenced.
+The next start of the query would do the same. A driver that is still running may decide a
+transaction right after the log was read here, and its rows would then be missing: make sure that
+none is running. A producer that is still alive is fenced.
 """
 
 
 def _ending(command: Literal["commit", "abort"], words: str) -> None:
-    """Add one of the two commands that end transactions; they take the same options."""
+    """Register one of the two commands that end transactions; their options are the same."""
 
     @transactions.command(command, help=words)
     def end(

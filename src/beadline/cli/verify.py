@@ -1,8 +1,8 @@
-"""`beadline verify`: kill, pause and cut a job of your own, and compare with a run left alone.
+"""`beadline verify`: inject faults into a job of your own, and compare with an undisturbed run.
 
-Nothing of the real targets is touched, unless `--in-place` says so: every sink writes to a scratch
+The real targets are not touched, unless `--in-place` is given: every sink writes to a scratch
 target, and every source is a copy of what it holds now. Exits with 1 on any violation, and with 5
-if nothing is proven: a start that did not end on a busy machine is no violation.
+if nothing is proven: a run that did not end in time on a busy machine is no violation.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from beadline.verify.run import Options, Verifier
 from beadline.verify.source_range import RangeLimits
 
 _TIMEOUT_HELP = (
-    "Seconds for each start of the job; what has not ended by then is inconclusive. If left out: "
+    "Seconds for each start of the job; one that has not ended by then is inconclusive. Default: "
     "10 times the undisturbed run, and at least 240."
 )
-_KILLS_MANY = 10  # with fewer, the archive takes longer than it saves
+_KILLS_MANY = 10  # with fewer, the archive takes more time than it saves
 Step = Callable[[int, int, str], None]
 
 
 def verify(
-    job: Annotated[str, typer.Argument(help="Python with: def job(spark) -> Stream; or .toml.")],
+    job: Annotated[
+        str,
+        typer.Argument(help="A TOML file, or a Python file that defines job(spark) -> Stream."),
+    ],
     kills: Annotated[
         int | None,
-        typer.Option(help="How many times to kill with -9; at every point and a few if left out."),
+        typer.Option(help="How many times to kill with -9; default: at every point, and a few."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the faults; a new one if left out.")
+        int | None, typer.Option(help="Seed of the faults; default: a new one.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="These faults alone, in this order, with commas between.")
+        str | None, typer.Option(help="Inject only these faults, in this order, comma-separated.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Inject no fault after this many minutes.")] = 15.0,
     timeout: Annotated[float | None, typer.Option(help=_TIMEOUT_HELP)] = None,
@@ -59,21 +62,25 @@ def verify(
         int, typer.Option(help="Take at most this many records of a Kafka source; 0 for all.")
     ] = 20_000,
     output_mode: Annotated[
-        str | None, typer.Option(help="append, update or complete, for aggregations.")
+        str | None, typer.Option(help="For aggregations: append, update or complete.")
     ] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Write to the real targets, which must be empty.")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave scratch targets and logs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep scratch targets and logs.")] = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first violation.")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Write the report here, as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report here, as one page.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the report to this file, as JSON.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report to this file, as an HTML page.")
+    ] = None,
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Kill a job at every crash point, and see that its sinks show every row once."""
+    """Kill a job at every crash point, and check that every row is in its sinks exactly once."""
     out = output(json)
     _check(kills, minutes, timeout, epochs, files, records, report, html)
     asked = Options(
@@ -101,7 +108,7 @@ def _verified(asked: Options, out: Console) -> Verification:
     open_job(asked.job)
     require_java()
     class_archive.use(make=asked.kills is None or asked.kills >= _KILLS_MANY)
-    # As Ctrl-C: what was started is ended, and scratch targets are removed.
+    # Like Ctrl-C: child processes are ended, and scratch targets are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _progress(out) as step:
         return Verifier(asked, out.say, step).run()
@@ -123,14 +130,14 @@ def _check(
         ("--records", records, 0),
     ):
         if value < least:
-            raise UsageError(f"{name} is {least} or more, not {value}. Nothing was written.")
+            raise UsageError(f"{name} must be {least} or more, not {value}. Nothing was written.")
     if not minutes > 0:
-        raise UsageError(f"--minutes is above 0, not {minutes:g}. Nothing was written.")
+        raise UsageError(f"--minutes must be above 0, not {minutes:g}. Nothing was written.")
     if timeout is not None and not timeout > 0:
-        raise UsageError(f"--timeout is above 0, not {timeout:g}. Nothing was written.")
+        raise UsageError(f"--timeout must be above 0, not {timeout:g}. Nothing was written.")
     for path in reports:
         if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder for the report {path}. Nothing was written.")
+            raise UsageError(f"the folder of the report {path} is missing. Nothing was written.")
 
 
 def _write(made: Verification, report: Path | None, html: Path | None) -> None:
@@ -144,7 +151,7 @@ def _write(made: Verification, report: Path | None, html: Path | None) -> None:
 
 
 class _Lines:
-    """Progress for a log: one line when something new begins."""
+    """Progress for a log: one line whenever a new step begins."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -158,7 +165,7 @@ class _Lines:
 
 @contextmanager
 def _progress(out: Console) -> Iterator[Step]:
-    """A bar on a terminal, lines in a pipe or a file; programs wait for the result."""
+    """Yield a progress bar on a terminal, lines in a pipe or file, and nothing for programs."""
     if not isinstance(out, ForPeople):
         yield lambda done, total, what: None
         return

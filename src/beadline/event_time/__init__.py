@@ -1,4 +1,4 @@
-"""Event time: windows that fire again, timers, joins, and the rows that come too late for them."""
+"""Event time: windows with allowed lateness, timers, joins, and late rows."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What windows compute: count, sum, min, max, avg, and what an aggregate of one's own has to have.
+"""Aggregates of windows: count, sum, min, max, avg, and the base class of all aggregates.
 
-An aggregate turns the rows of an epoch into a *partial* per group, all groups at once; partials are
-merged with what the state holds, and made into a result when the window fires. A partial is a tuple
-of plain values, which Spark keeps in columns of their own. Merging must not depend on how rows fall
-into epochs: the same rows give the same result, whatever crashed in between. (Sums of doubles are
-added in the order in which they come, as Spark's are, and may differ in the last digits.)
+An aggregate turns the rows of an epoch into a *partial* per group, for all groups at once; partials
+are merged with those in the state, and converted to a result when the window fires. A partial is a
+tuple of plain values, which Spark stores in separate columns. Merging must not depend on how rows
+are divided into epochs: the same rows give the same result, whatever crashed in between. (Doubles
+are added in the order in which they arrive, as in Spark, so sums may differ in the last digits.)
 
-Each gives what Spark's function of the same name gives, and is that function where windows are
-Spark's own. See also ``ordered`` (collect, first, last), ``sketches`` (approximate ones) and
-``custom`` (a user's own).
+Each aggregate gives the same result as Spark's function of the same name, and is that function
+where windows are Spark's own. See also ``ordered`` (collect, first, last), ``sketches``
+(approximate aggregates) and ``custom`` (user-defined ones).
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 class Aggregate(ABC):
     """One result column of a window."""
 
-    column: str | None  # what it is made of; None for what needs no column
-    shown_by: ClassVar[tuple[str, ...]] = ()  # what only makes the result, and not the partials
+    column: str | None  # the column to aggregate; None if it needs none
+    shown_by: ClassVar[tuple[str, ...]] = ()  # fields that affect the result but not the partials
 
     @property
     def kind(self) -> str:
-        """Which partials these are; in the names of the state's columns.
+        """A text that identifies the partials, used in the names of the state's columns.
 
-        So the state of one aggregate is never read as that of another which has the same types:
-        code that counts where it once added up is told before its first epoch.
+        So the state of one aggregate is never read as that of another with the same types: code
+        that was changed from a sum to a count fails before its first epoch.
         """
-        told = type(self).__name__.lower() + (f"_{self.column}" if self.column else "")
+        kind = type(self).__name__.lower() + (f"_{self.column}" if self.column else "")
         names: list[str] = [one.name for one in fields(self)] if is_dataclass(self) else []
         more = [
             (name, getattr(self, name))
             for name in names
             if name != "column" and name not in self.shown_by
         ]
-        return f"{told}_{crc32(repr(more).encode()):08x}" if more else told
+        return f"{kind}_{crc32(repr(more).encode()):08x}" if more else kind
 
     @abstractmethod
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
-        """Return the types of a partial's values; raise `BadQuery` for a column it is not for."""
+        """Return the types of a partial's values; raise `BadQuery` for an unsuitable column."""
 
     @abstractmethod
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
@@ -67,26 +67,26 @@ class Aggregate(ABC):
 
     @abstractmethod
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Return a partial per group of rows."""
+        """Return a partial for each group of rows."""
 
     @abstractmethod
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Put two partials together, in any order."""
+        """Merge two partials; the order must not matter."""
 
     def result(self, partial: Partial) -> Any:
-        """Return what is shown of a partial."""
+        """Return the result of a partial."""
         return partial[0]
 
     def native(self, time: str) -> Column | None:
-        """Return Spark's own expression of it, if there is one with the same answer.
+        """Return the equivalent Spark expression, if there is one with the same result.
 
-        ``time`` is the column that the windows go by.
+        ``time`` is the time column of the windows.
         """
         return None
 
 
 def held_as(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as the state holds it; Spark would make null of what is not of its type.
+    """Return a value in the type of the state's column; Spark would store null for a wrong type.
 
     Raises ``OverflowError`` for a number that is too large.
     """
@@ -109,7 +109,7 @@ def held_as(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_) and isinstance(value, list | tuple | np.ndarray):
         return [held_as(one, type_.value_type) for one in value]
     if not isinstance(value, _CLASSES.get(type_.id, object)):
-        raise TypeError(f"a {type(value).__name__} where the state has {type_}")
+        raise TypeError(f"a value of type {type(value).__name__} where the state has {type_}")
     return value
 
 
@@ -124,7 +124,7 @@ _CLASSES: dict[int, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Count(Aggregate):
-    """How many rows, or how many in which a column is not null."""
+    """The number of rows, or of those in which a column is not null."""
 
     column: str | None = None
 
@@ -133,7 +133,7 @@ class Count(Aggregate):
         return [pa.int64()]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """A bigint, as Spark's."""
+        """A bigint, as in Spark."""
         return pa.int64()
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
@@ -141,7 +141,7 @@ class Count(Aggregate):
         if self.column is None:
             counts = groups.ends - groups.starts
         else:
-            counts = _there(groups, groups.column(self.column))
+            counts = _not_null(groups, groups.column(self.column))
         return [(count,) for count in counts.tolist()]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
@@ -157,7 +157,7 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
-    """The sum of a column; null if nothing in the window is there, as in SQL."""
+    """The sum of a column; null if all values in the window are null, as in SQL."""
 
     column: str
 
@@ -166,7 +166,7 @@ class Sum(Aggregate):
         return [self.result_type(column)]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """As Spark's: bigint of integers, double of floats, ten digits more of decimals."""
+        """As in Spark: bigint for integers, double for floats, ten more digits for decimals."""
         assert column is not None
         if pa.types.is_integer(column):
             return pa.int64()
@@ -180,25 +180,25 @@ class Sum(Aggregate):
         )
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Add up every group; integers and decimals exactly, whatever their size."""
+        """Sum each group; integers and decimals exactly, whatever their size."""
         column = groups.column(self.column)
         if pa.types.is_decimal(column.type):
             sums = _decimal_sums(groups, column)
         elif pa.types.is_integer(column.type):
             values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
             sums = np.add.reduceat(values, groups.starts).tolist()
-            # A sum of 64 bits that has wrapped round is far from the sum of the same floats.
+            # A 64-bit sum that has overflowed is far from the sum of the same numbers as floats.
             rough = np.add.reduceat(values.astype(np.float64), groups.starts)
             for at in np.flatnonzero(np.abs(rough) > 2.0**62).tolist():
                 sums[at] = sum(values[groups.starts[at] : groups.ends[at]].tolist())
         else:
             values = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
             sums = np.add.reduceat(values, groups.starts).tolist()
-        some = (_there(groups, column) > 0).tolist()
+        some = (_not_null(groups, column) > 0).tolist()
         return [(one if known else None,) for one, known in zip(sums, some, strict=True)]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Add; null is nothing."""
+        """Add; a null counts as nothing."""
         if one[0] is None or other[0] is None:
             return other if one[0] is None else one
         return (_plus(one[0], other[0]),)
@@ -212,19 +212,19 @@ class Sum(Aggregate):
 
 @dataclass(frozen=True)
 class Average(Aggregate):
-    """The mean of a column; null if nothing in the window is there."""
+    """The mean of a column; null if all values in the window are null."""
 
     column: str
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
-        """The sum, exact where the column is, and how many."""
+        """The sum, exact if the column's type is, and the count."""
         assert column is not None
         if pa.types.is_integer(column):
             return [pa.decimal128(38, 0), pa.int64()]
         return [*Sum(self.column).state(column), pa.int64()]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """A double; of decimals a decimal with four digits more, as Spark's."""
+        """A double; for decimals a decimal with four more digits, as in Spark."""
         assert column is not None
         if pa.types.is_decimal(column):
             return pa.decimal128(min(column.precision + 4, 38), min(column.scale + 4, 38))
@@ -232,7 +232,7 @@ class Average(Aggregate):
         return pa.float64()
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Add up and count."""
+        """Sum and count each group."""
         sums = Sum(self.column).partials(groups)
         counts = Count(self.column).partials(groups)
         whole = pa.types.is_integer(groups.column(self.column).type)
@@ -263,7 +263,7 @@ class Average(Aggregate):
 
 @dataclass(frozen=True)
 class Extreme(Aggregate):
-    """The smallest or largest value of a column; nulls do not count, NaN is the largest number."""
+    """The smallest or largest value of a column; nulls are ignored, NaN is the largest number."""
 
     column: str
     largest: bool
@@ -273,11 +273,11 @@ class Extreme(Aggregate):
         return [plain_type(self.result_type(column))]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """The column's own."""
+        """The column's type."""
         return ordered_type(self.column, column)
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Look for the value that is farthest out."""
+        """Find the smallest or largest value of each group."""
         column = with_one_zero(plain(groups.column(self.column)))
         if pa.types.is_integer(column.type) or pa.types.is_float64(column.type):
             found = self._of_numbers(groups, column)
@@ -287,22 +287,22 @@ class Extreme(Aggregate):
         return [(value,) for value in found]
 
     def _of_numbers(self, groups: Groups, column: pa.Array) -> list[Any]:
-        """The same, without sorting."""
+        """Find them without sorting, for numbers."""
         if pa.types.is_integer(column.type):
             bits = column.type.bit_width - 1
             nothing: Any = -(2**bits) if self.largest else 2**bits - 1
             smallest: np.ufunc = np.minimum
-        else:  # maximum() returns NaN wherever there is one, fmin() only where all are
+        else:  # maximum() returns NaN if there is one, fmin() only if all values are NaN
             nothing = float("-inf") if self.largest else float("nan")
             smallest = np.fmin
         values = pc.fill_null(column, nothing).to_numpy(zero_copy_only=False)
         take = np.maximum if self.largest else smallest
         found = take.reduceat(values, groups.starts).tolist()
-        some = (_there(groups, column) > 0).tolist()
+        some = (_not_null(groups, column) > 0).tolist()
         return [one if known else None for one, known in zip(found, some, strict=True)]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Take the one that is farther out."""
+        """Return the smaller or larger one."""
         if one[0] is None or other[0] is None:
             return other if one[0] is None else one
         return one if before(one[0], other[0]) is not self.largest else other
@@ -314,23 +314,23 @@ class Extreme(Aggregate):
         return (F.max if self.largest else F.min)(column_of(self.column))
 
 
-# -- what they share
+# -- shared functions
 
 
 def column_of(name: str) -> Column:
-    """Return a column by its name, whatever is in it."""
+    """Return a column by its name, whatever characters the name has."""
     from pyspark.sql import functions as F
 
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def ordered_type(name: str, column: pa.DataType | None) -> pa.DataType:
-    """Return the type of a column whose values can be put in order, or raise."""
+    """Return the type of a column whose values have an order, or raise."""
     assert column is not None
     if pa.types.is_nested(column):
         raise BadQuery(
-            f"column {name!r} is of type {column}, and its values have no order. Take a field of "
-            f"it, or its to_json(). {NOTHING_WRITTEN}"
+            f"column {name!r} is of type {column}, and its values have no order. Use one of its "
+            f"fields, or its to_json(). {NOTHING_WRITTEN}"
         )
     return column
 
@@ -343,7 +343,7 @@ def before(one: Any, other: Any) -> bool:
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Return a column in which -0.0 is 0.0: they are equal, and which came first says nothing."""
+    """Return a column with -0.0 as 0.0: they are equal, and which came first must not matter."""
     if not pa.types.is_floating(column.type):
         return column
     return pc.add(column, pa.scalar(0.0, column.type))
@@ -352,34 +352,34 @@ def with_one_zero(column: pa.Array) -> pa.Array:
 def best_rows(groups: Groups, column: pa.Array, times: Sequence[Ints], order: str) -> pa.Array:
     """Return the row of each group that comes first by the times, then by the value.
 
-    Null where the column is null in the whole group. ``order`` is that of all of them.
+    It is null where the column is null in the whole group. ``order`` applies to times and value.
     """
-    there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    columns = {"group": groups.numbers[there]}
-    columns |= {f"time_{at}": each[there] for at, each in enumerate(times)}
+    valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    columns = {"group": groups.numbers[valid]}
+    columns |= {f"time_{at}": each[valid] for at, each in enumerate(times)}
     keys = [(name, order) for name in columns]
-    if pa.types.is_floating(column.type):  # Arrow has NaN last in either order
-        columns["nan"] = np.isnan(column.take(pa.array(there)).to_numpy(zero_copy_only=False)) * 1
+    if pa.types.is_floating(column.type):  # Arrow sorts NaN last in either order
+        columns["nan"] = np.isnan(column.take(pa.array(valid)).to_numpy(zero_copy_only=False)) * 1
         keys.append(("nan", order))
     keys[0] = ("group", "ascending")
-    table = pa.table({**columns, "value": column.take(pa.array(there))})
+    table = pa.table({**columns, "value": column.take(pa.array(valid))})
     sorted_rows = pc.sort_indices(table, sort_keys=[*keys, ("value", order)]).to_numpy()
     found, first = np.unique(columns["group"][sorted_rows], return_index=True)
     rows = np.zeros(len(groups), dtype=np.int64)
-    rows[found] = there[sorted_rows[first]]
+    rows[found] = valid[sorted_rows[first]]
     missing = np.ones(len(groups), dtype=bool)
     missing[found] = False
     return pa.array(rows, mask=missing)
 
 
-def _there(groups: Groups, column: pa.Array) -> Ints:
+def _not_null(groups: Groups, column: pa.Array) -> Ints:
     """Return how many values of each group are not null."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     return np.asarray(np.add.reduceat(valid.astype(np.int64), groups.starts), dtype=np.int64)
 
 
 def _decimal_sums(groups: Groups, column: pa.Array) -> list[Any]:
-    wide = column.cast(pa.decimal256(76, column.type.scale))  # has room for any number of rows
+    wide = column.cast(pa.decimal256(76, column.type.scale))  # room for any number of rows
     table = pa.table({"group": groups.numbers, "value": wide})
     summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")])
     return list(summed["value_sum"].to_pylist())
@@ -389,29 +389,29 @@ def _plus(one: Any, other: Any) -> Any:
     return EXACT.add(one, other) if isinstance(one, Decimal) else one + other
 
 
-# -- what users call
+# -- public functions
 
 
 def count(column: str | None = None) -> Aggregate:
-    """How many rows, or how many in which a column is not null."""
+    """Count the rows, or those in which a column is not null."""
     return Count(column)
 
 
 def sum_of(column: str) -> Aggregate:
-    """The sum of a column; null if all of it is."""
+    """Return the sum of a column; null if all its values are null."""
     return Sum(column)
 
 
 def min_of(column: str) -> Aggregate:
-    """The smallest value of a column."""
+    """Return the smallest value of a column."""
     return Extreme(column, largest=False)
 
 
 def max_of(column: str) -> Aggregate:
-    """The largest value of a column."""
+    """Return the largest value of a column."""
     return Extreme(column, largest=True)
 
 
 def avg_of(column: str) -> Aggregate:
-    """The mean of a column."""
+    """Return the mean of a column."""
     return Average(column)

@@ -1,13 +1,13 @@
-"""A join as of a time: each row gets what was valid at its time, of a stream of versions.
+"""A join as of a time: each row is joined with the version that was valid at its time.
 
-A left row *waits* in the state until the watermark has passed its time: from then on, every version
-that it could need is here. Versions of a key are kept as long as a row may need them: the newest at
-or before the watermark, and all that are newer.
+A left row *waits* in the state until the watermark has passed its time: by then, every version that
+it could need has arrived. Versions of a key are kept as long as a row may need them: the newest one
+at or before the watermark, and all newer ones.
 
-State, per bucket of keys (see ``operator``): rows that wait lie in chunks, as Arrow batches, whose
-keys begin with the time of their first row, so that chunks which are not due are not read; and of
-each key of the user's the versions, as one Arrow batch. Beside each batch is a column of its rows'
-type, always null: by it, Spark refuses a checkpoint whose rows had other types.
+State, per bucket of keys (see ``operator``): the waiting rows in chunks, as Arrow batches, whose
+keys begin with the time of their first row, so that chunks which are not due are not read; and for
+each key of the user its versions, as one Arrow batch. Next to each batch is a column of its rows'
+type that is always null: it makes Spark refuse a checkpoint whose rows had other types.
 """
 
 from __future__ import annotations
@@ -70,17 +70,19 @@ def temporal_join(
     deleted: str | None = None,
     suffixes: Suffixes | None = None,
 ) -> Outputs:
-    """Give each left row the newest right row of its key that is not newer than itself.
+    """Join each left row with the newest right row of its key that is not newer than itself.
 
-    The right side is a stream of versions: a price from a time on, a customer's address since then.
-    Of versions with one time, the larger counts, compared by its columns from left to right.
-    ``deleted`` names a boolean column of the right side: where it is true, there is no version from
-    that time on. With ``how="left"`` a row without a version shows with nulls; null keys have none.
+    The right side is a stream of versions: a price valid from a time on, an address since a time.
+    Of several versions with the same time, the largest counts, compared by its columns from left to
+    right. ``deleted`` names a boolean column of the right side: where it is true, there is no
+    version from that time on. With ``how="left"`` a row without a version is emitted with nulls; a
+    null key has no versions.
 
-    A left row shows when both watermarks have passed its time. One that comes when they have passed
-    it already is late: counted, and with ``late="side"`` in the output ``late``. A version that
-    comes late is still used for the rows that wait, and counted (``beadline.late_versions``), since
-    rows that it belonged to may have shown without it. ``watermark`` as in ``interval_join``.
+    A left row is emitted when both watermarks have passed its time. If they have passed it before
+    the row arrives, it is late: it is counted, and with ``late="side"`` it goes to the output
+    ``late``. A late version is still used for the rows that wait, and is counted
+    (``beadline.late_versions``), since rows that it belongs to may have been emitted without it.
+    ``watermark`` is as in ``interval_join``.
 
     >>> priced = temporal_join(orders, prices, on="product", left_time="ordered_at",
     ...                        right_time="valid_from", watermark="1 minute", how="left")
@@ -119,20 +121,20 @@ def _check_deleted(what: str, deleted: str | None, right_time: str, schema: Stru
     if deleted not in schema.names or not isinstance(schema[deleted].dataType, BooleanType):
         found = schema[deleted].dataType.simpleString() if deleted in schema.names else "not there"
         raise BadQuery(
-            f"{what}: deleted={deleted!r} names a boolean column of the right side, and it is "
+            f"{what}: deleted={deleted!r} must be a boolean column of the right side, and it is "
             f"{found}. {NOTHING_WRITTEN}"
         )
 
 
 def _arrow(schema: StructType) -> pa.Schema:
-    """Return a side's schema as a parcel has it; any of its values may be null."""
+    """Return a side's schema in a parcel, where any value may be null."""
     found = to_arrow_schema(schema, timezone="UTC")
     assert found is not None
     return pa.schema([pa.field(one.name, one.type) for one in found])
 
 
 def _both(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the rows of both sides, each in its own column; null keys have no versions."""
+    """Return the rows of both sides, each in its own column; versions of null keys are dropped."""
     for name in keys:
         right = right.where(column(name).isNotNull())
     one = F.struct(*(column(name) for name in left.columns)).alias(LEFT)
@@ -156,7 +158,7 @@ def _shared_key(name: str, schema: StructType) -> Column:
 
 
 def _split(worked: DataFrame, *, keeps_late: bool) -> Outputs:
-    """Count what is late, and make an output of it if that was asked for."""
+    """Count the late rows, and make an output of them if that was requested."""
     late = F.coalesce(F.col(DROPPED), F.lit(0))
     if keeps_late:
         late = F.when(F.col(LATE).isNotNull(), 1).otherwise(0)
@@ -167,8 +169,8 @@ def _split(worked: DataFrame, *, keeps_late: bool) -> Outputs:
     )
     if not keeps_late:
         return Outputs.of(counted.where(F.col(MAIN).isNotNull()).select(f"{MAIN}.*"))
-    told = F.col(MAIN).isNotNull() | F.col(LATE).isNotNull()
-    return Outputs(counted.where(told).select(MAIN, LATE), (MAIN, LATE))
+    is_row = F.col(MAIN).isNotNull() | F.col(LATE).isNotNull()
+    return Outputs(counted.where(is_row).select(MAIN, LATE), (MAIN, LATE))
 
 
 @dataclass
@@ -187,25 +189,25 @@ class AsOf(Operator):
     output: pa.Schema = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out the columns of the results."""
+        """Determine the columns of the results."""
         shown = [(self.left, name, name) for name in self.sides.keys]
         shown += [(self.left, name, new) for name, new in self.sides.left.items()]
         shown += [(self.right, name, new) for name, new in self.sides.right.items()]
         self.result = pa.schema([(new, schema.field(name).type) for schema, name, new in shown])
-        told = output_schema(self.result, self.left if self.keeps_late else None)
-        self.output = told.append(pa.field(_LATE_VERSIONS, pa.int64()))
+        output = output_schema(self.result, self.left if self.keeps_late else None)
+        self.output = output.append(pa.field(_LATE_VERSIONS, pa.int64()))
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state variables."""
         self._handle = handle
         at, of = "at binary", "key binary"
         self._waiting: MapState = handle.getMapState("waiting", at, _state_of(self.left))
         self._versions: MapState = handle.getMapState("versions", of, _state_of(self.right))
 
-    # -- what comes in
+    # -- input
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Take new versions, let new rows wait, and answer those that are due."""
+        """Add new versions, let new rows wait, and emit those that are due."""
         now_us = _now_us(clock)
         versions: dict[bytes, pa.Table] = {}
         rights = _side(rows, RIGHT, self.right)
@@ -222,7 +224,7 @@ class AsOf(Operator):
         yield from self._answer(versions, now_us)
 
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
-        """Answer the rows that are due."""
+        """Emit the rows that are due."""
         yield from self._answer({}, _now_us(clock))
 
     def _learn(
@@ -232,7 +234,7 @@ class AsOf(Operator):
         known = rows[self.right_time].is_valid().to_numpy(zero_copy_only=False)
         late = ~known | (self._times(rows, self.right_time) <= now_us)
         if late.any():
-            yield self._told(None, MAIN, **{_LATE_VERSIONS: int(np.count_nonzero(late))})
+            yield self._rows_of(None, MAIN, **{_LATE_VERSIONS: int(np.count_nonzero(late))})
         rows = rows.filter(pa.array(known))
         if not rows.num_rows:
             return
@@ -262,7 +264,7 @@ class AsOf(Operator):
         return table.take(pa.array(order))
 
     def _wait(self, rows: pa.Table) -> None:
-        """Keep rows until they are due, and be woken for the first of them."""
+        """Keep rows until they are due, and set a timer for the first of them."""
         if not rows.num_rows:
             return
         times = self._times(rows, self.left_time)
@@ -275,24 +277,24 @@ class AsOf(Operator):
         self._wake(int(times[0]))
 
     def _wake(self, time_us: int) -> None:
-        # Spark's watermark is 0 until there is one: a timer of before 1970 would fire at once.
+        # Spark's watermark is 0 until there is one: a timer before 1970 would fire at once.
         self._handle.registerTimer(max(1, -(-time_us // 1000)))
 
-    # -- what comes out
+    # -- output
 
     def _answer(self, versions: dict[bytes, pa.Table], now_us: int) -> Iterator[pa.Table]:
-        """Answer what is due; then forget the versions that nothing can need any more."""
+        """Emit the rows that are due; then drop the versions that no row can need anymore."""
         learned = set(versions)
         due = self._due(now_us)
         if due is not None and due.num_rows:
             results = self._matched(due, versions)
             if results.num_rows:
-                yield self._told(results, MAIN)
+                yield self._rows_of(results, MAIN)
         for place, table in versions.items():
             self._keep(place, table, now_us, changed=place in learned)
 
     def _due(self, now_us: int) -> pa.Table | None:
-        """Take the rows that are due out of the state, in the order of their times."""
+        """Remove the rows that are due from the state, and return them."""
         places, later = [], None
         for (place,) in self._waiting.keys():  # noqa: SIM118 (a state, not a dictionary)
             if _first_time(place) > now_us:
@@ -313,7 +315,7 @@ class AsOf(Operator):
         return rows.filter(pa.array(is_due))
 
     def _matched(self, due: pa.Table, versions: dict[bytes, pa.Table]) -> pa.Table:
-        """Put each row beside its version, or beside nulls."""
+        """Join each row with its version, or with nulls."""
         groups = group(due, self.sides.keys, self._times(due, self.left_time))
         found = np.full(due.num_rows, -1, dtype=np.int64)
         tables, before = [self.right.empty_table()], 0
@@ -350,11 +352,11 @@ class AsOf(Operator):
 
     def _late(self, rows: pa.Table) -> pa.Table:
         if self.keeps_late:
-            return self._told(rows, LATE)
-        return self._told(None, MAIN, **{DROPPED: rows.num_rows})
+            return self._rows_of(rows, LATE)
+        return self._rows_of(None, MAIN, **{DROPPED: rows.num_rows})
 
-    def _told(self, rows: pa.Table | None, tag: str, **counted: int) -> pa.Table:
-        """Return rows in the column of their output, or a number of what was dropped."""
+    def _rows_of(self, rows: pa.Table | None, tag: str, **counted: int) -> pa.Table:
+        """Return rows in the column of their output, or one row with counts."""
         many = 1 if rows is None else rows.num_rows
         columns = []
         for one in self.output:
@@ -373,12 +375,12 @@ class AsOf(Operator):
         return self.right.empty_table() if held is None else _unpacked(held, self.right)
 
     def _keep(self, place: bytes, table: pa.Table, now_us: int, *, changed: bool) -> None:
-        """Write what a row to come may need: the newest version by now, and all newer ones."""
+        """Store the versions that future rows may need: the newest one by now, and all newer."""
         times = self._times(table, self.right_time)
         first = max(int(np.searchsorted(times, now_us, side="right")) - 1, 0)
         past = first < table.num_rows and times[first] <= now_us
         if past and self.deleted is not None and table[self.deleted][first].as_py():
-            first += 1  # no version is as good as a deleted one
+            first += 1  # a deleted version is equivalent to none
         kept = table.slice(first)
         if not changed and not first:
             return
@@ -412,7 +414,7 @@ def _state_of(schema: pa.Schema) -> StructType:
 
 
 def _packed(rows: pa.Table) -> tuple[bytes, None]:
-    """Return rows as a row of the state: an Arrow batch, whose schema is known."""
+    """Return rows as a value of the state: an Arrow batch without its schema, and a null."""
     (batch,) = rows.combine_chunks().to_batches()
     return batch.serialize().to_pybytes(), None
 
@@ -423,7 +425,7 @@ def _unpacked(held: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 
 def _places(time_us: int) -> Iterator[bytes]:
-    """Yield keys of the state for chunks that begin at a time, which may be more than one."""
+    """Yield keys of the state for chunks that begin at a time: there may be several such chunks."""
     return (struct.pack(">QI", time_us + 2**63, number) for number in itertools.count())
 
 
@@ -432,7 +434,7 @@ def _first_time(place: bytes) -> int:
 
 
 def _rank(row: dict[str, Any]) -> tuple[tuple[int, Any], ...]:
-    """Return what orders versions of one time: by their columns; null is smallest, NaN largest."""
+    """Return a sort key for versions of the same time; null is smallest, NaN largest."""
     return tuple(_rank_of(value) for value in row.values())
 
 

@@ -1,4 +1,4 @@
-"""What all kinds of windows share: their rows in the state, their results, and their outputs."""
+"""Shared by all kinds of windows: their rows in the state, their results, and their outputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAIN, LATE, DROPPED = "main", "late", "dropped"
 NEVER = -(2**62)
 WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
-# The key of what the state holds for a key, or for a window of one.
+# The key of an entry in the state: of a user's key, or of one of its windows.
 PLACE = "at binary"
 
 
 @dataclass
 class Window:
-    """One window of one key, as the state holds it. ``revision`` is that of its next result."""
+    """One window of a key, as held in the state. ``revision`` is that of its next result."""
 
     key: tuple[Any, ...]
     start: int
@@ -44,7 +44,7 @@ class Window:
 
 
 class WindowCodec:
-    """Windows as rows of the state and as results."""
+    """Converts windows to rows of the state and to results, and back."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class WindowCodec:
         bounds: Sequence[pa.Field] = WINDOW_BOUNDS,
         deletes: bool = False,
     ) -> None:
-        """``schema`` is that of the rows that come in; ``bounds`` tell the windows of a key."""
+        """``schema`` is that of the input rows; ``bounds`` are the columns that name a window."""
         self._names = list(aggregates)
         self._aggregates = list(aggregates.values())
         self._bounds, self._deletes = len(bounds), deletes
@@ -86,22 +86,22 @@ class WindowCodec:
 
     @property
     def state_schema(self) -> StructType:
-        """The state's columns of one window."""
+        """The columns of a window in the state."""
         numbers = [pa.field(name, pa.int64()) for name in ("start_us", "end_us", "revision")]
         return spark_schema([*numbers, *self.key_fields, *self.partial_fields])
 
     def state_of(self, window: Window, revision: int) -> tuple[Any, ...]:
-        """Return the state's row of a window."""
+        """Return a window as a row of the state."""
         return (window.start, window.end, revision, *window.key, *self.values(window))
 
     def window(self, held: Sequence[Any]) -> Window:
-        """Return the window of a row of the state."""
+        """Return a row of the state as a window."""
         start, end, revision, *rest = held
         keys = len(self.key_fields)
         return Window(tuple(rest[:keys]), start, end, revision, self.partials(rest[keys:]))
 
     def values(self, window: Window) -> list[Any]:
-        """Return a window's partials as the state holds them."""
+        """Return a window's partials as values of the state."""
         values = [value for partial in window.partials for value in partial]
         found = []
         for name, field, value in zip(self._owners, self.partial_fields, values, strict=True):
@@ -110,13 +110,13 @@ class WindowCodec:
             except OverflowError:
                 raise OverflowError(
                     f"{name!r} of a window is a number that {field.type} "
-                    "cannot hold. Nothing of this epoch is written. Sum a wider type: a column "
-                    "that was cast to decimal(38, 0), or to double"
+                    "cannot hold. Nothing of this epoch is written. Use a wider type: cast the "
+                    "column to decimal(38, 0), or to double"
                 ) from None
         return found
 
     def partials(self, values: Sequence[Any]) -> list[Partial]:
-        """Return partials of what the state holds."""
+        """Return values of the state as partials."""
         partials, at = [], 0
         for width in self._widths:
             partials.append(tuple(values[at : at + width]))
@@ -124,7 +124,7 @@ class WindowCodec:
         return partials
 
     def merged(self, one: list[Partial], other: list[Partial]) -> list[Partial]:
-        """Put the partials of two windows together."""
+        """Merge the partials of two windows."""
         pairs = zip(self._aggregates, one, other, strict=True)
         return [aggregate.merge(mine, new) for aggregate, mine, new in pairs]
 
@@ -151,34 +151,34 @@ class WindowCodec:
 
 @dataclass(kw_only=True)
 class WindowOperator(Operator):
-    """What tumbling windows, sessions and counted rows have in common."""
+    """The common base of tumbling and sliding windows, sessions and counted windows."""
 
-    time: str | None  # None for the clock on the wall
+    time: str | None  # None for processing time
     by: tuple[str, ...]
     aggregates: dict[str, Aggregate]  # by the name of their results
-    schema: pa.Schema  # of the rows that come in
+    schema: pa.Schema  # of the input rows
     lateness_us: int = 0
     keeps_late: bool = False
     early_ms: int | None = None
     processing_time: bool = False
 
     def use(self, codec: WindowCodec) -> None:
-        """Write results by this codec."""
+        """Use this codec for state and results."""
         self.codec = codec
         self.output = output_schema(codec.result_schema, self.schema if self.keeps_late else None)
 
     def now_us(self, clock: Clock) -> int:
-        """Return the time that windows are measured by; before the first watermark, none."""
+        """Return the current time of the windows' clock; ``NEVER`` before the first watermark."""
         now_ms = clock.now_ms if self.processing_time else clock.watermark_ms
         return now_ms * 1000 if now_ms > 0 else NEVER
 
     def early_is_due(self, early: ValueState, clock: Clock) -> bool:
-        """Whether it is time to tell results early; ``early`` holds when that was last."""
-        told = early.get()
-        if told is not None and clock.now_ms - told[0] < (self.early_ms or 0):
+        """Whether it is time to emit early results; ``early`` holds when they were last emitted."""
+        last = early.get()
+        if last is not None and clock.now_ms - last[0] < (self.early_ms or 0):
             return False
         early.update((clock.now_ms,))
-        return told is not None
+        return last is not None
 
     def times(self, rows: pa.Table, now_us: int) -> tuple[Ints, Bools]:
         """Return each row's time in microseconds, and whether it has one."""
@@ -187,20 +187,20 @@ class WindowOperator(Operator):
             return times, np.ones(rows.num_rows, dtype=bool)
         return microseconds_of(rows[self.time]), rows[self.time].is_valid().to_numpy()
 
-    def told(self, windows: Sequence[Window]) -> Iterator[pa.Table]:
+    def emit(self, windows: Sequence[Window]) -> Iterator[pa.Table]:
         """Yield the results of windows."""
         if windows:
             yield self._output(self.codec.results(windows), MAIN)
 
     def late(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yield rows that came too late, or how many they are."""
+        """Yield the late rows, or only their number."""
         if rows.num_rows and self.keeps_late:
             yield self._output(rows, LATE)
         elif rows.num_rows:
             yield self._output(None, MAIN, rows.num_rows)
 
     def _output(self, rows: pa.Table | None, tag: str, dropped: int | None = None) -> pa.Table:
-        """Return rows in the column of their output; all others are null there."""
+        """Return rows in the column of their output; the other columns are null."""
         count = 1 if rows is None else rows.num_rows
         columns = []
         for column in self.output:
@@ -214,7 +214,10 @@ class WindowOperator(Operator):
 
 
 def output_schema(main: pa.Schema, late: pa.Schema | None) -> pa.Schema:
-    """A column for each output; a row has one of them, or says how many late rows were dropped."""
+    """Return a column for each output, and one for the number of dropped late rows.
+
+    In each row only one of them is set.
+    """
     columns = [pa.field(MAIN, pa.struct(list(main)))]
     if late is not None:
         columns.append(pa.field(LATE, pa.struct(list(late))))
@@ -222,14 +225,14 @@ def output_schema(main: pa.Schema, late: pa.Schema | None) -> pa.Schema:
 
 
 def spark_schema(fields: Iterable[pa.Field]) -> StructType:
-    """Return columns of the state."""
+    """Return Arrow fields as a Spark schema."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(pa.schema(list(fields)))
 
 
 def big_endian(time_us: int) -> bytes:
-    """Return a time as bytes that are in the order of time; also before 1970."""
+    """Return a time as bytes that sort in the order of time, also before 1970."""
     return struct.pack(">Q", time_us + 2**63)
 
 
@@ -239,9 +242,9 @@ def time_of(place: bytes) -> int:
 
 
 def timer_at(time_us: int) -> int:
-    """Return when Spark's clock, which has whole milliseconds, has reached a time.
+    """Return the millisecond at which Spark's clock, in whole milliseconds, has reached a time.
 
-    Its watermark is 0 until there is one: a timer of before 1970 would fire at once, and be gone.
+    Spark's watermark is 0 until there is one: a timer before 1970 would fire at once, and be gone.
     """
     return max(1, -(-time_us // 1000))
 
@@ -251,7 +254,7 @@ def _type(schema: pa.Schema, name: str | None) -> pa.DataType | None:
 
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return results as a column; plain numbers become the times that they stand for."""
+    """Return results as a column; plain numbers become the times that they represent."""
     if pa.types.is_decimal(type_):
         return pa.array([_rounded(value, type_) for value in values], type_)
     if pa.types.is_floating(type_):

@@ -1,7 +1,7 @@
-"""Windows of so many rows of a key each, whatever their times: 0 to n-1, n to 2n-1, ...
+"""Count windows: every n rows of a key, whatever their times: 0 to n-1, n to 2n-1, ...
 
-State, per bucket of keys: the window of each key that is being filled. It stays for as long as the
-checkpoint does, since a key may come back at any time.
+State, per bucket of keys: for each key the window that is being filled. It is never dropped, since
+a key may return at any time.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _LAST = 2**63 - 1
 
 @dataclass(kw_only=True)
 class CountedWindows(WindowOperator):
-    """The operator. Of a window, ``start`` is its number, and ``end`` how many rows it has."""
+    """The operator. A window's ``start`` is its number, and its ``end`` how many rows it has."""
 
     every_rows: int
 
     def __post_init__(self) -> None:
-        """Work out the columns of state and results."""
+        """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates, bounds=WINDOW_NUMBER))
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state variables."""
         self._filling: MapState = handle.getMapState("filling", PLACE, self.codec.state_schema)
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Count the rows of each key; within an epoch in the order of time, if they have one."""
+        """Count the rows of each key, within an epoch in the order of time if they have one."""
         times = np.arange(rows.num_rows)
         if self.time is not None:
             times, known = self.times(rows, 0)
             times = np.where(known, times, _LAST)
-        yield from self.told(self._take(group(rows, self.by, times)))
+        yield from self.emit(self._take(group(rows, self.by, times)))
 
     def _take(self, groups: Groups) -> list[Window]:
-        """Fill windows; return those that are full."""
+        """Add the rows to windows; return the full ones."""
         keys = groups.firsts(self.by)
         held = []
         for key in keys:
@@ -73,7 +73,7 @@ class CountedWindows(WindowOperator):
                 window.partials = self.codec.merged(before.partials, window.partials)
             if window.end == self.every_rows:
                 full.append(window)
-                # Nothing in it yet; its number has to be remembered.
+                # It is empty, but its number must be remembered.
                 window = Window(keys[owner], number + 1, 0, 0, self._nothing())
             filling[owner] = window
         for owner, window in filling.items():
@@ -82,7 +82,7 @@ class CountedWindows(WindowOperator):
         return full
 
     def _cut(self, groups: Groups, held: list[Window]) -> tuple[Groups, list[int]]:
-        """Cut each key's rows into windows; return them with their numbers."""
+        """Divide each key's rows into windows; return them with their numbers."""
         before = np.array([one.end for one in held], dtype=np.int64)
         first = np.array([one.start for one in held], dtype=np.int64)
         places = np.arange(groups.table.num_rows) - groups.starts[groups.numbers]
@@ -90,7 +90,7 @@ class CountedWindows(WindowOperator):
         numbers: Ints = places // self.every_rows
         changed = np.flatnonzero(np.diff(numbers) != 0) + 1
         starts = np.union1d(groups.starts, changed)
-        # Without a time, the order of a key's rows is that in which they are counted.
+        # Without a time, the rows of a key are ordered as they are counted.
         times = places if self.time is None else groups.times
         return Groups(groups.table, starts, times), numbers[starts].tolist()
 

@@ -1,4 +1,4 @@
-"""An aggregate of one's own, on the rows of a window as a pandas frame."""
+"""Custom aggregates, on the rows of a window as a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ AggregateTypes = str | Sequence[pa.DataType]
 
 
 class CustomAggregate(Aggregate):
-    """What a window computes by code of yours: a partial of some rows, and how two become one.
+    """Base class of custom aggregates: ``add`` makes a partial of some rows, ``merge`` merges two.
 
-    Merging has to give the same in any order and however the rows are cut, or a result depends on
-    how Spark cuts the source into epochs. A partial is a tuple of the values of ``state_type``.
+    Merging must give the same result in any order and however the rows are divided; otherwise it
+    depends on how Spark divides the source into epochs. A partial is a tuple of values of the types
+    in ``state_type``.
 
     >>> class Weighted(CustomAggregate):
     ...     state_type = "total double, weight double"
@@ -44,26 +45,26 @@ class CustomAggregate(Aggregate):
 
     @abstractmethod
     def add(self, rows: pd.DataFrame) -> Partial:
-        """Return the partial of some rows of one window, which are in the order of time."""
+        """Return the partial of some rows of one window, which are sorted by time."""
 
     @abstractmethod
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Put two partials together, in any order."""
+        """Merge two partials; the order must not matter."""
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The types of ``state_type``."""
         given = getattr(self, "state_type", None)
         if not given:
             raise BadQuery(
-                f"{type(self).__name__} needs a state_type, the types of what add() returns: "
-                f"state_type = 'total double, n bigint'. {NOTHING_WRITTEN}"
+                f"{type(self).__name__} needs a state_type, the types of the values that add() "
+                f"returns: state_type = 'total double, n bigint'. {NOTHING_WRITTEN}"
             )
         types = _of_ddl(given) if isinstance(given, str) else list(given)
         for type_ in types:
             if pa.types.is_temporal(type_):
                 raise BadQuery(
                     f"{type(self).__name__}.state_type: {type_} would depend on a worker's time "
-                    f"zone. Keep a bigint, such as the microseconds since 1970. {NOTHING_WRITTEN}"
+                    f"zone. Use a bigint, such as the microseconds since 1970. {NOTHING_WRITTEN}"
                 )
         return types
 
@@ -72,7 +73,7 @@ class CustomAggregate(Aggregate):
         given = getattr(self, "returns", None)
         if given is None:
             raise BadQuery(
-                f"{type(self).__name__} needs the type of what result() returns: "
+                f"{type(self).__name__} needs the type of the value that result() returns: "
                 f"returns = 'double'. {NOTHING_WRITTEN}"
             )
         return _of_ddl(f"result {given}")[0] if isinstance(given, str) else given
@@ -87,13 +88,13 @@ class CustomAggregate(Aggregate):
         if not isinstance(partial, tuple):
             raise TypeError(
                 f"{type(self).__name__}.add() returned a {type(partial).__name__}, not a tuple of "
-                f"the values of state_type"
+                f"values of the types in state_type"
             )
         return partial
 
 
 def _of_ddl(ddl: str) -> list[pa.DataType]:
-    """Return the Arrow types of Spark's words for them."""
+    """Return the Arrow types of a DDL string."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType

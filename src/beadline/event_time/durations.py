@@ -1,4 +1,4 @@
-"""Lengths of time as users write them: ``"10 minutes"``, ``"1 hour 30 minutes"``, ``"500 ms"``."""
+"""Durations as users write them: ``"10 minutes"``, ``"1 hour 30 minutes"``, ``"500 ms"``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNITS_US = {
 _PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*,?")
 
 
-# Times are 64 bits of microseconds, and a duration is added to them.
+# Times are microseconds in 64 bits, to which durations are added.
 _LONGEST_US = 1000 * 366 * 86_400_000_000
 
 
@@ -50,7 +50,7 @@ def microseconds(name: str, value: Duration, *, zero: bool = False) -> int:
         least = "zero or more" if zero else "more than zero"
         raise _wrong(name, value, f"a duration of {least} is needed here")
     if found > _LONGEST_US:
-        raise _wrong(name, value, "no more than a thousand years")
+        raise _wrong(name, value, "a duration of no more than a thousand years is needed here")
     return found
 
 
@@ -58,7 +58,7 @@ def milliseconds(name: str, value: Duration, *, zero: bool = False) -> int:
     """Return a duration in milliseconds, the resolution of Spark's watermarks and timers."""
     found = microseconds(name, value, zero=zero)
     if found % 1000:
-        raise _wrong(name, value, "Spark's clocks count whole milliseconds")
+        raise _wrong(name, value, "Spark's clocks have whole milliseconds")
     return found // 1000
 
 
@@ -75,7 +75,7 @@ def _parse(name: str, text: str) -> int:
         at = match.end()
     if at == 0 or text[at:].strip():
         raise BadSetting(
-            f"{name}={text!r} is not a duration: a number and a unit, such as '10 minutes', "
+            f"{name}={text!r} is not a duration: write a number and a unit, such as '10 minutes', "
             f"'1 hour 30 minutes' or '500 ms'. {NOTHING_WRITTEN}"
         )
     if total != int(total):

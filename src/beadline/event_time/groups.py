@@ -1,7 +1,7 @@
-"""Rows of an Arrow table brought together by their keys: sorted once, then cut into slices.
+"""Rows of an Arrow table grouped by their keys: sorted once, then divided into slices.
 
-What the state holds of a value is *plain*: a number of microseconds for a timestamp, of days for a
-date. So no time zone of a Python worker has a say in it, and no date is too far away for Python.
+The state holds *plain* values: a number of microseconds for a timestamp, of days for a date. So the
+time zone of a Python worker has no influence, and no date is too far away for Python.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Groups:
-    """The rows of a table by group: those of group g are ``starts[g]`` to ``ends[g]``.
+    """The rows of a table by group: the rows of group g are ``starts[g]`` to ``ends[g]``.
 
     ``times`` is each row's event time in microseconds, ascending within a group; rows of the same
-    time stay in the order that they came in.
+    time stay in the order in which they came.
     """
 
     table: pa.Table
     starts: Ints
     times: Ints
-    extra: Ints | None = None  # the number that rows were grouped by beside their keys
+    extra: Ints | None = None  # a number by which rows were grouped in addition to their keys
 
     @cached_property
     def ends(self) -> Ints:
-        """One behind the last row of each group."""
+        """One past the last row of each group."""
         return np.append(self.starts[1:], self.table.num_rows).astype(np.int64)
 
     @cached_property
@@ -48,7 +48,7 @@ class Groups:
         return len(self.starts)
 
     def firsts(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Return the plain values of some columns in each group's first row: those of a key."""
+        """Return the plain values of the key's columns in each group's first row."""
         if not names:
             return [()] * len(self)
         first = pa.array(self.starts)
@@ -81,14 +81,14 @@ def group(table: pa.Table, keys: Sequence[str], times: Ints, extra: Ints | None 
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which the state holds values of a column."""
+    """Return the type in which the state holds the values of a column."""
     if any(is_a(type_) for is_a in (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time)):
         return pa.int64()
     return pa.int32() if pa.types.is_date(type_) else type_
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return a column as the state holds it."""
+    """Return a column in the type in which the state holds it."""
     return column.cast(plain_type(column.type))
 
 
@@ -98,7 +98,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _one_zero(column: pa.Array) -> pa.Array:
-    """Return floats in which -0.0 is 0.0, and every NaN the same one, as Spark groups by them."""
+    """Return floats with -0.0 as 0.0, and all NaN the same, as Spark groups by them."""
     if not pa.types.is_floating(column.type):
         return column
     zeros = pc.add(column, pa.scalar(0.0, column.type))

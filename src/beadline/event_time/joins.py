@@ -1,9 +1,9 @@
 """Joins of two streams by time: within an interval of each other, or in the same window.
 
-Both are Spark's own stream-stream joins, which keep no more rows than the watermarks and the
-condition on time ask for. What is added is the condition in words, names that do not clash, and
-null: Spark's full outer join would match null keys with one another, and a row without a time would
-stay in its state for ever.
+Both are Spark's own stream-stream joins, which keep only the rows that the watermarks and the time
+condition require. Beadline adds readable conditions, column names that do not clash, and a defined
+treatment of null: Spark's full outer join would match null keys with one another, and would keep a
+row without a time in its state forever.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def interval_join(
     """Join the rows of two streams whose times are within an interval of each other.
 
     A right row matches if its time is within [left time + lower, left time + upper], both ends
-    included, where ``between=(lower, upper)``; a bound may be negative. ``on`` are the keys, which
-    both sides have; null matches nothing. With ``how="left"``, ``"right"`` or ``"full"`` a row that
-    matched nothing shows once, with nulls, when the watermark says that nothing can come any more.
+    included, where ``between=(lower, upper)``; a bound may be negative. ``on`` names the key
+    columns, which both sides must have; null matches nothing. With ``how="left"``, ``"right"`` or
+    ``"full"`` a row without a match is emitted once, with nulls, when the watermark shows that no
+    match can come anymore.
 
     ``watermark`` is the longest that rows may be out of order, one for both sides or one each; None
     if the frames have watermarks of their own. The smaller of the two watermarks counts: rows
@@ -101,11 +102,11 @@ def window_join(
 ) -> DataFrame:
     """Join the rows of two streams that have the same keys and fall into the same window.
 
-    Each pair of rows shows once per window that holds both, with ``window_start`` and
-    ``window_end``; ``slide`` makes windows overlap, as in ``windowed``. A row that matched nothing
-    shows, with ``how="left"``, ``"right"`` or ``"full"``, when the watermark has passed the end of
-    its window. A row without a time is in no window, and shows in none. ``watermark`` as in
-    ``interval_join``.
+    Each pair of rows is emitted once per window that contains both, with ``window_start`` and
+    ``window_end``; ``slide`` makes windows overlap, as in ``windowed``. With ``how="left"``,
+    ``"right"`` or ``"full"``, a row without a match is emitted when the watermark has passed the
+    end of its window. A row without a time is in no window, and is not emitted. ``watermark`` is as
+    in ``interval_join``.
 
     >>> seen = window_join(clicks, views, on="page", left_time="clicked_at",
     ...                    right_time="viewed_at", size="10 minutes", watermark="1 minute")
@@ -139,14 +140,14 @@ def window_join(
 def _bounds(what: str, between: tuple[Duration, Duration]) -> tuple[int, int]:
     if not isinstance(between, tuple | list) or len(between) != 2:
         raise BadQuery(
-            f"{what}: between={between!r}: two durations, such as ('-5 minutes', '10 minutes'). "
-            f"{NOTHING_WRITTEN}"
+            f"{what}: between={between!r}: it takes two durations, such as ('-5 minutes', "
+            f"'10 minutes'). {NOTHING_WRITTEN}"
         )
     lower_us, upper_us = (signed_microseconds("between", bound) for bound in between)
     if lower_us > upper_us:
         raise BadQuery(
-            f"{what}: between={tuple(between)!r}: the lower bound is above the upper one, so that "
-            f"nothing could match; turn them round. {NOTHING_WRITTEN}"
+            f"{what}: between={tuple(between)!r}: the lower bound is above the upper one, so "
+            f"nothing could match; swap them. {NOTHING_WRITTEN}"
         )
     return lower_us, upper_us
 
@@ -184,12 +185,12 @@ def _with_watermarks(
 
 
 def _own_names(frame: DataFrame, prefix: str) -> DataFrame:
-    """Return a frame with names that the other side does not have, also where both are one."""
+    """Return a frame with column names that the other side does not have, even in a self-join."""
     return frame.select([column(name).alias(prefix + name) for name in frame.columns])
 
 
 def _in_windows(frame: DataFrame, prefix: str, time: str, lengths: Sequence[str]) -> DataFrame:
-    """Return the rows once per window; the watermark is the windows' then, no longer the time's."""
+    """Return the rows once per window; the watermark is then on the window, not on the time."""
     name = prefix + time
     window = F.window(column(name), *lengths)
     return frame.withColumn(prefix + _WINDOW, window).withMetadata(name, {})
@@ -208,7 +209,7 @@ def _keys(named: Sides, how: str) -> list[Column]:
 
 
 def _either(left: str, right: str, how: str) -> Column:
-    """Return what both sides have, of the side that is always there."""
+    """Return a column that both sides have, from the side that always has a row."""
     if how == "full":
         return F.coalesce(column(left), column(right))
     return column(right if how == "right" else left)

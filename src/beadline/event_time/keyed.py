@@ -1,8 +1,8 @@
-"""``KeyedProcess``: rows of one key after the other, with state and timers, as Flink has it.
+"""``KeyedProcess``: processing per key with state and timers, as in Flink.
 
-What is here runs the same on Spark and in memory. ``keyed_stream`` puts it on Spark's own
-``StatefulProcessor``, where the user's key is Spark's grouping key; ``beadline.testing.keyed``
-drives it without Spark.
+This module runs the same way on Spark and in memory. ``keyed_stream`` runs it on Spark's own
+``StatefulProcessor``, where the user's key is Spark's grouping key; ``beadline.testing.keyed`` runs
+it without Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RowsGiven = Iterable[Any] | None
 
 
 class KeyedProcess:
-    """What is done with the rows of one key; Flink's ``KeyedProcessFunction``.
+    """A function of the rows of a key, with state and timers; Flink's ``KeyedProcessFunction``.
 
     >>> class Visits(KeyedProcess):
     ...     def open(self, state):
@@ -47,23 +47,24 @@ class KeyedProcess:
     ...         self.count.update((self.count.get() or 0) + 1)
     ...         yield {"user": row.user, "visits": self.count.get()}
 
-    An instance serves every key, one after the other: what belongs to a key is kept in states, not
-    in attributes. The methods must give the same for the same rows and the same state: no clock but
-    ``ctx.now``, no dice. An epoch that a crash has cut short is computed again.
+    One instance serves many keys, one after the other: keep what belongs to a key in states, not
+    in attributes. The methods must be deterministic: the same rows and the same state must give the
+    same results, so use no clock but ``ctx.now`` and no random numbers. An epoch that was
+    interrupted by a crash is computed again.
     """
 
     def open(self, state: KeyedStates) -> None:
-        """Declare the states: ``self.count = state.value("count", "bigint")``; no more than that.
+        """Declare the states, and do nothing else: ``self.n = state.value("n", "bigint")``.
 
-        Called when the query is described, and again by every task.
+        It is called when the query is defined, and again by every task.
         """
 
     def process(self, row: Row, ctx: KeyedContext) -> _RowsGiven:
-        """Take one row; yield or return rows for the output ``main``, or nothing."""
+        """Process one row; yield or return rows for the output ``main``, or nothing."""
         raise NotImplementedError
 
     def process_rows(self, rows: list[Row], ctx: KeyedContext) -> _RowsGiven:
-        """Take all rows that an epoch has for the key; calls ``process`` for each, if not yours."""
+        """Process all rows of the key in an epoch; by default, ``process`` is called for each."""
         return self._each(rows, ctx)
 
     def _each(self, rows: list[Row], ctx: KeyedContext) -> Iterator[Any]:
@@ -71,12 +72,12 @@ class KeyedProcess:
             yield from rows_of(self.process(row, ctx), "process()")
 
     def on_timer(self, time: datetime, ctx: KeyedContext) -> _RowsGiven:
-        """Act on a timer that has come; yield or return rows for the output ``main``."""
+        """Handle a timer that fires; yield or return rows for the output ``main``."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
-        """Say how a state comes to be there."""
-        if name.startswith("__"):  # asked for by copy and pickle
+        """Explain in the error how to declare a state."""
+        if name.startswith("__"):  # looked up by copy and pickle
             raise AttributeError(name)
         raise AttributeError(
             f"{type(self).__name__} has no attribute {name!r}. If it is a state, declare it in "
@@ -85,17 +86,17 @@ class KeyedProcess:
 
 
 def has(process: KeyedProcess, method: str) -> bool:
-    """Whether a process has a method of its own."""
+    """Whether a process overrides this method."""
     return getattr(type(process), method) is not getattr(KeyedProcess, method)
 
 
 class KeyedContext:
-    """The key, the time and what can be done about them; Flink's ``Context``."""
+    """The present key and time, timers and outputs; Flink's ``Context``."""
 
     def __init__(
         self, names: Sequence[str], codecs: dict[str, KeyedCodec], *, has_timers: bool
     ) -> None:
-        """``names`` are the key's columns."""
+        """``names`` are the columns of the key."""
         self._key_row = Row(*names)
         self._codecs = codecs
         self._has_timers = has_timers
@@ -104,30 +105,31 @@ class KeyedContext:
         self.firing_ms: int | None = None
 
     def begin(self, key: Sequence[Any], clock: Clock) -> None:
-        """Turn to a key."""
+        """Begin to process a key."""
         self.key: Row = self._key_row(*key)
         self.watermark: datetime | None = _time(clock.watermark_ms)
         self.now: datetime | None = _time(clock.now_ms)
         self.timers = {}
 
     def timer(self, at: datetime) -> None:
-        """Have ``on_timer`` called for this key when the clock has passed this time.
+        """Set a timer: ``on_timer`` is called for this key when the clock has reached this time.
 
-        The clock is the watermark, or the time of the epoch with ``clock="processing"``. A timer at
-        a time that has passed fires in this epoch. Two at one time are one.
+        The clock is the watermark, or the time of the epoch with ``clock="processing"``. A timer
+        for a time that has passed fires in this epoch. Several timers of a key for the same time
+        are one.
         """
         if not self._has_timers:
-            raise RuntimeError("ctx.timer(): the process has no on_timer(), which it would call")
+            raise RuntimeError("ctx.timer(): the process has no on_timer() method to be called")
         at_ms = _milliseconds("ctx.timer()", at)
         if self.firing_ms is not None and at_ms <= self.firing_ms:
             raise ValueError(
                 "ctx.timer() in on_timer(): the time is not after that of the timer that fires, "
-                "and would fire again for ever"
+                "so it would fire again forever"
             )
         self.timers[at_ms] = True
 
     def cancel_timer(self, at: datetime) -> None:
-        """Forget a timer of this key at this time, if there is one."""
+        """Delete the timer of this key at this time, if there is one."""
         self.timers[_milliseconds("ctx.cancel_timer()", at)] = False
 
     def emit(self, row: Any) -> None:
@@ -145,7 +147,7 @@ class KeyedContext:
         self.taken.append((output, codec.named(row)))
 
     def take(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what was emitted, checked."""
+        """Return the emitted rows, after a check of their types."""
         taken, self.taken = self.taken, []
         for output, codec in self._codecs.items():
             codec.check([row for name, row in taken if name == output])
@@ -154,7 +156,7 @@ class KeyedContext:
 
 @dataclass(frozen=True)
 class KeyedPlan:
-    """What a keyed process is run with."""
+    """The settings with which a keyed process is run."""
 
     by: tuple[str, ...]
     outputs: dict[str, KeyedColumns]
@@ -166,7 +168,7 @@ class KeyedPlan:
 
 @dataclass
 class KeyedRows:
-    """Runs a process on keys and their rows, on Spark's handle or one that is like it."""
+    """Runs a process on keys and their rows, with Spark's handle or one with the same methods."""
 
     process: KeyedProcess
     plan: KeyedPlan
@@ -190,9 +192,9 @@ class KeyedRows:
     def rows(
         self, key: Sequence[Any], rows: Sequence[tuple[Row, int]], clock: Clock
     ) -> Iterator[tuple[str, Any]]:
-        """Process a key's rows of one epoch, each with a number that tells equal times apart.
+        """Process a key's rows of one epoch; each has a number that orders rows of equal times.
 
-        Yields rows with their output, and how many late ones were dropped.
+        Yields rows with their output, and the number of late rows that were dropped.
         """
         in_time = self._sorted(rows)
         watermark = _time(clock.watermark_ms)
@@ -213,21 +215,21 @@ class KeyedRows:
         self._end()
 
     def _sorted(self, rows: Sequence[tuple[Row, int]]) -> list[Row]:
-        """Return rows in an order that depends on nothing but themselves."""
+        """Return the rows in an order that depends only on the rows themselves."""
         order = self.plan.order
         if order and len(rows) > 1:
             rows = sorted(rows, key=lambda one: (in_order(one[0][name] for name in order), one[1]))
         return [row for row, _ in rows]
 
     def timer(self, key: Sequence[Any], expired_ms: int, clock: Clock) -> Iterator[tuple[str, Any]]:
-        """Fire all of a key's timers that have come, in their order; Spark offers the first.
+        """Fire all of a key's timers that are due, in order, when Spark reports the first of them.
 
-        Spark has read a number of timers ahead, and offers those too that were cancelled since, or
-        fired here with an earlier one of their key: the list of what there is decides.
+        Spark reads a number of timers ahead, and also reports those that were cancelled since, or
+        have fired here with an earlier one of their key: the list of present timers decides.
         """
         now_ms = clock.now_ms if self.plan.time is None else clock.watermark_ms
-        there = set(self.handle.listTimers())
-        due = {at for at in there if at <= now_ms}
+        listed = set(self.handle.listTimers())
+        due = {at for at in listed if at <= now_ms}
         if not due:
             return
         self.context.begin(key, clock)
@@ -243,12 +245,12 @@ class KeyedRows:
                     due.add(other)
             due -= {other for other, is_set in timers.items() if not is_set}
         self.context.firing_ms = None
-        there.discard(expired_ms)  # Spark deletes it
-        self._write_timers(there)
+        listed.discard(expired_ms)  # Spark deletes it
+        self._write_timers(listed)
         self._end()
 
     def _given(self, rows: _RowsGiven, method: str) -> Iterator[tuple[str, Any]]:
-        """Yield what a method yields, returns or emits, a part at a time."""
+        """Yield the rows that a method yields, returns or emits, a limited number at a time."""
         context = self.context
         for row in rows_of(rows, method):
             context.emit(row)
@@ -256,15 +258,15 @@ class KeyedRows:
                 yield from context.take()
         yield from context.take()
 
-    def _write_timers(self, there: set[int] | None) -> None:
-        """Hand Spark the timers that are new or gone; each is a call of its own."""
+    def _write_timers(self, listed: set[int] | None) -> None:
+        """Register new timers with Spark and delete cancelled ones; each is a separate call."""
         timers = self.context.timers
-        if there is None:
-            there = set() if all(timers.values()) else set(self.handle.listTimers())
+        if listed is None:
+            listed = set() if all(timers.values()) else set(self.handle.listTimers())
         for at, is_set in timers.items():
-            if is_set and at not in there:
+            if is_set and at not in listed:
                 self.handle.registerTimer(at)
-            elif not is_set and at in there:
+            elif not is_set and at in listed:
                 self.handle.deleteTimer(at)
 
     def _end(self) -> None:
@@ -274,13 +276,13 @@ class KeyedRows:
 
 
 def rows_of(given: _RowsGiven, method: str) -> Iterable[Any]:
-    """Return the rows that a method gave; one row alone is not rows."""
+    """Return the rows that a method returned; a single row is an error."""
     if given is None:
         return ()
     if isinstance(given, dict | tuple | str) or not isinstance(given, Iterable):
         raise TypeError(
-            f"{method} returned one {type(given).__name__}: it yields rows, returns them in a "
-            "list, or calls ctx.emit(row)"
+            f"{method} returned a single {type(given).__name__}: it must yield rows, return them "
+            "in a list, or call ctx.emit(row)"
         )
     return given
 

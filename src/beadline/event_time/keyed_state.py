@@ -1,11 +1,11 @@
-"""State of a ``KeyedProcess``: values, lists and maps of one key, and the columns that they have.
+"""State of a ``KeyedProcess``: values, lists and maps of one key, and their columns.
 
 A call to Spark's state store takes a Python worker about a tenth of a millisecond, longer than most
-rows take. So what a process reads of a key is read once in an epoch, and what it writes is written
-once, when the last row of the key is done.
+rows take. So a key's state is read once in an epoch, and written once, after the last row of the
+key.
 
-What Spark is given is checked here first: a value of another type than the column's becomes null in
-Spark, without a word.
+Values are checked here before they are passed to Spark, which silently stores null for a value of
+the wrong type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from beadline.event_time.durations import Duration, milliseconds
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-VALUE = "value"  # the column of a state that is one plain value
+VALUE = "value"  # the column of a state that holds one plain value
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _NAMED = re.compile(r"\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)\w")
 _NOT_READ: Any = object()
@@ -44,17 +44,17 @@ _Change = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class KeyedColumns:
-    """The columns of an output or of a state; without types where no Spark has read them."""
+    """The columns of an output or of a state; without types if no Spark was there to parse them."""
 
     names: tuple[str, ...]
     schema: StructType | None = None
-    plain: bool = False  # one value, whose column was not named
+    plain: bool = False  # a single value whose column has no name
 
     @staticmethod
     def of(what: str, given: str | DataType) -> KeyedColumns:
-        """Read what a user wrote; ``what`` is what it is for, for the error.
+        """Parse the columns that a user gave; ``what`` says what they are for, in errors.
 
-        Spark's parser reads DDL. Where no Spark runs, in a test, the names are all that is known.
+        Spark's parser reads DDL. If no Spark runs, as in a test, only the names are known.
         """
         from pyspark import SparkContext
         from pyspark.errors import PySparkException
@@ -71,7 +71,7 @@ class KeyedColumns:
         except PySparkException as error:
             said = str(error).strip().partition("\n")[0]
             raise BadQuery(
-                f"{what}: {given!r} cannot be read as columns, such as 'user string, n bigint'. "
+                f"{what}: {given!r} cannot be parsed as columns, such as 'user string, n bigint'. "
                 f"Spark says: {said} {NOTHING_WRITTEN}"
             ) from None
         plain = not isinstance(read, StructType)
@@ -89,7 +89,7 @@ class KeyedColumns:
             self.arrow()
         except Exception as error:  # noqa: BLE001 (Spark's own, of several classes)
             raise BadQuery(
-                f"{what} has a column of a type that Python cannot be given: "
+                f"{what} has a column of a type that Spark cannot convert for Python: "
                 f"{str(error).partition(chr(10))[0]} {NOTHING_WRITTEN}"
             ) from None
 
@@ -100,26 +100,26 @@ class KeyedColumns:
         return None if self.schema is None else to_arrow_schema(self.schema, timezone="UTC")
 
     def codec(self, what: str) -> KeyedCodec:
-        """Return what makes values fit these columns."""
+        """Return a codec that checks and converts values for these columns."""
         return KeyedCodec(what, self)
 
 
 class KeyedCodec:
-    """Python values as rows of some columns, checked on their way in, and fresh on the way out."""
+    """Converts Python values to rows and back: checked on the way in, copied on the way out."""
 
     def __init__(self, what: str, columns: KeyedColumns) -> None:
-        """``what`` is what the columns belong to, for errors."""
+        """``what`` says what the columns belong to, in errors."""
         self._what = what
         self.columns = columns
         self._row = Row(*columns.names)
-        self._fields: list[_KeyedField] | None = None  # where types are not known
+        self._fields: list[_KeyedField] | None = None  # None if the types are not known
         schema, arrow = columns.schema, columns.arrow()
         if schema is not None and arrow is not None:
             pairs = zip(schema, arrow, strict=True)
             self._fields = [_KeyedField.of(spark, column) for spark, column in pairs]
 
     def named(self, given: Any) -> dict[str, Any]:
-        """Return a row by the names of its columns: it has just these."""
+        """Return a row as a dict; it must have exactly the columns of this codec."""
         names = self.columns.names
         if isinstance(given, Row) and hasattr(given, "__fields__"):
             given = given.asDict()
@@ -134,8 +134,8 @@ class KeyedCodec:
             )
         if len(given) != len(names):
             raise TypeError(
-                f"{self._what} has {len(names)} columns ({', '.join(names)}), and a row of "
-                f"{len(given)} values came"
+                f"{self._what} has {len(names)} columns ({', '.join(names)}), but the row has "
+                f"{len(given)} values"
             )
         return dict(zip(names, given, strict=True))
 
@@ -148,15 +148,15 @@ class KeyedCodec:
             parts.append(f"without its column {', '.join(map(repr, less))}")
         if more:
             parts.append(f"with {', '.join(map(repr, more))}, which it does not have")
-        return f"has the columns {', '.join(names)}; a row came {' and '.join(parts)}"
+        return f"has the columns {', '.join(names)}; the row is {' and '.join(parts)}"
 
     def check(self, rows: list[dict[str, Any]]) -> None:
-        """Refuse rows that do not fit, by column and type; never with their values."""
+        """Refuse rows that do not fit; errors name column and type, but never values."""
         for one in (self._fields or ()) if rows else ():
             self._fit(one, [row[one.name] for row in rows])
 
     def encode(self, given: Any) -> tuple[Any, ...]:
-        """Return a value as Spark takes it."""
+        """Return a value in the form that Spark takes."""
         values = (given,) if self.columns.plain else tuple(self.named(given).values())
         if self._fields is None:
             return values
@@ -166,7 +166,7 @@ class KeyedCodec:
         )
 
     def decode(self, held: Iterable[Any]) -> Any:
-        """Return what Spark holds, as a process sees it: its own copy."""
+        """Return a value held by Spark as the process sees it: a copy of its own."""
         values = list(held)
         if self._fields is not None:
             pairs = zip(self._fields, values, strict=True)
@@ -178,7 +178,7 @@ class KeyedCodec:
             values = [_without_rows(value) for value in values]
         try:
             if one.exact and not all(_is_whole(one.type, value) for value in values):
-                raise TypeError  # Arrow would cut off what is behind the point
+                raise TypeError  # Arrow would cut off the fraction
             array = pa.array(values, one.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             for value in values if len(values) > 1 else ():
@@ -186,9 +186,9 @@ class KeyedCodec:
             found = type(values[0]).__name__
             raise self._misfit(one, f"a value of type {found} does not fit") from None
         if array.null_count and not one.nullable:
-            raise self._misfit(one, "NOT NULL, and a null came")
+            raise self._misfit(one, "it is NOT NULL, but the value is null")
         if one.zoned and any(value is not None and _is_naive(value) for value in values):
-            said = "a time without a time zone came, which could be any instant"
+            said = "a datetime without a time zone does not fit, as it could be any instant"
             raise self._misfit(one, said)
         return array
 
@@ -198,7 +198,7 @@ class KeyedCodec:
 
 
 class _KeyedField(NamedTuple):
-    """One column, and what is to be looked at in its values."""
+    """One column, and the checks and conversions of its values."""
 
     name: str
     type: pa.DataType
@@ -211,7 +211,7 @@ class _KeyedField(NamedTuple):
 
     @staticmethod
     def of(spark: StructField, arrow: pa.Field) -> _KeyedField:
-        """Work it out once."""
+        """Determine them once."""
         nested = pa.types.is_nested(arrow.type)
         return _KeyedField(
             name=spark.name,
@@ -230,7 +230,7 @@ def _is_naive(value: Any) -> bool:
 
 
 def _is_whole(type_: pa.DataType, value: Any) -> bool:
-    """Whether a value has whole numbers where its type has."""
+    """Whether a value has integers wherever its type has."""
     if value is None or type(value) is int:
         return True
     if pa.types.is_integer(type_):
@@ -250,7 +250,7 @@ def _applied(change: _Change | None, value: Any) -> Any:
 
 
 def _without_rows(value: Any) -> Any:
-    """Arrow takes a Row, which is a tuple, for a list."""
+    """Return a value with dicts instead of Rows: Arrow takes a Row, a tuple, for a list."""
     if isinstance(value, Row) and hasattr(value, "__fields__"):
         value = value.asDict()
     if isinstance(value, Mapping):
@@ -261,10 +261,10 @@ def _without_rows(value: Any) -> Any:
 
 
 def fresh(type_: DataType) -> _Change | None:
-    """Return what makes a process's own copy of a value of Arrow or Spark; None if none is needed.
+    """Return a function that copies a value of Arrow or Spark for a process; None if not needed.
 
-    Times are in UTC, where adding five minutes adds five minutes also on the night of a clock
-    change; structs are rows, maps are dicts.
+    Times are in UTC, where adding five minutes adds five minutes even in the night of a clock
+    change; structs become Rows, maps become dicts.
     """
     if isinstance(type_, TimestampType):
         return lambda value: value.astimezone(timezone.utc)
@@ -288,7 +288,7 @@ def _values(struct: Any) -> Iterable[Any]:
 
 
 def names_of(ddl: str) -> KeyedColumns:
-    """Return what can be said of DDL without Spark's parser."""
+    """Return the column names in a DDL string, found without Spark's parser."""
     depth, parts = 0, [""]
     for char in ddl:
         depth += (char in "<(") - (char in ">)")
@@ -302,7 +302,7 @@ def names_of(ddl: str) -> KeyedColumns:
     return KeyedColumns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
 
 
-# -- what a process declares
+# -- declarations of a process
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class StateDeclaration:
 
     kind: str
     name: str
-    given: tuple[Any, ...]  # what the user wrote, to be compared
+    given: tuple[Any, ...]  # the user's arguments, for comparison
     key: KeyedColumns | None
     columns: KeyedColumns
     ttl_ms: int | None
@@ -319,7 +319,7 @@ class StateDeclaration:
 
 @dataclass
 class KeyScope:
-    """Whether there is a key now, whose state it is."""
+    """Whether a key is being processed, to which states belong."""
 
     in_key: bool = False
 
@@ -336,10 +336,10 @@ OpenedStates = list["_AnyState"]
 
 
 class KeyedStates:
-    """What ``open`` is given: it names the states of a process."""
+    """The argument of ``open``, with which a process declares its states."""
 
     def __init__(self, process: str, *, ttl: bool) -> None:
-        """``ttl`` is whether states may expire, which Spark allows by processing time only."""
+        """``ttl`` is whether states may expire, which Spark allows in processing time only."""
         self.declared: dict[str, StateDeclaration] = {}
         self._process = process
         self._ttl = ttl
@@ -350,14 +350,14 @@ class KeyedStates:
         return made
 
     def list(self, name: str, ddl: str | DataType, *, ttl: Duration | None = None) -> KeyedList:
-        """Declare a list of such values."""
+        """Declare a list of values."""
         made: KeyedList = self._made(KeyedList, self._declare("list", name, (ddl,), ttl))
         return made
 
     def map(
         self, name: str, key: str | DataType, ddl: str | DataType, *, ttl: Duration | None = None
     ) -> KeyedMap:
-        """Declare a map: the type of its keys, and that of its values."""
+        """Declare a map, with the types of its keys and values."""
         made: KeyedMap = self._made(KeyedMap, self._declare("map", name, (key, ddl), ttl))
         return made
 
@@ -367,15 +367,15 @@ class KeyedStates:
         what = f"state.{kind}({name!r}) of {self._process}"
         if not isinstance(name, str) or not _NAME.match(name):
             raise BadQuery(
-                f"{what}: a state's name is of letters, digits and _, and begins with a letter. "
-                f"{NOTHING_WRITTEN}"
+                f"{what}: a state's name consists of letters, digits and _, and begins with a "
+                f"letter. {NOTHING_WRITTEN}"
             )
         if name in self.declared:
-            raise BadQuery(f"{what}: there is a state of this name already. {NOTHING_WRITTEN}")
+            raise BadQuery(f"{what}: there is already a state of this name. {NOTHING_WRITTEN}")
         if ttl is not None and not self._ttl:
             raise BadQuery(
-                f"{what}: ttl= goes by processing time, and Spark has one clock for all of an "
-                "operator, which is event time here. Clear the state by a timer, "
+                f"{what}: ttl= works in processing time, but Spark has one clock per operator, "
+                "which is event time here. Clear the state with a timer, "
                 f"ctx.timer(row.ts + timedelta(hours=1)), or use clock='processing'. "
                 f"{NOTHING_WRITTEN}"
             )
@@ -392,7 +392,7 @@ class KeyedStates:
 
 
 class OpenKeyedStates(KeyedStates):
-    """The same where the process runs, on Spark's handle: the states that were declared before."""
+    """Opens the declared states where the process runs, on Spark's handle."""
 
     def __init__(
         self,
@@ -401,7 +401,7 @@ class OpenKeyedStates(KeyedStates):
         handle: StatefulProcessorHandle,
         scope: KeyScope,
     ) -> None:
-        """``before`` is what was declared when the query was described."""
+        """``before`` are the declarations made when the query was defined."""
         super().__init__(process, ttl=True)
         self._before = before
         self._handle = handle
@@ -414,9 +414,8 @@ class OpenKeyedStates(KeyedStates):
         found = self._before.get(name)
         if found is None or (found.kind, found.given) != (kind, (*given, ttl)):
             raise RuntimeError(
-                f"open() of {self._process} declares state {name!r} otherwise than when the query "
-                "was described: it must declare the same states each time, whatever the process "
-                "was made with and wherever it runs"
+                f"open() of {self._process} declares state {name!r} differently than when the "
+                "query was defined: it must declare the same states each time and wherever it runs"
             )
         return found
 
@@ -430,7 +429,7 @@ class OpenKeyedStates(KeyedStates):
 
 
 class _AnyState:
-    """What the three have in common: something of Spark's, and what is not written yet."""
+    """The common base of the three kinds: Spark's state, and the changes not yet written to it."""
 
     def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
         self._name = declared.name
@@ -494,7 +493,7 @@ class KeyedValue(_AnyState):
 
 
 class KeyedList(_AnyState):
-    """A list of the key's own; empty until something is added."""
+    """A list of the key; empty until something is added."""
 
     @staticmethod
     def in_spark(handle: StatefulProcessorHandle, declared: StateDeclaration) -> Any:
@@ -516,12 +515,12 @@ class KeyedList(_AnyState):
         return [self._codec.decode(one) for one in (*self._stored, *self._added)]
 
     def add(self, value: Any) -> None:
-        """Add one value at the end."""
+        """Append a value."""
         self._scope.check(self._name)
         self._added.append(self._codec.encode(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Add several."""
+        """Append several values."""
         for value in values:
             self.add(value)
 
@@ -548,10 +547,10 @@ class KeyedList(_AnyState):
 
 
 class KeyedMap(_AnyState):
-    """A map of the key's own; what is read of it is what is asked for."""
+    """A map of the key; only the entries that are used are read."""
 
     def __init__(self, declared: StateDeclaration, spark: Any, scope: KeyScope) -> None:
-        """As for any state, and with a codec for the map's keys."""
+        """Open it like any state, with an additional codec for the map's keys."""
         assert declared.key is not None
         self._keys = declared.key.codec(f"a key of state {declared.name!r}")
         super().__init__(declared, spark, scope)
@@ -566,7 +565,7 @@ class KeyedMap(_AnyState):
 
     def forget(self) -> None:
         """Begin with another key."""
-        self._held: dict[tuple[Any, ...], Any] = {}  # None for what is not there
+        self._held: dict[tuple[Any, ...], Any] = {}  # None for an absent entry
         self._changed: dict[tuple[Any, ...], None] = {}
         self._whole = False
         self._emptied = False
@@ -597,8 +596,8 @@ class KeyedMap(_AnyState):
     def items(self) -> list[tuple[Any, Any]]:
         """Return all keys and values, in the order of the keys; this reads the whole map."""
         self._read_all()
-        there = sorted((key for key, held in self._held.items() if held is not None), key=in_order)
-        return [(self._keys.decode(key), self._codec.decode(self._held[key])) for key in there]
+        keys = sorted((key for key, held in self._held.items() if held is not None), key=in_order)
+        return [(self._keys.decode(key), self._codec.decode(self._held[key])) for key in keys]
 
     def keys(self) -> list[Any]:
         """Return all keys, in order."""
@@ -623,7 +622,7 @@ class KeyedMap(_AnyState):
 
     def _stored(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
         for key, held in self._spark.iterator():
-            # As it was encoded: Spark's own copy may be of other types, a bytearray for bytes.
+            # Encoded again: Spark's own copy may have other types, such as a bytearray for bytes.
             again = self._keys.decode(key)
             yield self._keys.encode(again), held
 
@@ -645,5 +644,5 @@ class KeyedMap(_AnyState):
 
 
 def in_order(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what plain values of one type, or none, can be sorted by: nulls first."""
+    """Return a sort key for plain values of one type or null: nulls first."""
     return tuple((value is not None, value) for value in values)

@@ -1,8 +1,8 @@
 """``keyed_process(...)``: a ``KeyedProcess`` on a stream, on Spark's own ``StatefulProcessor``.
 
-The user's key is Spark's grouping key: state, timers and expiry are Spark's own. The row travels as
-one column, a struct. So its time column has no mark of a watermark at the operator, by which Spark
-would drop late rows before the process sees them.
+The user's key is Spark's grouping key: state, timers and expiry are Spark's own. The row is passed
+as a single struct column. So its time column carries no watermark metadata at the operator, by
+which Spark would drop late rows before the process sees them.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ def keyed_process(
 ) -> Outputs:
     """Run a ``KeyedProcess`` on a stream, key by key.
 
-    ``by`` are the columns of the key. ``outputs`` are the outputs that the process emits to, with
-    their columns: ``{"main": "user string, n bigint", "alerts": "user string"}``, or the columns
-    alone if ``main`` is the only one; ``.to(sink, output="alerts")`` sends each to its sinks, all
-    of them in the same epoch.
+    ``by`` names the key columns. ``outputs`` declares the outputs that the process emits to, with
+    their columns: ``{"main": "user string, n bigint", "alerts": "user string"}``, or only the
+    columns if ``main`` is the only output; ``.to(sink, output="alerts")`` writes an output to a
+    sink, and all of them are written in the same epoch.
 
-    With ``clock="event"`` timers go by the watermark, the largest ``time`` seen less ``watermark``.
-    With ``clock="processing"`` they go by the time at which epochs were planned, no row is late,
-    and states may have a ``ttl=``. Spark has one of the two clocks for all of an operator.
+    With ``clock="event"`` timers follow the watermark (the largest ``time`` seen, less
+    ``watermark``). With ``clock="processing"`` they follow the time at which epochs were planned,
+    no row is late, and states may have a ``ttl=``. Spark allows one clock per operator.
 
-    A row is late if its time is before the watermark. ``late="process"`` treats it as any other;
-    ``"side"`` sends it to the output ``late``, with the columns of ``frame``; ``"drop"`` counts it.
+    A row is late if its time is before the watermark. ``late="process"`` treats it like any other
+    row; ``"side"`` sends it to the output ``late``, with the columns of ``frame``; ``"drop"`` only
+    counts it.
 
-    The rows that an epoch has for a key come in the order of ``time``, or of the columns in
-    ``order``: the same rows always come in the same order. ``order=()`` leaves them as they are.
+    The rows of a key in an epoch are processed in the order of ``time``, or of the columns in
+    ``order``: the same rows always come in the same order. ``order=()`` leaves them unsorted.
 
     >>> counts = keyed_process(clicks, Visits(), by="user", outputs="user string, visits bigint",
     ...                        time="ts", watermark="5 minutes")
@@ -103,7 +104,7 @@ def keyed_plan(
     late: str,
     order: Sequence[str] | str | None,
 ) -> KeyedPlan:
-    """Return what a process is run with, or refuse it; nothing here looks at the rows' columns."""
+    """Return the settings of a process, or refuse them; the rows' columns are not checked here."""
     _check_process(process)
     _check_clock(clock, time, watermark, late, order)
     return KeyedPlan(
@@ -122,7 +123,7 @@ def keyed_plan(
 def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFrame:
     """Return a frame with a column for each output, all but one of them null in each row."""
     columns = [_column(name) for name in frame.columns]
-    # The row's fingerprint puts rows of equal times into an order of their own.
+    # The row's hash gives rows of equal times a fixed order.
     tie = F.xxhash64(*(_hashable(frame, name) for name in frame.columns))
     rows = frame.select(
         *(_column(name).alias(name, metadata=_NO_MARK) for name in plan.by),
@@ -143,7 +144,7 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
 
 
 def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
-    """Count what is late, and tell the outputs apart."""
+    """Count the late rows, and separate the outputs."""
     names = tuple(plan.outputs)
     if plan.late != "process":
         dropped = F.coalesce(F.col(DROPPED), F.lit(0))
@@ -163,7 +164,7 @@ def _column(name: str) -> Column:
 
 
 def _hashable(frame: DataFrame, name: str) -> Column:
-    """Spark has no hash of maps, nor of variants."""
+    """Return a column that Spark can hash: it cannot hash maps, nor variants."""
     if _contains(frame.schema[name].dataType, MapType | VariantType):
         return F.to_json(F.struct(_column(name)))
     return _column(name)
@@ -179,7 +180,7 @@ def _contains(type_: DataType, wanted: Any) -> bool:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """Return a schema without its marks, of a row that may not be there."""
+    """Return a schema without metadata, with all fields nullable."""
     return StructType([StructField(one.name, one.dataType) for one in schema])
 
 
@@ -221,10 +222,10 @@ class _KeyedProcessor(StatefulProcessor):
         yield from self._tagged(self._keyed.timer(self._own(key), expired_ms, _clock(timerValues)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def _own(self, key: Any) -> Row:
-        """Return the key as the process sees it: that of a timer is of other types than a row's."""
+        """Return the key as the process sees it: Spark passes a timer's key with other types."""
         assert self._key is not None
         own: Row = self._key(key)
         return own
@@ -239,12 +240,12 @@ def _clock(values: TimerValues) -> Clock:
     return Clock(values.getCurrentWatermarkInMs(), values.getCurrentProcessingTimeInMs())
 
 
-# -- what is refused before anything runs
+# -- checks before anything runs
 
 
 def _check_process(process: Any) -> None:
     if not isinstance(process, KeyedProcess):
-        hint = "an instance is needed, not the class: " if isinstance(process, type) else ""
+        hint = "pass an instance, not the class: " if isinstance(process, type) else ""
         name = process.__name__ if isinstance(process, type) else type(process).__name__
         raise BadQuery(
             f"keyed_process() takes a KeyedProcess; {hint}{name}"
@@ -253,12 +254,12 @@ def _check_process(process: Any) -> None:
     if not (has(process, "process") or has(process, "process_rows")):
         raise BadQuery(
             f"{type(process).__name__} has neither process() nor process_rows(): no row would be "
-            f"looked at. {NOTHING_WRITTEN}"
+            f"processed. {NOTHING_WRITTEN}"
         )
 
 
 def _states(process: KeyedProcess, *, ttl: bool) -> dict[str, StateDeclaration]:
-    """Return what the process declares; of a copy, so that nothing of it is sent to the workers."""
+    """Return the states that the process declares; on a copy, so that they are not pickled."""
     states = KeyedStates(type(process).__name__, ttl=ttl)
     copy.copy(process).open(states)
     return states.declared
@@ -277,12 +278,12 @@ def _outputs(given: Any, late: str) -> dict[str, KeyedColumns]:
         what = f"output {name!r}"
         if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED:
             raise BadQuery(
-                f"{what}: an output's name is of letters, digits and _. {NOTHING_WRITTEN}"
+                f"{what}: an output's name consists of letters, digits and _. {NOTHING_WRITTEN}"
             )
         if name == LATE and late == "side":
             raise BadQuery(
-                f"{what} is where late='side' sends late rows: give yours another name, or leave "
-                f"late='side' out and emit to it yourself. {NOTHING_WRITTEN}"
+                f"{what} is the output to which late='side' sends late rows: give yours another "
+                f"name, or leave late='side' out and emit to it yourself. {NOTHING_WRITTEN}"
             )
         found[name] = KeyedColumns.of(what, columns)
         if found[name].plain:
@@ -302,15 +303,15 @@ def _order(order: Sequence[str] | str | None, time: str | None) -> tuple[str, ..
 def _check_clock(
     clock: Any, time: str | None, watermark: Duration | None, late: Any, order: Any
 ) -> None:
-    """Refuse arguments that say nothing together."""
+    """Refuse arguments that make no sense together."""
     if clock not in ("event", "processing"):
         raise BadQuery(
-            f"clock={clock!r}: 'event' or 'processing'. All timers of an operator go by one clock "
-            "in Spark; for the other, run a second keyed_process() in a query of its own. "
-            f"{NOTHING_WRITTEN}"
+            f"clock={clock!r}: it must be 'event' or 'processing'. In Spark all timers of an "
+            "operator use one clock; for the other, run a second keyed_process() in a query of "
+            f"its own. {NOTHING_WRITTEN}"
         )
     if late not in ("process", "side", "drop"):
-        raise BadQuery(f"late={late!r}: 'process', 'side' or 'drop'. {NOTHING_WRITTEN}")
+        raise BadQuery(f"late={late!r}: it must be 'process', 'side' or 'drop'. {NOTHING_WRITTEN}")
     if clock == "event" and time is None:
         raise BadQuery(
             "keyed_process() needs time=, the column of the rows' time, or clock='processing'. "
@@ -321,7 +322,7 @@ def _check_clock(
     for name, value in {"time": time, "watermark": watermark}.items():
         if value is not None:
             raise BadQuery(
-                f"{name}= belongs to clock='event': with clock='processing' timers go by the time "
+                f"{name}= belongs to clock='event': with clock='processing' timers follow the time "
                 f"of the epochs, and no row is late. {NOTHING_WRITTEN}"
             )
     if late != "process":
@@ -332,17 +333,18 @@ def _check_clock(
     if order is None:
         raise BadQuery(
             "keyed_process(clock='processing') needs order=, the columns by which the rows of a "
-            "key come, such as order='offset': an epoch that is computed again might process them "
-            f"in another order. order=() says that it does not matter. {NOTHING_WRITTEN}"
+            "key are sorted, such as order='offset': otherwise an epoch that is computed again "
+            "might process them in another order. order=() declares that the order does not "
+            f"matter. {NOTHING_WRITTEN}"
         )
 
 
 def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None) -> None:
     types = {one.name: one for one in frame.schema}
     if len(types) < len(frame.schema):
-        raise BadQuery(f"the rows have two columns of one name. {NOTHING_WRITTEN}")
+        raise BadQuery(f"the rows have two columns of the same name. {NOTHING_WRITTEN}")
     if not plan.by:
-        raise BadQuery(f"by= names no column: a process belongs to a key. {NOTHING_WRITTEN}")
+        raise BadQuery(f"by= names no column: a process needs a key. {NOTHING_WRITTEN}")
     _check_time(plan, types, watermark)
     for argument, names in (("by", plan.by), ("order", plan.order)):
         for name in names:
@@ -381,11 +383,11 @@ def _check_time(
 
 
 def _check_plain(
-    argument: str, name: str, type_: DataType | None, there: Mapping[str, object]
+    argument: str, name: str, type_: DataType | None, known: Mapping[str, object]
 ) -> None:
     if type_ is None:
         raise BadQuery(
-            f"{argument}={name!r}: there is no such column; there are {', '.join(there)}. "
+            f"{argument}={name!r}: there is no such column; there are {', '.join(known)}. "
             f"{NOTHING_WRITTEN}"
         )
     if isinstance(type_, ArrayType | MapType | StructType | VariantType):
@@ -395,6 +397,6 @@ def _check_plain(
         )
     if type_.typeName() in _FLOATS:
         raise BadQuery(
-            f"{argument}={name!r} is of type {type_.simpleString()}, in which two equal values may "
-            f"not be one: cast it to a decimal or a string. {NOTHING_WRITTEN}"
+            f"{argument}={name!r} is of type {type_.simpleString()}, in which equal values may "
+            f"have different bytes: cast it to a decimal or a string. {NOTHING_WRITTEN}"
         )

@@ -1,4 +1,4 @@
-"""Keys and times of rows in the forms in which operators keep and compare them."""
+"""Keys and times of rows, in the forms in which operators store and compare them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beadline.event_time.groups import Ints
 
 
 def digest(key: Iterable[Any]) -> bytes:
-    """Return 16 bytes in the place of a key: the same for equal keys."""
+    """Return a hash of 16 bytes for a key: the same for equal keys."""
     hashed = hashlib.blake2b(digest_size=16)
     for value in key:
         hashed.update(canonical(value))
@@ -24,7 +24,7 @@ def digest(key: Iterable[Any]) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """Return bytes that are the same for equal keys, and for no others."""
+    """Return bytes that are the same for equal values, and differ for others."""
     if value is None:
         return b"\0"
     if isinstance(value, float):

@@ -1,9 +1,9 @@
-"""A join with a table that changes slowly, which is loaded by a function and kept in the workers.
+"""A join with a slowly changing table, which a function loads and the Python workers cache.
 
-Each Python worker loads the table when it first needs it, and again, before it begins a task, when
-it is older than ``refresh``: a task sees one version of the table, and two workers may have
-different ones for that long. So what a row is joined with is what the table held *then*: a replay
-is joined with the table of its own time, which the analyzer says.
+Each Python worker loads the table when it first needs it, and again, before a task, when it is
+older than ``refresh``: a task sees one version of the table, while two workers may have different
+versions for that long. A row is joined with the table as it was *then*, so a replay is joined with
+the table as it is at the time of the replay; the guarantee report warns of that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LoadTable = Callable[[], Any]  # a pyarrow Table, a pandas frame or a list of dictionaries
 KeyValues = tuple[Any, ...]
 REFRESH = "5 minutes"
-TABLES_MAX = 8  # in one worker: those of queries that have ended are not kept for ever
+TABLES_MAX = 8  # in one worker: tables of queries that have ended are not kept forever
 _RIGHT = "beadline_table_"
 _log = logging.getLogger("beadline")
 
@@ -52,17 +52,17 @@ def lookup_join(
     """Join each row with the rows of a table that have the same keys, as the table is then.
 
     ``table`` is a function without arguments that returns the whole table: a pyarrow Table, a
-    pandas frame or a list of dictionaries. It is called in the Python workers, and again after
-    ``refresh`` (5 minutes unless given); and once on the driver, to see its columns, unless
-    ``schema`` tells them (``"product string, price double"``). A row that matches several shows
-    with each. Null matches nothing.
+    pandas DataFrame or a list of dictionaries. It is called in the Python workers, and again after
+    ``refresh`` (5 minutes unless given). It is also called once on the driver, to determine the
+    columns, unless ``schema`` gives them (``"product string, price double"``). A row that matches
+    several rows is emitted with each of them. Null matches nothing.
 
-    If the function fails, so does the epoch, of which nothing shows then; with ``on_error="keep"``
-    a worker that has the table keeps what it has, with a warning in its log, and tries again with
-    its next task.
+    If the function fails, so does the epoch, and none of it becomes visible. With
+    ``on_error="keep"``, a worker that has loaded the table before continues with its old copy, logs
+    a warning, and tries again in its next task.
 
-    ``table`` may also be a DataFrame that is no stream, which Spark reads in each epoch. Files are
-    listed once, when the DataFrame is made; tables of databases are read as they are then.
+    ``table`` may also be a DataFrame that is not streaming, which Spark reads in each epoch. Files
+    are listed once, when the DataFrame is created; database tables are read as they are then.
 
     >>> named = lookup_join(orders, load_products, on="product", how="left", refresh="1 minute")
     """
@@ -101,13 +101,13 @@ def _check_frame(
 
     if not isinstance(table, DataFrame):
         raise BadQuery(
-            f"{what}: table= is a function that returns the table, or a DataFrame, not "
+            f"{what}: table= takes a function that returns the table, or a DataFrame, not "
             f"{type(table).__name__}. {NOTHING_WRITTEN}"
         )
     if table.isStreaming:
         raise BadQuery(
-            f"{what}: table= is a stream: temporal_join() or interval_join() joins two. "
-            f"{NOTHING_WRITTEN}"
+            f"{what}: table= is a streaming DataFrame; join two streams with temporal_join() or "
+            f"interval_join(). {NOTHING_WRITTEN}"
         )
     if refresh is not None or on_error != "fail" or schema is not None:
         raise BadQuery(
@@ -124,7 +124,7 @@ def _static(
     how: str,
     suffixes: Suffixes | None,
 ) -> DataFrame:
-    """Spark's own join of a stream with a table."""
+    """Return Spark's own join of a stream with a table."""
     named = sides(what, frame.schema, table.schema, on, suffixes)
     other = table.select([column(name).alias(_RIGHT + name) for name in table.columns])
     same = functools.reduce(
@@ -139,7 +139,7 @@ def _static(
 
 
 def _schema(what: str, table: LoadTable, given: str | StructType | None) -> StructType:
-    """Return the table's columns: those that were given, or those that it has now."""
+    """Return the table's columns: as given, or as loaded now."""
     if given is not None:
         if isinstance(given, StructType):
             return given
@@ -151,22 +151,22 @@ def _schema(what: str, table: LoadTable, given: str | StructType | None) -> Stru
         types = from_arrow_schema(found)
     except Exception as error:
         raise BadQuery(
-            f"{what}: the table could not be loaded on the driver, to see its columns: "
-            f"{type(error).__name__}: {error}. If only the workers can load it, tell them: "
+            f"{what}: the table could not be loaded on the driver to determine its columns: "
+            f"{type(error).__name__}: {error}. If only the workers can load it, give the columns: "
             f"schema='product string, price double'. {NOTHING_WRITTEN}"
         ) from error
     unknown = [one.name for one in found if pa.types.is_null(one.type)]
     if unknown or not len(found):
         columns = ", ".join(map(repr, unknown)) or "its columns"
         raise BadQuery(
-            f"{what}: the table holds nothing that shows the type of {columns}: tell it, "
+            f"{what}: the table has no values that show the type of {columns}: give the types, "
             f"schema='product string, price double'. {NOTHING_WRITTEN}"
         )
     return types
 
 
 def _like(types: StructType, frame: StructType) -> StructType:
-    """Return a table's columns with integers as the stream has them: Python's are all bigints."""
+    """Return a table's columns with the stream's integer types: Python's are all bigints."""
     found = StructType()
     for one in types:
         asked = frame[one.name].dataType if one.name in frame.names else one.dataType
@@ -177,7 +177,7 @@ def _like(types: StructType, frame: StructType) -> StructType:
 
 @dataclass(frozen=True)
 class Lookup:
-    """How a table is loaded and joined; workers know their copy of the table by the ``id``."""
+    """How a table is loaded and joined; ``id`` identifies a worker's copy of the table."""
 
     id: str
     name: str
@@ -189,14 +189,14 @@ class Lookup:
 
 @dataclass
 class Loaded:
-    """A table in a worker: which rows have which key."""
+    """A table in a worker, with the rows of each key."""
 
     table: pa.Table
     rows: dict[KeyValues, list[int]]
     loaded_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note the time."""
+        """Record the time."""
         self.loaded_s = time.monotonic()
 
     def age_s(self) -> float:
@@ -221,7 +221,7 @@ def _join(
 
 
 def current(load: LoadTable, lookup: Lookup, keys: Sequence[str]) -> Loaded:
-    """Return this worker's copy of the table, loaded again if it is too old."""
+    """Return this worker's copy of the table, reloaded if it is too old."""
     held = _tables.get(lookup.id)
     if held is not None and held.age_s() < lookup.refresh_s:
         return held
@@ -237,7 +237,8 @@ def current(load: LoadTable, lookup: Lookup, keys: Sequence[str]) -> Loaded:
             )
             return held
         raise RuntimeError(
-            f"lookup_join: {failed}. Nothing of the epoch shows; the next start computes it again"
+            f"lookup_join: {failed}. Nothing of the epoch is visible; the next start computes it "
+            "again"
         ) from error
     _tables.pop(lookup.id, None)
     while len(_tables) >= TABLES_MAX:
@@ -247,7 +248,7 @@ def current(load: LoadTable, lookup: Lookup, keys: Sequence[str]) -> Loaded:
 
 
 def as_table(loaded: Any) -> pa.Table:
-    """Return what a user's function returned as an Arrow table."""
+    """Return the value of a user's function as an Arrow table."""
     if isinstance(loaded, pa.Table):
         return loaded
     if isinstance(loaded, pa.RecordBatch):
@@ -257,20 +258,20 @@ def as_table(loaded: Any) -> pa.Table:
     if isinstance(loaded, list | tuple) and all(isinstance(row, dict) for row in loaded):
         return pa.Table.from_pylist(list(loaded))
     raise TypeError(
-        "the function returns a pyarrow Table, a pandas frame or a list of dictionaries, not "
-        f"{type(loaded).__name__}"
+        "the function must return a pyarrow Table, a pandas DataFrame or a list of dictionaries, "
+        f"not {type(loaded).__name__}"
     )
 
 
 def _typed(table: pa.Table, schema: pa.Schema, keys: Sequence[str]) -> pa.Table:
-    """Return a table with the columns and types that the query was made with."""
+    """Return a table with the columns and types with which the query was defined."""
     if not table.num_rows:
         return schema.empty_table()
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
-        raise ValueError(f"it has no column {', '.join(map(repr, missing))} any more")
+        raise ValueError(f"it no longer has column {', '.join(map(repr, missing))}")
     table = table.select(schema.names)
-    for at, one in enumerate(schema):  # an integer key is only compared: its width is of no matter
+    for at, one in enumerate(schema):  # integer keys are only compared: their width does not matter
         if one.name in keys and pa.types.is_integer(table.schema.field(at).type):
             schema = schema.set(at, table.schema.field(at))
     return table.cast(schema).combine_chunks()
@@ -293,7 +294,7 @@ def _keys_of(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> Iterator[
 
 def _comparable(values: pa.Array | pa.ChunkedArray) -> list[Any]:
     type_ = values.type
-    if pa.types.is_timestamp(type_):  # as a number: the session's zone has hours that come twice
+    if pa.types.is_timestamp(type_):  # as a number: a time zone may have an hour that occurs twice
         values = values.cast(pa.timestamp("us", tz=type_.tz)).cast(pa.int64())
     found: list[Any] = values.to_pylist()
     if pa.types.is_floating(type_):  # to Spark, NaN is a value that equals itself
@@ -302,7 +303,7 @@ def _comparable(values: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def matched(batch: pa.RecordBatch, loaded: Loaded, lookup: Lookup, named: Sides) -> pa.Table:
-    """Return the rows of a batch beside those of the table, in the order of both."""
+    """Return the rows of a batch joined with those of the table, in the order of both."""
     lefts: list[int] = []
     rights: list[int | None] = []
     nothing: list[int | None] = [None] if lookup.how == "left" else []

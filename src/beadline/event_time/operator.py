@@ -1,15 +1,15 @@
 """Stateful operators that work on Arrow batches, on Spark's own ``transformWithState``.
 
-PySpark hands ``transformWithState`` its rows one Python object after the other, key by key. Here a
-key of Spark's is a *bucket* of the user's keys, and a row is a *parcel*: all rows that one task has
-for a bucket, as one Arrow stream. So an operator sees whole Arrow tables, and Spark shuffles, keeps
+PySpark passes rows to ``transformWithState`` as single Python objects, key by key. Here Spark's key
+is a *bucket* of the user's keys, and Spark's row is a *parcel*: all rows that one task has for a
+bucket, as one Arrow stream. So an operator sees whole Arrow tables, while Spark shuffles, keeps
 state, fires timers and checkpoints as it always does.
 
     rows → pack (mapInArrow) → shuffle by bucket → Operator in transformWithState → unpack
 
-Spark drops rows behind the watermark before a stateful operator sees them, by a mark on the time
-column. A parcel has no time column, so late rows arrive, and what becomes of them is the operator's
-decision.
+Spark drops rows behind the watermark before a stateful operator sees them, by the metadata of the
+time column. A parcel has no time column, so late rows reach the operator, which decides what to do
+with them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
-# How many buckets the keys fall into. State belongs to a bucket, so the number is fixed for the
-# life of a checkpoint, whatever the cluster: it must not be derived from it.
+# The number of buckets of keys. State belongs to a bucket, so the number is fixed for the life of
+# a checkpoint, and must not be derived from the cluster's size.
 BUCKETS = 32
 BUCKET = "beadline_bucket"
 PARCEL = "beadline_parcel"
 PARCEL_ROWS_MAX = 250_000
-_SENT = b"beadline.sent"  # in a parcel's metadata: by which task, and which of its parcels it is
+_SENT = b"beadline.sent"  # in a parcel's metadata: the task, and the number of its parcel
 
 EVENT_TIME = "EventTime"
 PROCESSING_TIME = "ProcessingTime"
@@ -59,18 +59,18 @@ class Clock:
 
 
 class Operator(ABC):
-    """What is done with the rows of a bucket; one instance per task and epoch."""
+    """Processes the rows of buckets; one instance per task and epoch."""
 
     @abstractmethod
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state variables: always the same ones, whatever the rows."""
+        """Declare the state variables: always the same ones, whatever the rows."""
 
     @abstractmethod
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Take all rows that an epoch has for the bucket; yield rows of the output's schema."""
+        """Process all rows of the bucket in an epoch; yield rows of the output's schema."""
 
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
-        """Act on a timer of the bucket that has come."""
+        """Handle a timer of the bucket that fires."""
         return iter(())
 
 
@@ -83,7 +83,7 @@ def apply_operator(
     time_mode: str = EVENT_TIME,
     buckets: int = BUCKETS,
 ) -> DataFrame:
-    """Run an operator on a streaming frame, its rows brought together by their keys."""
+    """Run an operator on a streaming frame, whose rows are grouped by the hash of their keys."""
     bucket = F.pmod(F.xxhash64(*keys), F.lit(buckets)).cast("int") if keys else F.lit(0)
     packed = frame.withColumn(BUCKET, bucket).mapInArrow(_pack, f"{BUCKET} int, {PARCEL} binary")
     worked = packed.groupBy(BUCKET).transformWithStateInPandas(
@@ -112,7 +112,7 @@ class _Processor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         parcels = [read_parcel(parcel) for frame in rows for parcel in frame[PARCEL]]
-        # A shuffle brings them in any order. A replay has to see the rows in the same one.
+        # A shuffle delivers them in any order, but a replay must see the rows in the same order.
         parcels.sort(key=lambda table: table.schema.metadata[_SENT])
         table = pa.concat_tables(parcels)
         yield from self._parcels(self._operator.process(table, _clock(timerValues)))
@@ -127,7 +127,7 @@ class _Processor(StatefulProcessor):
         yield from self._parcels(self._operator.expire(timer_ms, _clock(timerValues)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def _parcels(self, tables: Iterator[pa.Table]) -> Iterator[pd.DataFrame]:
         for table in tables:
@@ -140,7 +140,7 @@ def _clock(values: TimerValues) -> Clock:
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row per bucket: its rows, in their order, as an Arrow stream."""
+    """Yield one row per bucket: the bucket's rows, in order, as an Arrow stream."""
     held: list[pa.RecordBatch] = []
     rows = sent = 0
     context = TaskContext.get()
@@ -186,12 +186,12 @@ def write_parcel(table: pa.Table) -> bytes:
 
 
 def read_parcel(parcel: bytes) -> pa.Table:
-    """Return the table of one Arrow stream."""
+    """Return the table in one Arrow stream."""
     return pa.ipc.open_stream(parcel).read_all()
 
 
 def to_arrow(frame: DataFrame) -> pa.Schema:
-    """Return the Arrow schema of a frame's rows, as they come in a parcel."""
+    """Return the Arrow schema of a frame's rows in a parcel."""
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     assert schema is not None
     return schema

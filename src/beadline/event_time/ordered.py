@@ -1,7 +1,7 @@
-"""Aggregates that go by the order of time: all values of a column, the first one, the last one.
+"""Aggregates in the order of time: all values of a column, the first value, the last value.
 
-Rows of the same time are put in the order of their values, so that the result does not depend on
-the order in which they came, nor on how they fell into epochs.
+Rows of the same time are ordered by their values, so that the result depends neither on the order
+in which they arrived, nor on their division into epochs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collect(Aggregate):
-    """All values of a column in the order of time; nulls are left out, as by collect_list."""
+    """All values of a column in the order of time; nulls are left out, as in collect_list."""
 
     column: str
 
@@ -43,7 +43,7 @@ class Collect(Aggregate):
         return pa.list_(ordered_type(self.column, column))
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Cut the column into groups."""
+        """Collect the values of each group."""
         values = with_one_zero(plain(groups.column(self.column))).to_pylist()
         times = groups.times.tolist()
         found = []
@@ -53,7 +53,7 @@ class Collect(Aggregate):
         return found
 
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Put both in order."""
+        """Merge both lists in order."""
         return _in_order([*zip(*one, strict=True), *zip(*other, strict=True)])
 
     def result(self, partial: Partial) -> Any:
@@ -61,7 +61,7 @@ class Collect(Aggregate):
         return list(partial[1])
 
     def native(self, time: str) -> Column | None:
-        """Spark's list, put in order."""
+        """Return Spark's collected list, sorted by time."""
         from pyspark.sql import functions as F
 
         pairs = F.array_sort(F.collect_list(_timed(time, self.column)))
@@ -70,9 +70,9 @@ class Collect(Aggregate):
 
 @dataclass(frozen=True)
 class Edge(Aggregate):
-    """The first or last value of a column by time; nulls do not count.
+    """The first or last value of a column by time; nulls are ignored.
 
-    Of several values at that time, it is the smallest or largest one.
+    If there are several values at that time, the first is the smallest and the last the largest.
     """
 
     column: str
@@ -87,7 +87,7 @@ class Edge(Aggregate):
         return ordered_type(self.column, column)
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Look for the row that is farthest out in time."""
+        """Find the row with the earliest or latest time in each group."""
         column = with_one_zero(plain(groups.column(self.column)))
         order = "descending" if self.last else "ascending"
         rows = best_rows(groups, column, [groups.times], order)
@@ -96,7 +96,7 @@ class Edge(Aggregate):
         return list(zip(times, values, strict=True))
 
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Take the one that is farther out."""
+        """Return the earlier or later one."""
         if one[0] is None or other[0] is None:
             return other if one[0] is None else one
         if one[0] != other[0]:
@@ -108,7 +108,7 @@ class Edge(Aggregate):
         return partial[1]
 
     def native(self, time: str) -> Column | None:
-        """The farthest pair of time and value."""
+        """Return Spark's minimum or maximum of the pairs of time and value."""
         from pyspark.sql import functions as F
 
         pair = (F.max if self.last else F.min)(_timed(time, self.column))
@@ -116,7 +116,7 @@ class Edge(Aggregate):
 
 
 def _timed(time: str, column: str) -> Column:
-    """Return a row's time and value; null where the value is, which Spark's functions pass over."""
+    """Return a row's time and value; null where the value is null, which Spark's functions skip."""
     from pyspark.sql import functions as F
 
     value = column_of(column)
@@ -130,15 +130,15 @@ def _in_order(pairs: list[tuple[int, Any]]) -> Partial:
 
 
 def collect_of(column: str) -> Aggregate:
-    """All values of a column that are not null, in the order of time."""
+    """Collect the values of a column that are not null, in the order of time."""
     return Collect(column)
 
 
 def first_of(column: str) -> Aggregate:
-    """The value of a column, not null, with the earliest time."""
+    """Return the value of a column, not null, with the earliest time."""
     return Edge(column, last=False)
 
 
 def last_of(column: str) -> Aggregate:
-    """The value of a column, not null, with the latest time."""
+    """Return the value of a column, not null, with the latest time."""
     return Edge(column, last=True)

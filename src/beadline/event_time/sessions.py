@@ -1,21 +1,21 @@
 """Session windows with allowed lateness: rows of a key that follow each other within a gap.
 
-A session begins with its first row and ends a gap behind its last one. As with Spark's
-``session_window``, a row that comes exactly at the end of a session belongs to it. A row may make
-a session longer, begin it earlier, or join several sessions to one, also when they have fired: then
-the result is told again with a higher ``revision``. A result is known by its key and
-``window_start``, so where the start changes, the old one is told once more with ``deleted``.
+A session begins with its first row and ends one gap after its last. As with Spark's
+``session_window``, a row exactly at the end of a session belongs to it. A row may extend a session,
+make it begin earlier, or merge several sessions into one, even if they have fired: then the result
+is emitted again with a higher ``revision``. A result is identified by its key and
+``window_start``, so if the start changes, the old result is emitted once more with ``deleted``.
 
-A row is *late* if a session of this row alone would be past the watermark and the allowed lateness,
-unless it falls into a session that is still held. (Without that condition a row that is very late
-could begin a session earlier than the ones that were forgotten, and be told under the start of one
-of them. Spark's own sessions, without lateness, have no such exception; so it is not made either
-where no lateness was asked for.)
+A row is *late* if a session of this row alone would have ended before the watermark by more than
+the allowed lateness, unless it falls into a session that is still held. (Without that exception a
+very late row could start a session before those that were dropped, and be emitted under the start
+of one of them. Spark's own sessions, which have no lateness, make no such exception; so none is
+made here without allowed lateness.)
 
 State, per bucket of keys: all sessions of a key in one row, since a key has few; and an index by
-the time at which something is due. An index entry says when to look at a key and no more: a session
-that has grown since is looked at then, and gets another entry. So a session costs an entry per gap,
-not per epoch.
+the time at which something is due. An index entry only says when to check a key: a session that has
+grown since is checked then, and gets another entry. So a session costs one entry per gap, not one
+per epoch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SESSION = (
 
 @dataclass
 class Session:
-    """One session of a key. ``revision`` is that of its next result: 0 until it is told."""
+    """One session of a key. ``revision`` is that of its next result: 0 until it is emitted."""
 
     start: int
     end: int
@@ -66,14 +66,14 @@ class Session:
     revision: int = 0
     looked_at: int | None = None  # the time of its entry in the index
     fired: bool = False
-    changed: bool = True  # since it was told
+    changed: bool = True  # since it was last emitted
 
 
 @dataclass
 class _Change:
-    """What an epoch makes of the sessions of its keys."""
+    """The results and timers that an epoch's rows lead to."""
 
-    told: list[Window] = field(default_factory=list)
+    results: list[Window] = field(default_factory=list)
     timers: set[int] = field(default_factory=set)
 
 
@@ -82,14 +82,14 @@ class Sessions(WindowOperator):
     """The operator of session windows."""
 
     gap_us: int
-    joins_late: bool = True  # rows that are late by themselves into sessions that are still held
+    joins_late: bool = True  # whether late rows are added to sessions that are still held
 
     def __post_init__(self) -> None:
-        """Work out the columns of state and results."""
+        """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates, deletes=True))
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state variables."""
         self._handle = handle
         session = pa.struct([*_SESSION, *self.codec.partial_fields])
         held = spark_schema([*self.codec.key_fields, pa.field("sessions", pa.list_(session))])
@@ -102,7 +102,7 @@ class Sessions(WindowOperator):
     # -- rows
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Put the rows into sessions."""
+        """Add the rows to sessions."""
         now_us = self.now_us(clock)
         times, known = self.times(rows, now_us)
         in_time = known & (times + self.gap_us + self.lateness_us > now_us)
@@ -112,9 +112,9 @@ class Sessions(WindowOperator):
             yield from self.late(rows.filter(pa.array(~in_time)))
             rows, times = rows.filter(pa.array(in_time)), times[in_time]
         if rows.num_rows:
-            yield from self.told(self._take(self._chains(group(rows, self.by, times)), now_us))
+            yield from self.emit(self._take(self._chains(group(rows, self.by, times)), now_us))
         if self.early_ms is not None:
-            yield from self.told(self._so_far(clock))
+            yield from self.emit(self._so_far(clock))
 
     def _falls_into_held(self, rows: pa.Table, times: Ints, which: Bools, now_us: int) -> Bools:
         """Return which of these rows fall into a session that may still change."""
@@ -134,12 +134,12 @@ class Sessions(WindowOperator):
         return found
 
     def _chains(self, groups: Groups) -> Groups:
-        """Cut the rows of each key where two are more than a gap apart."""
+        """Split the rows of each key where two are more than a gap apart."""
         far = np.flatnonzero(np.diff(groups.times) > self.gap_us) + 1
         return groups.cut(np.union1d(groups.starts, far))
 
     def _take(self, chains: Groups, now_us: int) -> list[Window]:
-        """Merge chains of rows into the sessions of their keys; return what is told at once."""
+        """Merge chains of rows into the sessions of their keys; return the immediate results."""
         firsts, ends = chains.times[chains.starts], chains.times[chains.ends - 1] + self.gap_us
         partials = [aggregate.partials(chains) for aggregate in self.aggregates.values()]
         new: dict[bytes, tuple[tuple[Any, ...], list[Session]]] = {}
@@ -152,27 +152,27 @@ class Sessions(WindowOperator):
             self._take_key(place, key, sessions, change, now_us)
         for time_us in change.timers:
             self._handle.registerTimer(timer_at(time_us))
-        return change.told
+        return change.results
 
     def _take_key(
         self, place: bytes, key: tuple[Any, ...], new: list[Session], change: _Change, now_us: int
     ) -> None:
         _, held = self._held(place)
-        # What is past the lateness fires, or is forgotten, behind the rows: it takes no more.
+        # Sessions past the lateness take no more rows: they fire, or are dropped, after the rows.
         kept = [one for one in held if self._gone_at(one) <= now_us]
         alive = [one for one in held if self._gone_at(one) > now_us]
         for cluster in _clusters([*alive, *new]):
             before = [one for one in cluster if one.looked_at is not None]
-            if len(before) == len(cluster):  # no row came to it
+            if len(before) == len(cluster):  # no new row
                 kept.extend(cluster)
                 continue
             session = self._joined(cluster)
-            # Its start is the key of its result: what was told under another one is withdrawn.
+            # Its start is the key of its result: a result under another start is deleted.
             for one in before:
                 if one.revision and one.start != session.start:
-                    change.told.append(self._window(key, one, deleted=True))
+                    change.results.append(self._window(key, one, deleted=True))
             if session.end <= now_us:
-                change.told.append(self._tell(key, session))
+                change.results.append(self._result(key, session))
                 session.fired = True
             elif self.early_ms is not None:
                 self._changed.updateValue((place,), (True,))
@@ -181,13 +181,13 @@ class Sessions(WindowOperator):
         self._hold(place, key, kept)
 
     def _joined(self, cluster: Sequence[Session]) -> Session:
-        """Return one session of several that belong together."""
+        """Merge sessions that belong together into one."""
         first = cluster[0]
         session = Session(first.start, max(one.end for one in cluster), first.partials)
         for one in cluster[1:]:
             session.partials = self.codec.merged(session.partials, one.partials)
         for one in cluster:
-            if one.start == session.start:  # at most one of them was told
+            if one.start == session.start:  # at most one of them was emitted
                 session.revision = max(session.revision, one.revision)
             if one.looked_at is not None:
                 looked_at = one.looked_at if session.looked_at is None else session.looked_at
@@ -195,7 +195,7 @@ class Sessions(WindowOperator):
         return session
 
     def _so_far(self, clock: Clock) -> list[Window]:
-        """Return what has changed since results were told early, if it is time to."""
+        """Return the sessions that changed since the last early results, if it is time for them."""
         if not self.early_is_due(self._early, clock):
             return []
         now_us = self.now_us(clock)
@@ -204,16 +204,16 @@ class Sessions(WindowOperator):
             self._changed.removeKey((place,))
             key, sessions = self._held(bytes(place))
             for session in sessions:
-                # What is due fires in this very epoch.
+                # A session that is due fires later in this epoch anyway.
                 if session.changed and session.end > now_us:
-                    results.append(self._tell(key, session))
+                    results.append(self._result(key, session))
             self._hold(bytes(place), key, sessions)
         return results
 
     # -- time
 
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
-        """Fire what is due, and forget what cannot change any more."""
+        """Fire the sessions that are due, and drop those that cannot change anymore."""
         now_us = self.now_us(clock)
         change = _Change()
         due = list(takewhile(lambda key: time_of(key[0]) <= now_us, self._index.keys()))
@@ -224,7 +224,7 @@ class Sessions(WindowOperator):
             kept = []
             for session in sessions:
                 if session.end <= now_us and not session.fired:
-                    change.told.append(self._tell(key, session))
+                    change.results.append(self._result(key, session))
                     session.fired = True
                 if self._gone_at(session) > now_us:
                     self._look_later(place, session, change.timers, now_us)
@@ -233,7 +233,7 @@ class Sessions(WindowOperator):
                 self._hold(place, key, kept)
         for time_us in change.timers:
             self._handle.registerTimer(timer_at(time_us))
-        yield from self.told(change.told)
+        yield from self.emit(change.results)
 
     def _gone_at(self, session: Session) -> int:
         return session.end + self.lateness_us
@@ -241,7 +241,7 @@ class Sessions(WindowOperator):
     def _look_later(
         self, place: bytes, session: Session, timers: set[int], now_us: int | None = None
     ) -> None:
-        """See to it that a session is looked at when it is due: to be fired, or forgotten."""
+        """Ensure that a session is checked when it is due to fire or to be dropped."""
         due = self._gone_at(session) if session.fired else session.end
         entry = session.looked_at
         if entry is not None and entry <= due and (now_us is None or entry > now_us):
@@ -250,9 +250,9 @@ class Sessions(WindowOperator):
         self._index.updateValue((big_endian(due) + place,), (True,))
         timers.add(due)
 
-    # -- what comes out, and what is held
+    # -- results, and state
 
-    def _tell(self, key: tuple[Any, ...], session: Session) -> Window:
+    def _result(self, key: tuple[Any, ...], session: Session) -> Window:
         window = self._window(key, session)
         session.revision += 1
         session.changed = False

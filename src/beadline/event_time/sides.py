@@ -1,7 +1,7 @@
-"""The two sides of a join: what their columns must be, and what they are called in the results.
+"""The two sides of a join: checks of their columns, and the column names of the results.
 
-Keys show once. Any other name that both sides have would be two columns of one name, which no sink
-could tell apart, so it is refused unless ``suffixes=`` says how to tell them apart.
+Keys appear once. Any other name that both sides have would give two columns of the same name, which
+no sink could tell apart, so it is refused unless ``suffixes=`` makes them different.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SPARKS_NAMES = {
 
 @dataclass(frozen=True)
 class Sides:
-    """Which columns are the keys, and what the others of each side are called in the results."""
+    """The key columns, and for the other columns of each side their names in the results."""
 
     keys: tuple[str, ...]
     left: dict[str, str]
@@ -61,8 +61,8 @@ def sides(
 ) -> Sides:
     """Check the columns of both sides; ``what`` is the name of the join, for the errors.
 
-    ``added`` are columns that the results have besides; ``hidden`` are columns of the right side
-    that they do not have.
+    ``added`` are additional columns of the results; ``hidden`` are columns of the right side that
+    the results do not have.
     """
     for side, schema in (("left", left), ("right", right)):
         twice = [name for name, many in Counter(map(str.lower, schema.names)).items() if many > 1]
@@ -73,7 +73,9 @@ def sides(
             )
     keys = (on,) if isinstance(on, str) else tuple(on)
     if not keys:
-        raise BadQuery(f"{what}: on= names the columns that both sides share. {NOTHING_WRITTEN}")
+        raise BadQuery(
+            f"{what}: on= is empty; name the key columns that both sides share. {NOTHING_WRITTEN}"
+        )
     for name in keys:
         _check_key(what, name, left, right)
     added, hidden = set(added), set(hidden)
@@ -97,7 +99,7 @@ def _check_key(what: str, name: str, left: StructType, right: StructType) -> Non
     one, other = left[name].dataType, right[name].dataType
     if isinstance(one, ArrayType | MapType | StructType | VariantType):
         raise BadQuery(
-            f"{what}: on={name!r} is of type {one.simpleString()}: a key is a plain value. "
+            f"{what}: on={name!r} is of type {one.simpleString()}: a key must be a plain value. "
             f"{NOTHING_WRITTEN}"
         )
     if one != other:
@@ -116,14 +118,14 @@ def _named(
 ) -> tuple[dict[str, str], dict[str, str]]:
     if suffixes is not None and (isinstance(suffixes, str) or len(suffixes) != 2):
         raise BadQuery(
-            f"{what}: suffixes={suffixes!r}: two texts, such as ('_left', '_right'). "
+            f"{what}: suffixes={suffixes!r}: it takes two strings, such as ('_left', '_right'). "
             f"{NOTHING_WRITTEN}"
         )
     both = {name.lower() for name in left} & {name.lower() for name in right}
     if both and suffixes is None:
         raise BadQuery(
-            f"{what}: both sides have {_listed(n for n in left if n.lower() in both)}, which is no "
-            "key: rename one with withColumnRenamed(), drop it, or tell them apart with "
+            f"{what}: both sides have {_listed(n for n in left if n.lower() in both)}, which is "
+            "not a key: rename one with withColumnRenamed(), drop it, or tell them apart with "
             f"suffixes=('_left', '_right'). {NOTHING_WRITTEN}"
         )
     ends = suffixes or ("", "")
@@ -147,16 +149,16 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def one_of(what: str, name: str, value: str, known: Iterable[str]) -> str:
-    """Return one of the words that an argument may be."""
+    """Return an argument's value if it is one of the known ones, else raise."""
     known = tuple(known)
     if value not in known:
         words = ", ".join(repr(one) for one in known)
-        raise BadQuery(f"{what}: {name}={value!r}: one of {words}. {NOTHING_WRITTEN}")
+        raise BadQuery(f"{what}: {name}={value!r}: it must be one of {words}. {NOTHING_WRITTEN}")
     return value
 
 
 def check_streaming(what: str, side: str, frame: DataFrame) -> None:
-    """Refuse a frame of rows that are all there: it has no watermark."""
+    """Refuse a frame that is not streaming: it has no watermark."""
     if not frame.isStreaming:
         raise BadQuery(
             f"{what}: the {side} side is not a streaming DataFrame; lookup_join() joins a stream "
@@ -165,7 +167,7 @@ def check_streaming(what: str, side: str, frame: DataFrame) -> None:
 
 
 def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
-    """Refuse a column that is no time."""
+    """Refuse a column that is not a timestamp."""
     if name not in schema.names:
         raise BadQuery(
             f"{what}: {argument}={name!r}: there is no such column; there are "
@@ -176,7 +178,7 @@ def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
         return
     hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
     if isinstance(type_, TimestampNTZType):
-        hint = f"its time zone is not known: {hint}, which takes it for the session's"
+        hint = f"its time zone is not known: {hint}, which assumes the session's time zone"
     raise BadQuery(
         f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
         f"needed; {hint}. {NOTHING_WRITTEN}"
@@ -186,13 +188,13 @@ def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
 def watermarked(
     what: str, side: str, frame: DataFrame, time: str, delay: Duration | None
 ) -> DataFrame:
-    """Return a frame with a watermark on its time: the one that it has, or this one."""
+    """Return a frame with a watermark on its time: its own, or this delay."""
     marked = WATERMARK_KEY in frame.schema[time].metadata
     if delay is None and not marked:
         raise BadQuery(
-            f"{what}: {time!r} of the {side} side has no watermark, so state would be kept for "
-            "ever: watermark='5 minutes', or ('1 minute', '2 minutes') for left and right, the "
-            f"longest that rows may be out of order. {NOTHING_WRITTEN}"
+            f"{what}: {time!r} of the {side} side has no watermark, so state would be kept "
+            "forever. Give the longest that rows may be out of order: watermark='5 minutes', or "
+            f"('1 minute', '2 minutes') for left and right. {NOTHING_WRITTEN}"
         )
     if delay is not None and marked:
         raise BadQuery(
@@ -205,13 +207,13 @@ def watermarked(
 
 
 def both_delays(what: str, watermark: Delays) -> tuple[Duration | None, Duration | None]:
-    """Return the watermarks of left and right, of one for both or of two."""
+    """Return the delays of left and right, given one for both or two."""
     if watermark is None or isinstance(watermark, str | timedelta):
         return watermark, watermark
     if not isinstance(watermark, tuple | list) or len(watermark) != 2:
         raise BadQuery(
-            f"{what}: watermark={watermark!r}: one duration for both sides, or two, for left and "
-            f"right. {NOTHING_WRITTEN}"
+            f"{what}: watermark={watermark!r}: it takes one duration for both sides, or two, for "
+            f"left and right. {NOTHING_WRITTEN}"
         )
     return watermark[0], watermark[1]
 
@@ -226,7 +228,7 @@ def signed_microseconds(name: str, value: Duration) -> int:
 
 
 def column(name: str) -> Column:
-    """Return a column by its name, whatever characters it has."""
+    """Return a column by its name, whatever characters the name has."""
     return F.col(quoted(name))
 
 

@@ -1,8 +1,8 @@
-"""Approximate aggregates: how many distinct values, and quantiles, in little state.
+"""Approximate aggregates with little state: the number of distinct values, and quantiles.
 
-Both are sketches that are merged exactly: the state after the same rows is the same, byte for byte,
-however they were cut into epochs. What the state holds is read by later versions too, so neither
-the hash nor the buckets may change.
+Both are sketches that merge exactly: the state after the same rows is the same, byte for byte,
+however they were divided into epochs. Later versions read the same state, so neither the hash nor
+the buckets may ever change.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _SPARSE, _DENSE = b"s", b"d"
 
 @dataclass(frozen=True)
 class ApproxDistinct(Aggregate):
-    """HyperLogLog: of each hash, how many zeros it begins with, at its most, by its last bits."""
+    """HyperLogLog: for each value of a hash's last bits, the largest number of leading zeros."""
 
     column: str
     bits: int  # 2 ** bits registers
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
-        """The registers; those that are not zero alone, while they are few."""
+        """The registers; only those that are not zero, as long as there are few."""
         ordered_type(self.column, column)
         return [pa.binary()]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """A bigint, as that of Spark's approx_count_distinct."""
+        """A bigint, as for Spark's approx_count_distinct."""
         return pa.int64()
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
@@ -54,8 +54,8 @@ class ApproxDistinct(Aggregate):
         places = (hashes & np.uint64((1 << self.bits) - 1)).astype(np.int64)
         rest = hashes >> np.uint64(self.bits)
         width = 64 - self.bits
-        # frexp's exponent of a positive number is its length in bits; the bits above 53 are all
-        # that a float keeps, and a rounding up to the next power of two is taken back.
+        # frexp's exponent of a positive number is its length in bits. A float keeps only 53 bits,
+        # so a rounding up to the next power of two is undone.
         length = np.frexp(rest.astype(np.float64))[1].astype(np.int64)
         rounded = (length > 0) & ((rest >> np.maximum(length - 1, 0).astype(np.uint64)) == 0)
         ranks = width - (length - rounded) + 1
@@ -76,12 +76,12 @@ class ApproxDistinct(Aggregate):
         return (self._packed(at, registers[at]),)
 
     def result(self, partial: Partial) -> Any:
-        """Estimate by Ertl's formula, which needs no corrections by tables."""
+        """Estimate with Ertl's formula, which needs no correction tables."""
         counts = np.bincount(self._registers(partial[0]), minlength=66 - self.bits).tolist()
         return _estimate(counts, self.bits)
 
     def _packed(self, places: Ints, ranks: _Ranks) -> bytes:
-        """Return registers as bytes, in the one form that these registers have."""
+        """Return registers as bytes; the same registers always give the same bytes."""
         if len(places) * 4 < 1 << self.bits:
             words = (places.astype("<u4") << np.uint32(8)) | ranks
             return _SPARSE + bytes(words.astype("<u4").tobytes())
@@ -101,7 +101,7 @@ class ApproxDistinct(Aggregate):
 
 
 def _estimate(counts: Sequence[int], bits: int) -> int:
-    """Return how many distinct hashes fill so many registers with each rank.
+    """Return the estimated number of distinct hashes, given how many registers have each rank.
 
     Otmar Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", algorithm 6.
     """
@@ -138,7 +138,7 @@ def _tau(x: float) -> float:
 
 
 def hashes_of(column: pa.Array) -> _Hashes:
-    """Return a hash of 64 bits for each value: the same in every version and on every machine."""
+    """Return a 64-bit hash for each value: the same in every version and on every machine."""
     column = with_one_zero(plain(column))
     if pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
         numbers = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -167,7 +167,7 @@ def _hash(value: Any) -> int:
 
 # -- quantiles
 
-# Where numbers of either sign begin among the buckets: larger than any power that is needed.
+# The offset of the buckets of either sign: larger than any power that is needed.
 _OFFSET = 2**28
 _INFINITE, _NAN = 2**30, 2**30 + 1
 _LARGEST_POWER = math.log(sys.float_info.max)
@@ -175,10 +175,10 @@ _LARGEST_POWER = math.log(sys.float_info.max)
 
 @dataclass(frozen=True)
 class Quantiles(Aggregate):
-    """DDSketch: how many values fall between two powers of a number a little larger than 1.
+    """DDSketch: the number of values between adjacent powers of a number a little larger than 1.
 
-    A bucket's number rises with the values in it: below zero for negative ones, 0 for zero. NaN
-    has the last one, since Spark sorts it behind all numbers.
+    Bucket numbers increase with the values: negative for negative values, 0 for zero. NaN has the
+    last bucket, since Spark sorts it after all numbers.
     """
 
     shown_by = ("at",)
@@ -191,18 +191,18 @@ class Quantiles(Aggregate):
         return math.log1p(2 * self.error / (1 - self.error))
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
-        """The buckets, how many values are in each, and the smallest and largest value."""
+        """The buckets, the number of values in each, and the smallest and largest value."""
         assert column is not None
         numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
         if not any(is_a(column) for is_a in numeric):
             raise BadQuery(
-                f"column {self.column!r} is of type {column}, and quantiles are of numbers. Cast "
-                f"it to double. {NOTHING_WRITTEN}"
+                f"column {self.column!r} is of type {column}, and quantiles need numbers. Cast it "
+                f"to double. {NOTHING_WRITTEN}"
             )
         return [pa.binary(), pa.binary(), pa.float64(), pa.float64()]
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """A double for each quantile that was asked for."""
+        """An array with a double for each requested quantile."""
         return pa.list_(pa.float64())
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
@@ -243,7 +243,7 @@ class Quantiles(Aggregate):
         return _bytes(merged, "<i4"), _bytes(total, "<i8"), low, high
 
     def result(self, partial: Partial) -> Any:
-        """Find the bucket of each rank; null if nothing is there."""
+        """Find the bucket of each rank; null if there are no values."""
         numbers, counts = _numbers(partial[0], "<i4"), _numbers(partial[1], "<i8")
         if not len(numbers):
             return None
@@ -253,7 +253,7 @@ class Quantiles(Aggregate):
         return [self._value(int(numbers[at]), partial[2], partial[3]) for at in found]
 
     def _value(self, bucket: int, low: float, high: float) -> float:
-        """Return the number that is nearest, in relation, to all of a bucket."""
+        """Return the number with the smallest relative error for all values of a bucket."""
         if bucket == 0 or abs(bucket) >= _INFINITE:
             return {0: 0.0, _NAN: math.nan}.get(bucket, math.copysign(math.inf, bucket))
         power = (abs(bucket) - _OFFSET) * self._log_base + math.log1p(-self.error)
@@ -269,32 +269,34 @@ def _numbers(packed: bytes, kind: str) -> Ints:
     return np.frombuffer(bytes(packed), dtype=kind).astype(np.int64)
 
 
-# -- what users call
+# -- public functions
 
 
 def approx_distinct(column: str, error: float = 0.02) -> Aggregate:
-    """How many distinct values a column has, nulls not counted; ``error`` is the standard error."""
+    """Count the distinct values of a column, without nulls; ``error`` is the standard error."""
     if not 0.004 <= error <= 0.3:
         raise BadQuery(
-            f"approx_distinct({column!r}, error={error!r}): from 0.004 to 0.3. {NOTHING_WRITTEN}"
+            f"approx_distinct({column!r}, error={error!r}): it must be from 0.004 to 0.3. "
+            f"{NOTHING_WRITTEN}"
         )
     return ApproxDistinct(column, max(4, math.ceil(2 * math.log2(1.04 / error))))
 
 
 def quantiles(column: str, at: Sequence[float] | float, error: float = 0.01) -> Aggregate:
-    """Quantiles of a column, as an array of doubles: ``quantiles("ms", [0.5, 0.99])``.
+    """Return quantiles of a column, as an array of doubles: ``quantiles("ms", [0.5, 0.99])``.
 
-    Each is a value whose relative error against the value of that rank is at most ``error``,
-    however large or small the values are. The value of rank 0.5 among four is the second.
+    The relative error of each against the value of that rank is at most ``error``, however large or
+    small the values are. The value of rank 0.5 among four is the second.
     """
     asked = (at,) if isinstance(at, int | float) else tuple(at)
     if not asked or not all(isinstance(one, int | float) and 0 <= one <= 1 for one in asked):
         raise BadQuery(
-            f"quantiles({column!r}, {at!r}): numbers from 0 to 1, such as [0.5, 0.99]. "
+            f"quantiles({column!r}, {at!r}): it takes numbers from 0 to 1, such as [0.5, 0.99]. "
             f"{NOTHING_WRITTEN}"
         )
     if not 0.00001 <= error <= 0.5:
         raise BadQuery(
-            f"quantiles({column!r}, error={error!r}): from 0.00001 to 0.5. {NOTHING_WRITTEN}"
+            f"quantiles({column!r}, error={error!r}): it must be from 0.00001 to 0.5. "
+            f"{NOTHING_WRITTEN}"
         )
     return Quantiles(column, tuple(float(one) for one in asked), error)

@@ -1,9 +1,9 @@
-"""The largest rows of each window and key, with their ranks.
+"""The rows of each window and key with the largest values, and their ranks.
 
-The rows of one window are an aggregate like any other, so lateness, revisions and early results are
-those of windows: a row that comes late and changes the ranking makes the window fire again, with
-all of its ranks. Windows only gain rows, so a rank that was once there is there in every later
-revision, and an upsert by key, ``window_start`` and ``rank`` is always right.
+The top rows of a window are an aggregate like any other, so lateness, revisions and early results
+work as for windows: a late row that changes the ranking makes the window fire again, with all of
+its ranks. Windows only gain rows, so a rank that was emitted once is in every later revision, and
+an upsert by key, ``window_start`` and ``rank`` is always right.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _BEHIND = (REVISION, DELETED)
 
 @dataclass(frozen=True)
 class Top(Aggregate):
-    """The first ``n`` rows of a window, in an order that does not depend on how they came.
+    """The first ``n`` rows of a window, in an order that does not depend on their arrival.
 
-    ``rows`` is the schema of what is kept of a row; its first column is the one to order by, the
-    others break ties, from left to right, the smaller first. Nulls and NaN come last.
+    ``rows`` is the schema of the columns that are kept; rows are ordered by the first column, and
+    the others break ties, from left to right, the smaller first. Nulls and NaN come last.
     """
 
     n: int
@@ -59,13 +59,13 @@ class Top(Aggregate):
         return pa.list_(pa.struct(list(self.rows)))
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
-        """Sort all rows at once, and cut each group's first ones off."""
+        """Sort all rows at once, and take the first ones of each group."""
         numbers = np.repeat(np.arange(len(groups)), groups.ends - groups.starts)
         table = groups.table.select(self.rows.names).cast(self.rows)
         order = self._order(table, numbers).to_numpy()
         places = (
             np.arange(len(order)) - groups.starts[numbers]
-        )  # sorted, groups stay where they are
+        )  # groups keep their places when sorted
         first = places < self.n
         kept = table.take(pa.array(order[first])).combine_chunks()
         ends = np.cumsum(np.bincount(numbers[first], minlength=len(groups))).tolist()
@@ -76,13 +76,13 @@ class Top(Aggregate):
         ]
 
     def merge(self, one: Partial, other: Partial) -> Partial:
-        """Put the rows of both in order, and keep the first."""
+        """Sort the rows of both, and keep the first ones."""
         table = pa.concat_tables([self._table(one), self._table(other)])
         order = self._order(table, np.zeros(table.num_rows, dtype=np.int64))
         return _bytes(table.take(order[: self.n])), None
 
     def result(self, partial: Partial) -> Any:
-        """The rows, as they are ranked."""
+        """The rows in the order of their ranks."""
         return self._table(partial).to_pylist()
 
     def _order(self, table: pa.Table, groups: Any) -> pa.Array:
@@ -115,22 +115,22 @@ def top_rows(
     kept = _checked(windows, n, order_by, columns)
     schema = to_arrow(windows.frame)
     rows = pa.schema([pa.field(name, schema.field(name).type) for name in kept])
-    told = windows.agg(**{_TOP: Top(n, rows, descending)})
-    if told.plain:
-        others = [name for name in told.frame.columns if name != _TOP]
-        ranked = told.frame.select(*map(column, others), F.posexplode(_TOP).alias(RANK, _ROW))
+    results = windows.agg(**{_TOP: Top(n, rows, descending)})
+    if results.plain:
+        others = [name for name in results.frame.columns if name != _TOP]
+        ranked = results.frame.select(*map(column, others), F.posexplode(_TOP).alias(RANK, _ROW))
         return Outputs.of(ranked.select(*_in_order(others, kept)))
     # Rows of the other outputs have no list, and stay one row.
     exploded = F.posexplode_outer(column(MAIN).getField(_TOP)).alias(RANK, _ROW)
-    ranked = told.frame.select(*map(column, told.names), exploded)
-    others = [name for name in told.frame.select(f"{MAIN}.*").columns if name != _TOP]
+    ranked = results.frame.select(*map(column, results.names), exploded)
+    others = [name for name in results.frame.select(f"{MAIN}.*").columns if name != _TOP]
     main = F.when(column(MAIN).isNotNull(), F.struct(*_in_order(others, kept, inside=MAIN)))
-    rest = (column(name) for name in told.names if name != MAIN)
-    return replace(told, frame=ranked.select(main.alias(MAIN), *rest))
+    rest = (column(name) for name in results.names if name != MAIN)
+    return replace(results, frame=ranked.select(main.alias(MAIN), *rest))
 
 
 def _in_order(others: Sequence[str], kept: Sequence[str], inside: str = "") -> list[Column]:
-    """Return the results' columns: key and window, rank, the row, and what else there is."""
+    """Return the columns of the results: key and window, rank, the row, then the others."""
     behind = [name for name in others if name in _BEHIND]
     before = [name for name in others if name not in behind]
 
@@ -148,9 +148,11 @@ def _in_order(others: Sequence[str], kept: Sequence[str], inside: str = "") -> l
 def _checked(
     windows: WindowedRows, n: int, order_by: str, columns: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the columns that are kept, the one to order by first."""
+    """Return the columns that are kept; the first is the one to order by."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise BadQuery(f"top({n!r}): how many rows, at least 1. {NOTHING_WRITTEN}")
+        raise BadQuery(
+            f"top({n!r}): the number of rows must be an integer, at least 1. {NOTHING_WRITTEN}"
+        )
     types = {one.name: one.type for one in to_arrow(windows.frame)}
     names = [name for name in types if name not in windows.by] if columns is None else columns
     kept = (order_by, *(name for name in names if name != order_by))
@@ -162,9 +164,9 @@ def _checked(
             )
         if pa.types.is_nested(types[name]):
             raise BadQuery(
-                f"top(): column {name!r} is of type {types[name]}, which has no order to break a "
-                "tie by: name the columns to keep without it, columns=[...], or make it a text "
-                f"with to_json(). {NOTHING_WRITTEN}"
+                f"top(): column {name!r} is of type {types[name]}, whose values have no order and "
+                "cannot break a tie: list the columns to keep without it, columns=[...], or make "
+                f"it a string with to_json(). {NOTHING_WRITTEN}"
             )
     taken = {*windows.by, START, END, REVISION, DELETED, RANK}
     twice = [name for name in kept if name in taken] or [
@@ -172,7 +174,7 @@ def _checked(
     ]
     if twice:
         raise BadQuery(
-            f"top(): the results have a column {twice[0]!r} already: rename it, or name the "
+            f"top(): the results already have a column {twice[0]!r}: rename yours, or list the "
             f"columns to keep without it, columns=[...]. {NOTHING_WRITTEN}"
         )
     return kept

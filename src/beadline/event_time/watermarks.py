@@ -1,8 +1,8 @@
-"""Watermarks of several inputs: how late a row of each may come, and which of them may be idle.
+"""Watermarks of several inputs: how late a row of each may be, and which of them may be idle.
 
-Spark's own watermark does most of it: an input's is the largest time seen less its delay, and of
-several inputs the smallest counts. What is added is what each input has brought, epoch by epoch
-(Spark's progress knows only all of them together), and a ticker beside an input that may be idle.
+Most of it is Spark's own watermark: for one input it is the largest time seen less the delay, and
+for several inputs it is the smallest of theirs. Beadline adds metrics of each input, epoch by epoch
+(Spark's progress has only the totals), and a ticker beside an input that may be idle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from beadline.sources.ticker import ticks_beside
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-INPUT_METRICS = "beadline.input."  # before an input's name: what an epoch brought of it
+INPUT_METRICS = "beadline.input."  # prefix of an input's name: its metrics of an epoch
 _MARK = "beadline_tick"
 _NO_IDLE = -1
 _numbers = itertools.count(1)
@@ -38,11 +38,11 @@ def watermark(
 ) -> DataFrame:
     """Return an input with a watermark: rows may be up to ``delay`` behind the newest one.
 
-    Of several inputs (a union, a join), the smallest watermark counts, so that an input which
-    brings nothing holds up the windows of all. With ``idle="1 minute"`` it stops doing so when it
-    has brought no rows for that long while others did; rows that it brings later and that are
-    behind the others' watermark are then late. ``name`` is what events and ``beadline epochs`` call
-    it.
+    If a query has several inputs (a union, a join), the smallest of their watermarks counts, so an
+    input without new rows holds up the windows of all. With ``idle="1 minute"`` an input stops
+    doing so when it has had no rows for that long while others have; rows that it delivers later,
+    behind the others' watermark, are then late. ``name`` is the input's name in events and in
+    ``beadline epochs``.
 
     >>> orders = watermark(orders, "ts", "5 minutes", idle="1 minute", name="orders")
     >>> counts = windowed(orders.union(returns), "ts", size="10 minutes").agg(n=count())
@@ -53,7 +53,9 @@ def watermark(
     columns = {field.name: field for field in frame.schema}
     check_time(time, columns[time].dataType if time in columns else None)
     if WATERMARK_KEY in columns[time].metadata:
-        raise BadQuery(f"column {time!r} has a watermark already: give one. {NOTHING_WRITTEN}")
+        raise BadQuery(
+            f"column {time!r} has a watermark already, and can have only one. {NOTHING_WRITTEN}"
+        )
     column = F.col(_quoted(time))
     frame = frame.observe(
         f"{INPUT_METRICS}{name}",
@@ -68,7 +70,7 @@ def watermark(
 
 
 def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame:
-    """Put a ticker beside the input, in front of its watermark, and take its rows out behind it."""
+    """Union a ticker with the input before its watermark, and filter out its rows after it."""
     ticks = ticks_beside(frame, name).select(
         *(
             F.col("tick").alias(field.name)
@@ -80,15 +82,15 @@ def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame
     )
     both = frame.withColumn(_MARK, F.lit(None).cast("boolean")).union(ticks)
     marked = both.withWatermark(time, f"{delay_ms} milliseconds")
-    # With the time in it, Spark does not push the condition through the watermark, where the ticks
-    # would be gone before they were seen. Nor may it push a condition of the user's, on a column
-    # that is null in a tick; none passes a condition that Spark takes for non-deterministic.
+    # As it uses the time column, Spark does not push this condition below the watermark, where the
+    # ticks would be removed before they were seen. Nor may Spark push down a condition of the user
+    # on a column that is null in a tick; it pushes none past a non-deterministic condition.
     is_row = F.col(_MARK).isNull() | F.col(_quoted(time)).isNull()
     return marked.where(is_row & (F.spark_partition_id() >= 0)).drop(_MARK)
 
 
 def inputs_seen(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSeen]:
-    """Return what an epoch brought of each input, given all that was observed in it."""
+    """Return the metrics of each input in an epoch, given all observed metrics of the epoch."""
     found = {}
     for name, values in metrics.items():
         if name.startswith(INPUT_METRICS) and "rows" in values:

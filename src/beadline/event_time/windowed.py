@@ -1,8 +1,8 @@
-"""``windowed(...)``: what a user types for windows over event time.
+"""``windowed(...)``: the function that users call for windows over event time.
 
-Where nothing is asked for that Spark's own aggregation does not have, that is what runs, at its
-speed. Lateness, a late output, early results and aggregates of one's own take an operator of ours
-on Spark's state store (see ``windows`` and ``sessions``), with the same columns in its results.
+If Spark's own aggregation has all that is needed, it is used, at its full speed. Allowed lateness,
+a late output, early results and custom aggregates need an operator of Beadline's own on Spark's
+state store (see ``windows`` and ``sessions``), whose results have the same columns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 WindowClock = Literal["event", "ingestion", "processing"]
 INGESTED = "ingested_at"
-WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
+WATERMARK_KEY = "spark.watermarkDelayMs"  # the metadata by which Spark marks a watermark's column
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
@@ -81,21 +81,22 @@ def windowed(
     clock: WindowClock = "event",
     offset: Duration = "0 seconds",
 ) -> WindowedRows:
-    """Cut a stream into windows; ``.agg(...)`` says what is computed of each.
+    """Divide a stream into windows; ``.agg(...)`` defines what is computed for each window.
 
-    ``size`` alone makes tumbling windows, with ``slide`` they overlap; ``session_gap`` makes one
-    window of rows that are at most that apart; ``every_rows=100`` makes one of each hundred rows
-    of a key. ``time`` is the timestamp column that windows go by.
+    ``size`` alone makes tumbling windows; with ``slide`` they overlap. ``session_gap`` makes a
+    session of rows that are at most that far apart; ``every_rows=100`` makes a window of every
+    hundred rows of a key. ``time`` is the timestamp column by which rows are assigned to windows.
 
-    A window fires when the watermark, the largest time seen less ``watermark``, has passed its end.
-    With ``allowed_lateness`` it fires again, with the corrected result and a higher ``revision``,
-    for rows that come later; the key and ``window_start`` identify a result, so that an upsert is
-    always right. A session whose start has changed is shown once more under the old one, with
-    ``deleted``. What comes later than that goes to the output ``late`` with ``late="side"``, and is
-    counted in any case. ``early="10 seconds"`` shows results so far, too, at that interval.
+    A window fires when the watermark (the largest time seen, less ``watermark``) passes its end.
+    With ``allowed_lateness`` it fires again for rows that arrive within that time after it, with
+    the corrected result and a higher ``revision``; the key and ``window_start`` identify a result,
+    so that an upsert is always right. If the start of a session changes, the result under the old
+    start is emitted once more, with ``deleted`` set. Rows that arrive later still are late: they
+    are counted, and with ``late="side"`` they go to the output ``late``. ``early="10 seconds"``
+    also emits preliminary results at that interval.
 
-    ``clock="ingestion"`` goes by the time at which the epoch was planned, as a column
-    ``ingested_at``; ``"processing"`` by the clock on the wall, whatever the rows say.
+    ``clock="ingestion"`` uses the time at which the epoch was planned, as a column
+    ``ingested_at``; ``clock="processing"`` uses the current time, whatever times the rows have.
 
     >>> counts = windowed(orders, "ts", size="10 minutes", by="shop", watermark="5 minutes",
     ...                   allowed_lateness="1 hour", late="side").agg(orders=count())
@@ -129,7 +130,7 @@ def windowed(
 
 @dataclass(frozen=True)
 class WindowedRows:
-    """Rows in windows, of which something is to be computed."""
+    """Rows divided into windows, ready to be aggregated."""
 
     frame: DataFrame
     time: str | None
@@ -144,7 +145,7 @@ class WindowedRows:
     processing_time: bool
 
     def check(self) -> None:
-        """Refuse what cannot run, before anything is written."""
+        """Refuse arguments that cannot work, before anything is written."""
         columns = {field.name: field for field in self.frame.schema}
         if len(set(self.by)) < len(self.by):
             raise BadQuery(f"by={list(self.by)!r} names a column twice. {NOTHING_WRITTEN}")
@@ -168,7 +169,7 @@ class WindowedRows:
             )
 
     def agg(self, **aggregates: Aggregate) -> Outputs:
-        """Compute these of each window; the results' columns have the names that you give."""
+        """Compute these aggregates for each window; their names become the result columns."""
         frame = self._watermarked()
         schema = _arrow_schema(frame)
         self._check_aggregates(aggregates, schema)
@@ -192,11 +193,11 @@ class WindowedRows:
         *,
         descending: bool = True,
     ) -> Outputs:
-        """Show the ``n`` rows of each window with the largest values, one row for each ``rank``.
+        """Emit the ``n`` rows of each window with the largest values, one row for each ``rank``.
 
-        ``columns`` are those of the rows that show, all unless given. Rows of equal values are
+        ``columns`` are the columns of the rows to keep, by default all. Rows with equal values are
         ranked by these columns, from left to right, the smaller first; null and NaN come last. A
-        window that fires again shows all of its ranks again: ``by``, ``window_start`` and ``rank``
+        window that fires again emits all of its ranks again: ``by``, ``window_start`` and ``rank``
         are the key of an upsert.
 
         >>> best = windowed(orders, "ts", size="1 hour", by="shop", watermark="5 minutes",
@@ -213,7 +214,7 @@ class WindowedRows:
         return not (self.side or self.processing_time or any(one is not None for one in asked))
 
     def _native(self, frame: DataFrame, aggregates: Mapping[str, Column]) -> DataFrame:
-        """Return Spark's own windows, with the columns that ours have."""
+        """Return Spark's own windows, with the same columns as Beadline's operator."""
         time = column_of(str(self.time))
         if self.shape is None:
             window = F.session_window(time, f"{self.gap_us} microseconds")
@@ -232,7 +233,7 @@ class WindowedRows:
             *([F.lit(False).alias(DELETED)] if self.shape is None else []),
         )
 
-    # -- ours
+    # -- Beadline's operator
 
     def _watermarked(self) -> DataFrame:
         if self.watermark_ms is None or self.time is None:
@@ -258,7 +259,7 @@ class WindowedRows:
         return Sessions(**common, gap_us=self.gap_us, joins_late=self.lateness_us is not None)
 
     def _split(self, worked: DataFrame) -> Outputs:
-        """Count what is late, and make an output of it if that was asked for."""
+        """Count the late rows, and make an output of them if that was requested."""
         late = F.col(DROPPED)
         if self.side:
             late = F.when(F.col(LATE).isNotNull(), 1).otherwise(F.coalesce(late, F.lit(0)))
@@ -269,8 +270,10 @@ class WindowedRows:
 
     def _check_aggregates(self, aggregates: Mapping[str, Aggregate], columns: pa.Schema) -> None:
         if not aggregates:
-            raise BadQuery(f"agg() computes nothing: agg(orders=count()). {NOTHING_WRITTEN}")
-        taken = {name.lower() for name in (*self.by, *_RESERVED)}  # Spark's names have no case
+            raise BadQuery(
+                f"agg() has no aggregate; give one, such as agg(orders=count()). {NOTHING_WRITTEN}"
+            )
+        taken = {name.lower() for name in (*self.by, *_RESERVED)}  # Spark's names ignore case
         for name, one in aggregates.items():
             if not isinstance(one, Aggregate):
                 raise BadQuery(
@@ -279,7 +282,7 @@ class WindowedRows:
                 )
             if name.lower() in taken:
                 raise BadQuery(
-                    f"agg({name}=...): the results have a column of that name already. "
+                    f"agg({name}=...): the results already have a column of that name. "
                     f"{NOTHING_WRITTEN}"
                 )
             taken.add(name.lower())
@@ -300,7 +303,7 @@ def _shape(
     every_rows: int | None,
     offset: Duration,
 ) -> WindowShape | None:
-    """Return the windows' shape; none for sessions and counted rows."""
+    """Return the windows' shape; None for sessions and counted rows."""
     given = [size is not None, session_gap is not None, every_rows is not None]
     if sum(given) != 1:
         raise BadQuery(
@@ -308,34 +311,38 @@ def _shape(
             f"not {sum(given)} of them. {NOTHING_WRITTEN}"
         )
     if every_rows is not None and (type(every_rows) is not int or every_rows < 1):
-        raise BadQuery(f"every_rows={every_rows!r}: a number, at least 1. {NOTHING_WRITTEN}")
+        raise BadQuery(
+            f"every_rows={every_rows!r}: it must be a number, at least 1. {NOTHING_WRITTEN}"
+        )
     offset_us = microseconds("offset", offset, zero=True)
     if size is None:
         if offset_us:
-            raise BadQuery(f"offset= belongs to size=. {NOTHING_WRITTEN}")
+            raise BadQuery(f"offset= can only be used with size=. {NOTHING_WRITTEN}")
         if slide is not None:
-            raise BadQuery(f"slide= belongs to size=. {NOTHING_WRITTEN}")
+            raise BadQuery(f"slide= can only be used with size=. {NOTHING_WRITTEN}")
         return None
     size_us = microseconds("size", size)
     slide_us = size_us if slide is None else microseconds("slide", slide)
     if size_us % slide_us:
         raise BadQuery(
             f"slide={slide!r} does not divide size={size!r}: rows would be in more windows at some "
-            f"times than at others. Choose one of which the size is a multiple. {NOTHING_WRITTEN}"
+            f"times than at others. Choose a slide that divides the size. {NOTHING_WRITTEN}"
         )
     return WindowShape(size_us, slide_us, offset_us % slide_us)
 
 
 def _check_clock(clock: str, time: str | None, late: str, every_rows: int | None) -> None:
-    """Refuse arguments of which it is not clear what rows go by."""
+    """Refuse combinations of arguments that do not say which time counts."""
     if clock not in ("event", "ingestion", "processing"):
-        raise BadQuery(f"clock={clock!r}: 'event', 'ingestion' or 'processing'. {NOTHING_WRITTEN}")
+        raise BadQuery(
+            f"clock={clock!r}: it must be 'event', 'ingestion' or 'processing'. {NOTHING_WRITTEN}"
+        )
     if late not in ("drop", "side"):
-        raise BadQuery(f"late={late!r}: 'drop' or 'side'. {NOTHING_WRITTEN}")
+        raise BadQuery(f"late={late!r}: it must be 'drop' or 'side'. {NOTHING_WRITTEN}")
     if clock == "event" and time is None and every_rows is None:
         raise BadQuery(f"windowed() needs time=, the column of the rows' time. {NOTHING_WRITTEN}")
     if clock != "event" and time is not None:
-        raise BadQuery(f"clock={clock!r} goes by no column: leave time= out. {NOTHING_WRITTEN}")
+        raise BadQuery(f"clock={clock!r} uses no column: leave time= out. {NOTHING_WRITTEN}")
     if clock != "event" and every_rows is not None:
         raise BadQuery(
             f"clock={clock!r} has no meaning with every_rows=, which counts rows. {NOTHING_WRITTEN}"
@@ -350,7 +357,7 @@ def _check_lateness(
     early: Duration | None,
     late: str,
 ) -> None:
-    """Refuse what has no meaning where no row is late."""
+    """Refuse arguments that have no meaning where no row can be late."""
     if clock != "processing" and every_rows is None:
         return
     asked = {
@@ -361,46 +368,46 @@ def _check_lateness(
     }
     for name, value in asked.items():
         if value is not None:
-            why = "no row is late for a clock on the wall"
+            why = "in processing time no row is late"
             if every_rows is not None:
-                why = "a window of so many rows shows when it has them, and no row is late"
+                why = "a window of a number of rows fires when it is full, and no row is late"
             raise BadQuery(f"{name} has no meaning here: {why}. {NOTHING_WRITTEN}")
 
 
 def check_time(name: str, type_: DataType | None) -> None:
-    """Refuse a column that is no timestamp."""
+    """Refuse a column that is not a timestamp."""
     if type_ is None:
         raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
     if isinstance(type_, TimestampType):
         return
     hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
     if isinstance(type_, TimestampNTZType):
-        hint = f"its time zone is not known: {hint}, which takes it for the session's"
+        hint = f"its time zone is not known: {hint}, which assumes the session's time zone"
     raise BadQuery(
         f"time={name!r} is of type {type_.simpleString()}, and windows need a timestamp; {hint}. "
         f"{NOTHING_WRITTEN}"
     )
 
 
-def _check_key(name: str, type_: DataType | None, there: list[str]) -> None:
+def _check_key(name: str, type_: DataType | None, known: list[str]) -> None:
     if type_ is None:
         raise BadQuery(
-            f"by={name!r}: there is no such column; there are {', '.join(there)}. {NOTHING_WRITTEN}"
+            f"by={name!r}: there is no such column; there are {', '.join(known)}. {NOTHING_WRITTEN}"
         )
     if name.lower() in _RESERVED:
         raise BadQuery(
-            f"by={name!r}: the results have a column of that name already: rename it. "
+            f"by={name!r}: the results already have a column of that name: rename it. "
             f"{NOTHING_WRITTEN}"
         )
     if isinstance(type_, ArrayType | MapType | StructType | VariantType):
         raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: a key is a plain value. "
+            f"by={name!r} is of type {type_.simpleString()}: a key must be a plain value. "
             f"{NOTHING_WRITTEN}"
         )
     if getattr(type_, "collation", _BINARY) != _BINARY:
         raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: texts that are equal by their "
-            f"collation would be several keys. Use lower(), or collate it as {_BINARY}. "
+            f"by={name!r} is of type {type_.simpleString()}: strings that are equal in their "
+            f"collation would be different keys. Use lower(), or collate it as {_BINARY}. "
             f"{NOTHING_WRITTEN}"
         )
 
@@ -410,8 +417,8 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
         return to_arrow(frame)
     except PySparkTypeError as error:
         raise BadQuery(
-            "windowed(): the frame has a column that Spark cannot hand to Python: select those "
-            f"that are needed. {error}. {NOTHING_WRITTEN}"
+            "windowed(): the frame has a column that Spark cannot convert for Python: select only "
+            f"the columns that are needed. {error}. {NOTHING_WRITTEN}"
         ) from error
 
 

@@ -1,13 +1,13 @@
-"""Windows that fire again: tumbling and sliding, with allowed lateness and a late output.
+"""Tumbling and sliding windows with allowed lateness and a late output.
 
-A window *fires* when the watermark has passed its end, and again, with the corrected result and a
-higher ``revision``, in each epoch that brings rows for it, until the watermark has passed its end
-by the allowed lateness; then its state is dropped. A row is *late* if that holds for all of its
+A window *fires* when the watermark has passed its end. It fires again, with the corrected result
+and a higher ``revision``, in each epoch that brings rows for it, until the watermark has passed its
+end by the allowed lateness; then its state is dropped. A row is *late* if that is so for all of its
 windows: it goes to the late output.
 
-State, per bucket of keys (see ``operator``): two maps, of windows that are *open* and of those that
-have *fired*. Their keys begin with the window's end, so that Spark's store has them in the order in
-which they are due, and what is not due is not read.
+State, per bucket of keys (see ``operator``): two maps, one of *open* windows and one of those that
+have *fired*. Their keys begin with the window's end, so that Spark's store keeps them in the order
+in which they are due, and windows that are not due are not read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowShape:
-    """Which windows a time falls into; all in microseconds."""
+    """Size, slide and offset of windows, in microseconds: they define the windows of a time."""
 
     size_us: int
     slide_us: int
@@ -62,11 +62,11 @@ class Windowed(WindowOperator):
     shape: WindowShape
 
     def __post_init__(self) -> None:
-        """Work out the columns of state and results."""
+        """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates))
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
+        """Declare the state variables."""
         self._handle = handle
         held = self.codec.state_schema
         self._open: MapState = handle.getMapState("open", PLACE, held)
@@ -80,7 +80,7 @@ class Windowed(WindowOperator):
     # -- rows
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Put the rows into their windows."""
+        """Add the rows to their windows."""
         now_us = self.now_us(clock)
         times, known = self.times(rows, now_us)
         newest = self.shape.starts(times)
@@ -90,24 +90,24 @@ class Windowed(WindowOperator):
             yield from self.late(rows.filter(pa.array(~in_time)))
             rows, times, newest = rows.filter(pa.array(in_time)), times[in_time], newest[in_time]
         if rows.num_rows:
-            yield from self.told(self._take(self._groups(rows, times, newest, now_us), now_us))
+            yield from self.emit(self._take(self._groups(rows, times, newest, now_us), now_us))
         if self.early_ms is not None:
-            yield from self.told(self._so_far(clock))
+            yield from self.emit(self._so_far(clock))
 
     def _groups(self, rows: pa.Table, times: Ints, newest: Ints, now_us: int) -> Groups:
-        """Return the rows by key and window: once per window that they are in, and not gone."""
+        """Group the rows by key and window: once for each of their windows that is not dropped."""
         copies = self.shape.windows_per_row
         if copies > 1:
             which = np.repeat(np.arange(rows.num_rows), copies)
             back = np.tile(np.arange(copies), rows.num_rows) * self.shape.slide_us
             starts = newest[which] - back
-            there = starts + self.shape.size_us + self.lateness_us > now_us
-            which, newest = which[there], starts[there]
+            kept = starts + self.shape.size_us + self.lateness_us > now_us
+            which, newest = which[kept], starts[kept]
             rows, times = rows.take(pa.array(which)), times[which]
         return group(rows, self.by, times, newest)
 
     def _take(self, groups: Groups, now_us: int) -> list[Window]:
-        """Merge groups of rows into the state; return what has fired before and is corrected."""
+        """Merge groups of rows into the state; return the corrected windows that had fired."""
         assert groups.extra is not None
         keys, starts = groups.firsts(self.by), groups.extra[groups.starts].tolist()
         partials = [aggregate.partials(groups) for aggregate in self.aggregates.values()]
@@ -117,7 +117,7 @@ class Windowed(WindowOperator):
             end = start + self.shape.size_us
             window = Window(key, start, end, 0, [partial[at] for partial in partials])
             place = big_endian(end) + big_endian(start) + digest(key)
-            # What has fired is corrected at once. What is about to is still open.
+            # A window that has fired is corrected at once; one that is about to fire is still open.
             held = None
             if self._fired is not None and end <= now_us:
                 held = self._fired.getValue((place,))
@@ -144,7 +144,7 @@ class Windowed(WindowOperator):
         return window
 
     def _so_far(self, clock: Clock) -> list[Window]:
-        """Return what has changed since results were told early, if it is time to."""
+        """Return the windows that changed since the last early results, if it is time for them."""
         if not self.early_is_due(self._early, clock):
             return []
         now_us = self.now_us(clock)
@@ -152,7 +152,7 @@ class Windowed(WindowOperator):
         for (place,) in list(self._changed.keys()):
             held = self._open.getValue((place,))
             self._changed.removeKey((place,))
-            # What is due fires in this very epoch.
+            # A window that is due fires later in this epoch anyway.
             if held is not None and (window := self.codec.window(held)).end > now_us:
                 results.append(window)
                 self._open.updateValue((place,), self.codec.state_of(window, window.revision + 1))
@@ -161,7 +161,7 @@ class Windowed(WindowOperator):
     # -- time
 
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
-        """Fire what is due, and forget what cannot change any more."""
+        """Fire the windows that are due, and drop those that cannot change anymore."""
         now_us = self.now_us(clock)
         if self._fired is not None:
             gone_us = now_us - self.lateness_us
@@ -181,4 +181,4 @@ class Windowed(WindowOperator):
                 gone_at.add(window.end + self.lateness_us)
         for time_us in gone_at:
             self._handle.registerTimer(timer_at(time_us))
-        yield from self.told(results)
+        yield from self.emit(results)

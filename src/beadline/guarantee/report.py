@@ -109,7 +109,7 @@ class Report:
     def _lines(self) -> Sequence[str]:
         lines = [f"query {self.query!r} is {self.level}"]
         if self.level < self.asked:
-            lines[0] += f", and was to be {self.asked}"
+            lines[0] += f", but was meant to be {self.asked}"
         lines += [f"start() refuses it: {problem}" for problem in self.problems]
         for title, findings in (
             ("limited by", self.limits),

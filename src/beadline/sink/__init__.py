@@ -1,10 +1,10 @@
-"""THE interface, and every name that a sink's author needs: ``from beadline.sink import …``.
+"""The interface of a sink, and every name that its author needs: ``from beadline.sink import …``.
 
-``interface`` says what a sink must do so that each row shows in it once. The other modules are
-what most sinks have in common: ``staged`` the base for systems that cannot hold a prepared
-transaction, ``ledger`` what a target remembers of a query, ``refused`` rows that a target could
-never take, ``two_phase`` the shape that Flink's users know. A sink is proven by the conformance
-suite, ``beadline.testing.suite``.
+``interface`` defines what a sink must do so that each row appears in it exactly once. The other
+modules hold what many sinks have in common: ``staged`` is the base class for systems that cannot
+hold a prepared transaction, ``ledger`` reads what a target remembers of a query, ``refused`` finds
+rows that a target can never take, and ``two_phase`` is the interface that Flink users know. The
+conformance suite, ``beadline.testing.suite``, tests whether a sink keeps the rules.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The interface: what a sink must do so that each row shows in it once.
+"""The interface: what a sink must do so that each row appears in it exactly once.
 
-A sink author writes one class and proves it with the conformance suite
-(``beadline.testing.suite``). Two shapes share everything but the first step: a ``Sink`` is
-given Arrow batches on the executors, a ``FrameSink`` is given the epoch's DataFrame on the
+A sink author writes one class and tests it with the conformance suite
+(``beadline.testing.suite``). There are two kinds, which differ only in the first step: a ``Sink``
+receives Arrow batches on the executors; a ``FrameSink`` receives the epoch's DataFrame on the
 driver and lets Spark's own writer run.
 
 The order of calls for one epoch::
 
     check ─ once, before anything is written
     prepare ─ any number of attempts per part, in any process, possibly at the same time
-    (decide ─ the coordinator's, not yours: one durable record of every committable)
+    (decide ─ done by the coordinator: one durable record of every committable)
     commit ─ any number of times, by any process, possibly an hour late
     abort ─ only for parts that no decision names, any number of times
 
-The usual mistake is to make something visible in ``prepare``, or to trust that ``commit`` runs
+The usual mistakes are to make something visible in ``prepare``, and to rely on ``commit`` running
 only once. A commit that comes late, after newer epochs, must have no effect: check (incarnation,
-epoch) in the same atomic act that writes.
+epoch) in the same atomic operation that writes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Committable)
 
-# What a dead-letter sink is given of every refused row; a sink may ask for other columns.
+# The columns that a dead-letter sink receives for each refused row; a sink may choose others.
 DEAD_LETTER_COLUMNS = ("query", "sink", "epoch", "part", "reason", "row")
 
 
 class Guarantee(enum.IntEnum):
-    """How often a row may show; the guarantee of a query is its weakest part's."""
+    """How often a row may appear in a sink; a query's guarantee is that of its weakest part."""
 
     AT_MOST_ONCE = 0
     AT_LEAST_ONCE = 1
@@ -54,56 +54,56 @@ class Guarantee(enum.IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> Guarantee:
-        """Read ``"exactly-once"`` and its siblings."""
+        """Parse ``"exactly-once"``, ``"at-least-once"`` or ``"at-most-once"``."""
         return cls[text.upper().replace("-", "_")]
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What this sink, on this server as it is configured, can promise.
+    """What this sink can guarantee, on this server with its configuration.
 
-    The first three are for every sink. Each of the others says that the answer to its question is
-    not the usual one.
+    The first three fields are required. Set each of the others only where the sink differs from
+    the default.
     """
 
-    # How often may a row show?
+    # How often may a row appear?
     guarantee: Guarantee
     # The same as a sentence for people, with what it depends on.
     sentence: str
-    # Where do the rows go? In a form that stays the same as long as it is the same place (a cluster
-    # id rather than a host name), and never with a secret in it.
+    # Where do the rows go? It must stay the same as long as the place is the same (a cluster id
+    # rather than a host name), and must never contain a secret.
     target: str
 
-    # Does an epoch show as a whole or not at all, also while its commit is under way?
+    # Does an epoch become visible as a whole or not at all, even while it is being committed?
     atomic: bool = False
     # If the guarantee is below exactly-once: what would raise it?
     raised_by: str = ""
-    # How does a person make the target forget the query, to begin anew?
+    # How does a person make the target forget the query, to start over?
     start_over: str = "empty the target"
 
     # Must driver and executors see the same disk?
     shared_disk: bool = False
     # Which columns does it take, if not all? Others are not sent to it.
     columns: tuple[str, ...] | None = None
-    # Does it have ``publish``, for ``at_least_once``?
+    # Does it implement ``publish``, for ``at_least_once``?
     publishes: bool = False
 
-    # Is ``last_seen`` never older than the newest epoch with rows that was committed? Then a target
-    # that says less was restored from an older copy.
+    # Does ``last_seen`` always return the newest committed epoch that has rows, or a later one? If
+    # so, a target that returns an older one was restored from an older backup.
     remembers: bool = False
-    # What tells the thing at the target from one of the same name that replaces it (a Kafka topic's
-    # id)? A start that finds another one is refused, and what was written to another one is not
+    # What distinguishes the target from a replacement of the same name (a Kafka topic's id)? A
+    # start that finds another instance is refused, and parts written to another instance are not
     # decided.
     instance: str = ""
 
-    # May the outside system throw a prepared part away (a transaction timeout)? Such parts carry a
+    # May the outside system discard a prepared part (a transaction timeout)? Such parts carry a
     # content checksum, so that they can be replayed.
     expires: bool = False
-    # How soon, if it is known, and which setting is to be raised?
+    # After how long, if that is known, and which setting raises it?
     expires_after_s: float | None = None
     timeout_setting: str = "the outside system's transaction timeout"
-    # Does a prepared part keep others waiting until it is ended, by locks, or readers behind an
-    # open transaction?
+    # Does a prepared part block others until it is ended: writers by its locks, or readers behind
+    # an open transaction?
     holds_up: bool = False
 
 
@@ -111,27 +111,27 @@ Refuse = Callable[["pa.RecordBatch", str], None]
 
 
 class Reason(str):
-    """Why rows are refused, in words that hold values of them: a server's, mostly.
+    """Why rows are refused, in a text that contains values of the rows, such as a server's message.
 
     The text itself goes into the dead-letter record, which holds the whole row anyway. ``shown`` is
-    the same without values, for an error: errors end up in logs.
+    the same without values, for error messages, which end up in logs.
     """
 
     shown: str
 
     def __new__(cls, text: str, shown: str) -> Reason:
-        """Give both; any other ``str`` is a reason that may be shown as it is."""
+        """Take both texts; a reason that is a plain ``str`` may be shown as it is."""
         made = super().__new__(cls, text)
         made.shown = shown
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel whole."""
+        """Pickle both texts."""
         return Reason, (str(self), self.shown)
 
 
 def shown(reason: str) -> str:
-    """Return what an error may say of a reason."""
+    """Return the text of a reason that an error message may contain."""
     return reason.shown if isinstance(reason, Reason) else reason
 
 
@@ -145,16 +145,16 @@ def _no_dead_letter(id_: PartId, rows: pa.RecordBatch, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """What one call of ``prepare`` is told: its id, its slot, and what was decided last.
+    """The context of one call of ``prepare``: the part's id, its slot, and the last decisions.
 
-    ``decided`` lists the parts of this sink in the newest two decisions, all finished, so that a
-    long-lived writer knows what became of its transaction: what is not in it was not decided, or
-    may not have been. ``slot`` is a small number that no other part alive in this epoch has, and
-    that a worker process keeps from epoch to epoch where it can: a name for long-lived writers, of
-    which there are only so many whatever the number of epochs and restarts. ``refuse(rows,
-    reason)`` takes the rows that this sink cannot: to the dead-letter sink of the query, in the
-    same epoch, or, where there is none, it raises and the epoch fails. A reason that holds values
-    of rows is a ``Reason``.
+    ``decided`` lists the parts of this sink in the newest two decisions, both finished, so that a
+    long-lived writer can learn what became of its transaction: one that is not listed was not
+    decided, or may not have been. ``slot`` is a small number that is unique among the parts that
+    are alive in this epoch, and that a worker process keeps from epoch to epoch where it can: use
+    it to name long-lived writers, whose number then does not grow with epochs and restarts.
+    ``refuse(rows, reason)`` hands over rows that this sink cannot take: they go to the dead-letter
+    sink of the query, in the same epoch; if there is none, it raises and the epoch fails. A reason
+    that contains values of rows must be a ``Reason``.
     """
 
     id: PartId
@@ -163,14 +163,14 @@ class Part:
     refuse: Refuse = None  # type: ignore[assignment]  # made from the id
 
     def __post_init__(self) -> None:
-        """Without a dead-letter sink, a refused row is an error."""
+        """Set the default of ``refuse``: without a dead-letter sink, it raises."""
         if self.refuse is None:
             object.__setattr__(self, "refuse", partial(_no_dead_letter, self.id))
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[C]):
-    """A part that is durable and invisible, with the record that can finish it from anywhere."""
+    """A durable, invisible part, with the record with which any process can finish it."""
 
     id: PartId
     rows: int
@@ -179,17 +179,17 @@ class Prepared(Generic[C]):
 
 
 class Outcome(enum.Enum):
-    """What a commit can say of one part."""
+    """The outcome of a commit for one part."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
     LOST = "lost"  # proven absent; an error from the outside system is not a proof
-    UNKNOWN = "unknown"  # asked again until it is known
+    UNKNOWN = "unknown"  # the commit is repeated until the outcome is known
 
 
 @dataclass(frozen=True)
 class CommitResult:
-    """One outcome per part, and a sentence for people where there is something to say."""
+    """One outcome per part, and optionally an explanation for people."""
 
     outcomes: Mapping[PartId, Outcome]
     detail: str = ""
@@ -198,7 +198,7 @@ class CommitResult:
     def all(
         cls, parts: Sequence[Prepared[Any]], outcome: Outcome, detail: str = ""
     ) -> CommitResult:
-        """The same outcome for every part: what a sink with atomic epochs answers."""
+        """Return the same outcome for every part, as a sink with atomic epochs does."""
         return cls({part.id: outcome for part in parts}, detail)
 
 
@@ -206,8 +206,8 @@ class CommitResult:
 class Seen:
     """What a sink remembers of a query: the newest epoch that it holds.
 
-    ``version_ms`` is that epoch's ``decided_at_ms``, from a sink that uses it as a version: no
-    later epoch gets an earlier one, even if the clock was turned back in between.
+    ``version_ms`` is that epoch's ``decided_at_ms``, from a sink that uses it as a version: later
+    epochs get later times, even if the clock was set back in between.
     """
 
     incarnation: str
@@ -218,7 +218,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _SinkBase(ABC, Generic[C]):
-    """What both shapes share. Subclasses are frozen dataclasses of configuration."""
+    """What both kinds of sinks share. Subclasses are frozen dataclasses of configuration."""
 
     # Taken from the class line, as in ``class OrdersSink(Sink[OrdersPart])``.
     committable: ClassVar[type[Committable]]
@@ -226,8 +226,8 @@ class _SinkBase(ABC, Generic[C]):
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take the committable from the class line, and ensure that no secret can be printed.
 
-        The repr names the sink and shows none of its settings: a password may be among them, and a
-        dataclass would print it; it leaves this one alone.
+        The repr names the sink and shows none of its settings, since a password may be among them.
+        A dataclass would print it, but keeps a ``__repr__`` that the class has.
         """
         super().__init_subclass__(**arguments)
         if "__repr__" not in cls.__dict__:
@@ -248,83 +248,83 @@ class _SinkBase(ABC, Generic[C]):
     @property
     @abstractmethod
     def default_name(self) -> str:
-        """What a query calls the sink, unless its user says ``name=``: made from the target.
+        """The sink's name in a query, unless the user gives ``name=``: derived from the target.
 
-        ``name_from("shop", self.table)`` makes one. Never from the position among other sinks, as
-        the name is in every part's id, and the next start must find it again.
+        ``name_from("shop", self.table)`` makes one. Never derive it from the position among other
+        sinks: the name is in every part's id, and the next start must find it again.
         """
 
     @abstractmethod
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        """On the driver, before anything is written: reachable? does the table fit the rows?
+        """Check on the driver, before anything is written, that this sink can take these rows.
 
-        Raise ``BadSink`` with what to do. Create nothing here that a refused start would leave
-        behind.
+        Is the server reachable, and does the table fit the rows? If not, raise ``BadSink`` and say
+        what to do. Create nothing here that a refused start would leave behind.
         """
 
     @abstractmethod
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[C]]) -> CommitResult:
         """Make the parts of a decided epoch visible. Repeating it, even late, changes nothing.
 
-        Called in any process that holds the decision, any number of times, and possibly by two
-        processes at once. Raise only when you cannot go on; answer ``UNKNOWN`` for a part whose
-        outcome the outside system did not report, and you will be asked again. If one part of an
-        atomic epoch is lost, none of it can be written: answer ``LOST`` for all, and keep the
-        others.
+        It is called in any process that has read the decision, any number of times, and possibly in
+        two processes at once. Raise only if you cannot continue; return ``UNKNOWN`` for a part
+        whose outcome the outside system did not report, and you will be called again. If one part
+        of an atomic epoch is lost, none of the epoch can be written: return ``LOST`` for all parts,
+        and keep those that are not lost.
         """
 
     @abstractmethod
     def abort(self, parts: Sequence[Prepared[C]]) -> None:
-        """Throw undecided parts away. Idempotent; never called for a part that was decided."""
+        """Discard undecided parts. Idempotent; never called for a part that was decided."""
 
     @abstractmethod
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[C]]:
-        """Every part of this query and incarnation that is prepared and not visible.
+        """Return every part of this query and incarnation that is prepared and not visible.
 
-        ``name`` is what the query calls the sink now; return the parts of other names too: those
-        that are gone from the query still have orphans, and the coordinator sorts out whose they
-        are. A part that a crash left half-written is one of them. Skip ids that are not Beadline's.
+        ``name`` is the sink's present name in the query; return the parts of other names too: sinks
+        that were removed from the query may have left orphans, and the coordinator sorts out whose
+        they are. Include parts that a crash left half-written. Skip ids that are not Beadline's.
         """
 
     @abstractmethod
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """What the outside system itself remembers of ``query.name``, whatever incarnation.
+        """Return what the outside system itself remembers of ``query.name``, in any incarnation.
 
-        Of the sink of that ``name``, where it tells them apart: a query may have two here. Another
-        incarnation comes first: it is what must be noticed.
+        Return what it remembers of the sink of this ``name``, if it tells sinks apart: a query may
+        have two here. If it remembers another incarnation, return that one: it must be noticed.
         """
 
     # ---- optional ----
 
     def open(self, query: QueryId, name: str) -> None:
-        """On the driver, after the claim: create what is kept beside the target; idempotent.
+        """Create, on the driver and after the claim, what is kept beside the target; idempotent.
 
-        ``name`` is what this query calls the sink, as in ``PartId.sink``.
+        ``name`` is the sink's name in this query, as in ``PartId.sink``.
         """
 
     def close(self, query: QueryId, name: str) -> Callable[[], None] | None:
-        """On the driver, after a clean stop: let no writer of this query begin anything more.
+        """Keep, on the driver and after a clean stop, this query's writers from starting anything.
 
-        Look which writers there are, and return what ends them: it is called unless a newer start
-        has taken over meanwhile, and must not touch writers that came later.
+        Find the present writers, and return a function that ends them: it is called unless a newer
+        start has taken over meanwhile, and must not touch writers that were created later.
         """
         return None
 
     def instance_now(self) -> str:
-        """On the driver, before each decision: what ``Capabilities.instance`` would be now.
+        """Return what ``Capabilities.instance`` would be now; called before each decision.
 
-        Empty where it cannot be told at the moment; asked only of a sink that has told it at the
-        start.
+        Return an empty text if that cannot be found out at the moment. It is called, on the driver,
+        only if ``check`` returned an instance.
         """
         return ""
 
-    # In which columns it takes the rows that another sink refused: any of ``DEAD_LETTER_COLUMNS``,
+    # The columns in which it takes rows that another sink refused: any of ``DEAD_LETTER_COLUMNS``,
     # and ``value``, which is all of them as one JSON object.
     dead_letter_columns: ClassVar[tuple[str, ...]] = DEAD_LETTER_COLUMNS
 
 
 def _committable_of(cls: type) -> type[Committable] | None:
-    """Return what a class line says in brackets; None if it says nothing, or the class itself."""
+    """Return the committable in a class line's brackets; None if the class sets it, or neither."""
     if "committable" in cls.__dict__:
         return None
     bases = cls.__dict__.get("__orig_bases__", ())
@@ -342,32 +342,32 @@ def _safe_repr(sink: _SinkBase[Any]) -> str:
 
 @dataclass(frozen=True)
 class Sink(_SinkBase[C]):
-    """A sink that takes Arrow batches on the executors. It holds configuration only."""
+    """A sink that receives Arrow batches on the executors. It holds configuration only."""
 
     @abstractmethod
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> C | None:
-        """Make the part durable and invisible; answer with what finishes it from any process.
+        """Make the part durable and invisible; return the record with which it can be finished.
 
-        Runs on an executor. ``None`` says that there was nothing to write. When this returns, a
-        power cut must not lose the rows. Rows that can never be taken go to ``part.refuse``, and
-        are then no longer yours.
+        Runs on an executor. Return ``None`` if there was nothing to write. When this returns, a
+        power cut must not lose the rows. Pass rows that can never be taken to ``part.refuse``, and
+        leave them out.
         """
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
-        """Make the rows visible at once, for ``at_least_once``; only with ``publishes``."""
+        """Make the rows visible at once, for ``at_least_once``; called only with ``publishes``."""
         raise NotImplementedError(f"{type(self).__name__} does not publish")
 
 
 @dataclass(frozen=True)
 class FrameSink(_SinkBase[C]):
-    """A sink that lets Spark's own writer run on the epoch's frame."""
+    """A sink that lets Spark's own writer write the epoch's DataFrame."""
 
     @abstractmethod
     def prepare(self, frame: DataFrame, part: Part) -> C | None:
         """Write the frame durably and invisibly; runs on the driver, one call per epoch.
 
-        Run the frame, whole and once, also where it may be empty: its rows are counted as they
-        pass, and a stateful plan moves on only if it runs.
+        Evaluate the whole frame exactly once, even if it may be empty: its rows are counted as they
+        pass, and a stateful plan advances only if it runs.
         """
 
 
@@ -376,9 +376,9 @@ AnySink = Sink[Any] | FrameSink[Any]
 
 @dataclass(frozen=True)
 class BoundSink:
-    """A sink in its place in one query: named, checked, and with what it was found to promise.
+    """A sink in a query, with its name and the capabilities that its check returned.
 
-    ``dead_letter`` names the sink, another one of the query, that takes the rows refused by it.
+    ``dead_letter`` names the other sink of the query that takes the rows refused by this one.
     """
 
     name: str

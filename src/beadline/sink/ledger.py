@@ -1,8 +1,8 @@
 """The ledger: what a target itself remembers of a query, so that a late commit has no effect.
 
 A sink that writes at commit time keeps one row per query in the same system, and reads and writes
-it in the same transaction as the rows (rule 10). The one question asked of it is the same
-everywhere, so it is answered here.
+it in the same transaction as the rows (rule 10). All sinks ask the same question of it, which is
+answered here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LEDGER = "_beadline_ledger"
 def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
     """Whether the ledger says that this epoch is already there; raise if it is another query's.
 
-    Epochs are committed in order, so a ledger at a newer epoch holds this one too, and one that is
-    behind the epoch before was restored from an older copy, which raises too (rule 25).
+    Epochs are committed in order, so a ledger at a newer epoch holds this one too. A ledger that is
+    behind the previous epoch was restored from an older backup, which is an error too (rule 25).
     """
     if seen is None:
         check_previous(epoch, None)
@@ -39,9 +39,9 @@ def holds(seen: Seen | None, epoch: EpochId, target: str) -> bool:
 def check_previous(epoch: EpochId, held: int | None) -> None:
     """Raise if a target holds less than it has acknowledged (rule 25).
 
-    ``held`` is the newest epoch of this incarnation that the target itself remembers. Ask in the
-    transaction that writes, before it writes: a check at start alone misses a lagging replica
-    that takes over while the query runs.
+    ``held`` is the newest epoch of this incarnation that the target itself remembers. Call it in
+    the transaction that writes, before it writes: a check at the start alone would miss a lagging
+    replica that takes over while the query runs.
     """
     if epoch.previous < 0 or (held is not None and held >= epoch.previous):
         return
@@ -58,9 +58,9 @@ def check_previous(epoch: EpochId, held: int | None) -> None:
 
 
 def way_out(sink: str, epoch: int) -> str:
-    """Say what ends a decided epoch that the target does not take: giving its rows up, by name.
+    """Return the advice that ends a decided epoch which the target does not take: give it up.
 
-    With the epoch's number, which works as often as it is said: a name alone works for one start,
-    and that start may die before it has given anything up.
+    It names the epoch's number, which works in any number of starts: a name alone works for one
+    start, and that start may die before it has given anything up.
     """
     return f'Or start once with drop=["{sink}@{epoch}"], which gives up its rows of this epoch.'

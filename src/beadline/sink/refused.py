@@ -1,8 +1,9 @@
-"""Rows that a target could never take: found at prepare, while nothing is decided (rule 23).
+"""Rows that a target can never take: found at prepare, while nothing is decided (rule 23).
 
-At commit the epoch is decided, and a row that cannot be written would hold it up for good. Here is
-what many sinks look for: nulls, rows that are too large, text that is not UTF-8, which Spark makes
-of bytes without checking, dates that have no ISO text, and whatever Python cannot hold.
+At commit the epoch is decided, and a row that cannot be written would block it for good. These are
+the checks that many sinks share: nulls, rows that are too large, text that is not UTF-8 (Spark
+casts bytes to strings without checking), dates that have no ISO text, and values that Python cannot
+hold.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from beadline.sink.interface import Part
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What ISO text says with four digits of the year, in days from 1970.
+# The dates that ISO text can express with a year of four digits, in days since 1970.
 _FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
 PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 _PER_DAY_AND_NS = {**PER_DAY, "ns": 86_400_000_000_000}
 UNREADABLE = (
     "a value in it cannot be read in Python: a date outside the years 1 to 9999, or bad text"
 )
-# A day inside what Python has: an offset from UTC may move a timestamp so far.
+# One day inside Python's range: an offset from UTC may shift a timestamp by that much.
 _FIRST_PYTHON_DAY, _LAST_PYTHON_DAY = -719_161, 2_932_895
 
 
 def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.RecordBatch:
     """Refuse the rows where ``bad`` is true, if there are any; return the others.
 
-    None in its place says that there is nothing to look for.
+    None for ``bad`` means that no row is bad.
     """
     import pyarrow.compute as pc
 
@@ -43,7 +44,7 @@ def refuse(batch: pa.RecordBatch, bad: Any, reason: str, part: Part) -> pa.Recor
 
 
 def nulls(column: pa.Array, *, nan: bool = False) -> Any:
-    """Where a value is null; with ``nan`` also where a float is NaN, for targets that keep none."""
+    """Return where a value is null; with ``nan``, also where a float is NaN."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -52,7 +53,7 @@ def nulls(column: pa.Array, *, nan: bool = False) -> Any:
 
 
 def larger_than(bytes_max: Any, columns: Sequence[pa.Array]) -> Any:
-    """Where the texts and bytes in these columns are more than so many bytes together.
+    """Return where the texts and bytes of these columns exceed ``bytes_max`` together.
 
     ``bytes_max`` is a number, or one for each row.
     """
@@ -67,7 +68,7 @@ def larger_than(bytes_max: Any, columns: Sequence[pa.Array]) -> Any:
 
 
 def not_utf8(column: pa.Array) -> Any:
-    """Rows whose text is not UTF-8: Spark casts bytes to a string without checking them."""
+    """Return where a text is not UTF-8: Spark casts bytes to strings without checking them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -92,9 +93,9 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def far_dates(column: pa.Array, first: int = _FIRST_DAY, last: int = _LAST_DAY) -> Any:
-    """Where a date or timestamp is outside of these days; of those that have ISO text, if not said.
+    """Return where a date or timestamp is outside these days; by default, those with ISO text.
 
-    Nanoseconds do not reach that far.
+    Timestamps in nanoseconds cannot be that far away.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -116,7 +117,7 @@ def far_dates(column: pa.Array, first: int = _FIRST_DAY, last: int = _LAST_DAY) 
 def without_far_dates(
     batch: pa.RecordBatch, name: str, part: Part, but: Any = None
 ) -> pa.RecordBatch:
-    """Refuse the rows whose date in a column has no ISO text, but those where ``but`` is true."""
+    """Refuse the rows whose date in a column has no ISO text, except where ``but`` is true."""
     import pyarrow.compute as pc
 
     far = far_dates(batch.column(name))
@@ -137,7 +138,7 @@ def without_unreadable(batch: pa.RecordBatch, part: Part) -> pa.RecordBatch:
 
 
 def _all_readable(batch: pa.RecordBatch) -> bool:
-    """Whether every value of every row becomes a Python value; without making them."""
+    """Whether every value can be converted to Python; checked without converting them."""
     import pyarrow as pa
 
     try:
@@ -156,12 +157,12 @@ def _readable(column: pa.Array) -> bool:
     if types.is_timestamp(kind):
         return _within(column, _PER_DAY_AND_NS[kind.unit])
     if types.is_nested(kind):
-        column.to_pylist()  # raises; how deep a date may hide is not worth a second way
+        column.to_pylist()  # raises; a faster check for nested dates is not worth the code
     return True
 
 
 def _within(column: pa.Array, per_day: int) -> bool:
-    """Whether all days are well inside; a batch that is not is looked at row by row."""
+    """Whether all days are well inside Python's range; if not, the batch is checked row by row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,14 +1,14 @@
 """``StagedSink``: for systems that cannot hold a prepared transaction.
 
-At prepare the rows of a part become one Arrow file in a staging folder: durable, and seen by no
-reader. At commit the sink writes them to the outside system together with its ledger row, and the
-files are discarded. A file's name is the part's id, so that after a crash its leftovers can be told
+At prepare the rows of a part become one Arrow file in a staging folder: durable, and invisible to
+readers. At commit the sink writes them to the outside system together with its ledger row, and the
+files are discarded. A file's name is the part's id, so that after a crash leftovers can be told
 from other files::
 
-    <folder>/<part id>.tmp-1f00c0de   being written; left like this by a crash, swept as in doubt
-    <folder>/<part id>                prepared: whole, fsynced, and so is its name
+    <folder>/<part id>.tmp-1f00c0de   being written; if a crash leaves it, it is swept as in doubt
+    <folder>/<part id>                prepared: complete, fsynced, and its name too
 
-Staging folders are local for now: driver and executors must see the same disk.
+Staging folders must be on a local disk for now: driver and executors must see the same disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTINGS = b"beadline.settings"
 
 
 class PartsDamaged(Exception):
-    """Staged parts are gone, or not as they were staged; the message says which, and how."""
+    """Staged parts are missing or damaged; the message says which, and what is wrong."""
 
 
 class OutcomeUnknown(Exception):
@@ -56,7 +56,7 @@ class OutcomeUnknown(Exception):
 
 @dataclass(frozen=True)
 class StagedPart(Committable):
-    """One Arrow file: where it is, and what it must look like when it is read again."""
+    """One Arrow file: where it is, and the size and hash that it must have when it is read."""
 
     file: str
     rows: int
@@ -65,7 +65,7 @@ class StagedPart(Committable):
 
     @property
     def rows_held(self) -> int | None:
-        """What was staged."""
+        """The rows in the file."""
         return self.rows
 
 
@@ -76,17 +76,18 @@ class Staging:
     folder: str
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written."""
+        """Refuse a folder that is not local."""
         if split_uri(self.folder)[0] != "file":
             raise BadSink(
-                f"staging folder {self.folder} is not on a local disk, which is all that staging "
-                "can use so far. Give a folder that driver and executors share. Nothing is written."
+                f"staging folder {self.folder} is not on a local disk, the only kind that staging "
+                "supports so far. Give a folder that driver and executors share. Nothing was "
+                "written."
             )
 
     def write(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
         """Stage a part, batch by batch; ``None`` if there are no rows.
 
-        An error removes what was begun. A crash cannot, so its temporary file is in doubt.
+        After an error the temporary file is deleted. A crash leaves it behind: it is then in doubt.
         """
         filled = (batch for batch in rows if batch.num_rows)
         first = next(filled, None)
@@ -100,8 +101,8 @@ class Staging:
             staged = _write(temporary, final, first.schema, chain((first,), filled))
             if not files.rename(temporary, final):
                 raise FileExistsError(
-                    f"part {part.id} was swept while it was written, or is staged already: this "
-                    "attempt must not continue"
+                    f"part {part.id} was swept while it was being written, or is already staged: "
+                    "this attempt must not continue"
                 )
         except Exception:
             files.delete(temporary)
@@ -110,26 +111,26 @@ class Staging:
         return staged
 
     def damage(self, parts: Sequence[Prepared[StagedPart]]) -> dict[PartId, str]:
-        """Return the parts that are gone or not as they were staged, each with the finding."""
+        """Return the parts that are missing or damaged, each with what is wrong."""
         found = {part.id: _damage(part.committable) for part in parts}
         return {id_: what for id_, what in found.items() if what}
 
     def read(self, part: StagedPart) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a part that ``damage`` found whole."""
+        """Yield the batches of a part that ``damage`` found intact."""
         with _opened(part) as reader:
             yield from reader
 
     def schema(self, part: StagedPart) -> pa.Schema:
-        """Return the schema of a staged part, with what was stored in it."""
+        """Return the schema of a staged part, with the settings stored in its metadata."""
         with _opened(part) as reader:
             return reader.schema
 
     def in_doubt(
         self, query: QueryId, beside: Iterable[str] = ()
     ) -> Iterable[Prepared[StagedPart]]:
-        """Yield what is here of this query, half-written files too; enough to abort it by.
+        """Yield the parts of this query here, half-written ones too, with enough to abort them.
 
-        ``beside`` are folders in which a sink that is gone may have left something.
+        ``beside`` are folders in which sinks that were removed may have left parts.
         """
         for folder in dict.fromkeys((self.folder, *beside)):
             ids = {_id_of(name) for name in open_files(folder).names(folder)}
@@ -138,7 +139,7 @@ class Staging:
                     yield Prepared(id_, 0, StagedPart(join(folder, str(id_)), 0, 0, ""))
 
     def discard(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete everything that carries the ids of these parts, and nothing else."""
+        """Delete every file named by the ids of these parts, and nothing else."""
         files = open_files(self.folder)
         ids = {part.id for part in parts}
         folders = (part.committable.file.rpartition("/")[0] for part in parts)
@@ -148,24 +149,24 @@ class Staging:
                     files.delete(join(folder, name))
 
     def pattern(self, query: QueryId) -> str:
-        """Say which files are this query's, those of its earlier checkpoints too, for people."""
+        """Return, for people, a pattern of this query's files, under any of its checkpoints."""
         return f"{local_path(self.folder)}/beadline~{query.name}~*"
 
 
 class StagedEpoch:
-    """A decided epoch of one sink at its commit: what to write, and what to look at first."""
+    """A decided epoch of one sink at its commit: the rows to write, and the checks before it."""
 
     def __init__(
         self, sink: StagedSink, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]
     ) -> None:
-        """Of one commit; ``parts`` are put into the order in which their rows take effect."""
+        """``parts`` are put into the order in which their rows take effect."""
         self.id = epoch
         self.parts = sorted(parts, key=lambda part: part.id.partition)
         self._sink = sink
 
     @property
     def sink(self) -> str:
-        """What the query calls the sink."""
+        """The sink's name in the query."""
         return self.parts[0].id.sink
 
     @property
@@ -174,32 +175,32 @@ class StagedEpoch:
         return sum(part.committable.rows for part in self.parts)
 
     def __str__(self) -> str:
-        """Return how errors begin."""
+        """Return the text with which errors begin."""
         return f"query {self.id.query.name!r}, epoch {self.id.number}, sink {self.sink!r}"
 
     def is_committed(self, seen: Seen | None) -> bool:
-        """Whether the target holds this epoch, by what its ledger says; ask before you write.
+        """Whether the target holds this epoch according to its ledger; call it before you write.
 
-        Raise if the ledger belongs to a query born with another checkpoint, or lacks an epoch that
+        It raises if the ledger belongs to a query with another checkpoint, or lacks an epoch that
         the target had acknowledged.
         """
         return holds(seen, self.id, self._sink.target_name)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all parts, in their order; ``check_parts`` comes first."""
+        """Yield the rows of all parts, in order, after ``check_parts``."""
         self.check_parts()
         for part in self.parts:
             yield from self.read(part)
 
     def read(self, part: Prepared[StagedPart]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one part, which ``check_parts`` has found whole."""
+        """Yield the rows of one part that ``check_parts`` has found intact."""
         return self._sink.staging_area.read(part.committable)
 
     def check_parts(self, parts: Sequence[Prepared[StagedPart]] | None = None) -> None:
-        """Raise unless the parts, or some of them, are whole and mean what they meant when staged.
+        """Raise unless the parts (all by default) are intact and the settings are unchanged.
 
-        ``PartsDamaged`` may be left to the base: the write is tried again, as another process may
-        have finished the epoch meanwhile, and then all its parts are lost.
+        Do not catch ``PartsDamaged``: the base class retries the write once, as another process may
+        have finished the epoch meanwhile, and then reports all parts as lost.
         """
         parts = self.parts if parts is None else parts
         damage = self.damage(parts)
@@ -215,17 +216,17 @@ class StagedEpoch:
                 )
 
     def damage(self, parts: Sequence[Prepared[StagedPart]]) -> dict[PartId, str]:
-        """Return those of some parts that are gone or not as they were staged, and what is wrong.
+        """Return which of these parts are missing or damaged, and what is wrong.
 
-        For a sink that can go on with an epoch that is there in part; others use ``check_parts``.
+        For a sink that can continue an epoch that is partly written; others use ``check_parts``.
         """
         return self._sink.staging_area.damage(parts)
 
     def _changed(self, schema: pa.Schema) -> str:
         before, now = settings_in(schema), self._sink.staged_settings(schema)
         if not before:
-            return ""  # staged by a version that kept none
-        # One that was not known then, and is not set now, is no change: it came with an upgrade.
+            return ""  # staged by a version that stored no settings
+        # A setting that did not exist then, and is not set now, is no change: it is a new one.
         names = [name for name in {**before, **now} if name in before or now[name]]
         return ", ".join(
             f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
@@ -236,77 +237,78 @@ class StagedEpoch:
 
 @dataclass(frozen=True)
 class StagedSink(Sink[StagedPart]):
-    """A sink for a system that cannot hold a prepared transaction: the base stages its parts.
+    """A sink for a system that cannot hold a prepared transaction: this base stages its parts.
 
-    Yours are ``default_name``, ``check``, ``staging_folder``, ``write_epoch`` and ``last_seen``,
-    and whatever of the rest you need. ``check`` declares ``shared_disk=True``: driver and executors
-    must see the staging folder. If the user names that folder, ``local_folder`` reads the setting
-    and ``check_writable``, in ``check``, tries it.
+    Implement ``default_name``, ``check``, ``staging_folder``, ``write_epoch`` and ``last_seen``,
+    and override the rest as needed. ``check`` must declare ``shared_disk=True``: driver and
+    executors must see the staging folder. If the user chooses that folder, read the setting with
+    ``local_folder``, and call ``check_writable`` in ``check``.
     """
 
     @property
     @abstractmethod
     def staging_folder(self) -> str:
-        """Where parts wait for their commit: an absolute path, or a ``file:`` URI.
+        """The folder where parts wait for their commit: an absolute path, or a ``file:`` URI.
 
-        The same one as long as it is the same target. Beside a file, for a target that is one; for
-        a server, a folder that the user gives.
+        It must stay the same as long as the target does. If the target is a file, it is beside that
+        file; for a server, it is a folder that the user chooses.
         """
 
     @abstractmethod
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
-        """Write the epoch and its ledger row in one atomic act, unless it is there already.
+        """Write the epoch and its ledger row atomically, unless the epoch is already there.
 
-        Read the ledger in that same act, and ask ``epoch.is_committed`` about it: if so, answer
-        ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the ledger
-        row, and answer ``COMMITTED``. Let errors pass, so that what was begun is rolled back. Raise
-        ``OutcomeUnknown`` where the target is busy, or an answer was lost: you are asked again.
+        In one transaction, read the ledger and pass it to ``epoch.is_committed``: if that is true,
+        return ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the
+        ledger row, and return ``COMMITTED``. Let errors propagate, so that the transaction is
+        rolled back. Raise ``OutcomeUnknown`` if the target is busy, or its answer was lost: you
+        will be called again.
         """
 
     def after_commit(self, epoch: StagedEpoch) -> None:
-        """The epoch is in the target, written now or before; its parts are about to be discarded.
+        """Called when the epoch is in the target, just before its parts are discarded.
 
-        To remember outside the target that it is there. May be called again, and late.
+        Override it to remember the epoch outside the target. It may be called again, and late.
         """
 
     @property
     def target_name(self) -> str:
-        """What errors call the target, such as "SQLite table 'orders' in /data/shop.db"."""
+        """The target's name in errors, such as "SQLite table 'orders' in /data/shop.db"."""
         return f"{type(self).__name__} {self.default_name!r}"
 
     @property
     def staging_folders(self) -> Iterable[str]:
-        """Folders beside that one in which sinks that are gone may have left parts (rule 27)."""
+        """Other folders in which sinks that were removed may have left parts (rule 27)."""
         return ()
 
     def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
-        """The settings that decide what staged rows become, as JSON values by name.
+        """Return the settings that determine how staged rows are written, as JSON values by name.
 
-        They are stored with each part: a decided epoch may be finished by a later start, under
-        whose settings its rows would mean something else. That start is refused.
+        They are stored with each part: a later start may finish a decided epoch, and with other
+        settings its rows would be written differently. Such a start is refused.
         """
         return {}
 
     @property
     def staging_area(self) -> Staging:
-        """The staging folder, with what can be done in it."""
+        """The staging folder as a ``Staging``."""
         scheme, path = split_uri(self.staging_folder)
         return Staging(f"file:{path}" if scheme is None else self.staging_folder)
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        """Stage the part, without the rows that Python cannot hold, which are refused.
+        """Stage the part; rows that Python cannot hold are refused.
 
-        Override it where the target takes more than those, or less: refuse, and ``stage`` the rest.
+        Override it if the target takes more or fewer rows: refuse some, and ``stage`` the rest.
         """
         return self.stage((without_unreadable(batch, part) for batch in rows), part)
 
     def stage(self, rows: Iterator[pa.RecordBatch], part: Part) -> StagedPart | None:
-        """Stage these rows, with the settings that decide what they become; ``None`` for none."""
+        """Stage these rows with ``staged_settings``; return ``None`` if there are none."""
         noted = (_with_settings(batch, self.staged_settings(batch.schema)) for batch in rows)
         return self.staging_area.write(noted, part)
 
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[StagedPart]]) -> CommitResult:
-        """Write the epoch unless it is there, then discard what was staged."""
+        """Write the epoch unless it is already there, then discard the staged parts."""
         if not parts:
             return CommitResult({})
         staged = StagedEpoch(self, epoch, parts)
@@ -315,13 +317,13 @@ class StagedSink(Sink[StagedPart]):
         except OutcomeUnknown as unknown:
             return CommitResult.all(parts, Outcome.UNKNOWN, str(unknown))
         except PartsDamaged as damaged:
-            # Nothing of the epoch is there: all parts are lost, not some. The others stay staged.
+            # Nothing of the epoch was written: all parts are lost, and the intact ones stay staged.
             return CommitResult.all(parts, Outcome.LOST, str(damaged))
         if outcome not in (Outcome.COMMITTED, Outcome.ALREADY_COMMITTED):
             raise CommitFailed(
-                f"{staged}: {self.target_name}: write_epoch answered {outcome!r}, by which the "
-                "epoch neither is there now nor was before. The staged parts are kept. A sink that "
-                "does not know raises OutcomeUnknown"
+                f"{staged}: {self.target_name}: write_epoch returned {outcome!r}, which is neither "
+                "COMMITTED nor ALREADY_COMMITTED. The staged parts are kept. A sink that does not "
+                "know the outcome must raise OutcomeUnknown"
             )
         if outcome is Outcome.COMMITTED:
             reach("ledger.after")
@@ -333,15 +335,15 @@ class StagedSink(Sink[StagedPart]):
         try:
             return self.write_epoch(staged)
         except PartsDamaged:
-            # Somebody else may have finished the epoch, and discarded its parts, since the look.
+            # Another process may have finished the epoch and discarded its parts in the meantime.
             return self.write_epoch(staged)
 
     def abort(self, parts: Sequence[Prepared[StagedPart]]) -> None:
-        """Delete what was staged."""
+        """Delete the staged parts."""
         self.staging_area.discard(parts)
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[StagedPart]]:
-        """Return what is staged, half-written files too."""
+        """Return the staged parts, half-written ones too."""
         return self.staging_area.in_doubt(query, self.staging_folders)
 
 
@@ -354,36 +356,36 @@ def _with_settings(batch: pa.RecordBatch, settings: Mapping[str, Any]) -> pa.Rec
 
 
 def settings_in(schema: pa.Schema) -> dict[str, Any]:
-    """Return the settings that a schema was stored with; none if it says nothing of them."""
+    """Return the settings stored in a schema; empty if there are none."""
     found: dict[str, Any] = json.loads((schema.metadata or {}).get(_SETTINGS, b"{}"))
     return found
 
 
 def local_folder(setting: str, folder: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a staging folder that a user gave; executors work elsewhere."""
+    """Return a user's staging folder as an absolute path: executors have other working folders."""
     given = os.fspath(folder)
     scheme, path = split_uri(given)
     if not given or scheme not in (None, "file"):
         raise BadSink(
-            f"{setting}={given!r} is not a local folder. Name one that driver and executors share: "
-            "rows wait there until they are decided. Nothing was written."
+            f"{setting}={given!r} is not a local folder. Give one that driver and executors share: "
+            "rows wait there until they are committed. Nothing was written."
         )
     return os.path.abspath(path)
 
 
 def check_writable(setting: str, folder: str, target: str) -> None:
-    """Raise unless parts can be staged there; makes nothing."""
+    """Raise unless parts can be staged in this folder; creates nothing."""
     path = Path(folder)
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise BadSink(
-            f"{target}: no files can be made in {setting}={folder!r}: {there} is not a folder that "
-            "can be written. Give one that driver and executors share. Nothing was written."
+            f"{target}: no files can be made in {setting}={folder!r}: {existing} is not a folder "
+            "that can be written to. Give one that driver and executors share. Nothing was written."
         )
 
 
 def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
-    """Return the folders in one whose names begin so, or what is ``below`` in each, as URIs."""
+    """Return the subfolders with this prefix, or the folder ``below`` in each, as URIs."""
     path = local_path(folder)
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     found = (join(folder, name, below) if below else join(folder, name) for name in names)
@@ -395,14 +397,14 @@ def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
 
 
 def tidy(folder: str) -> None:
-    """Delete what crashes left of small files there, an hour ago or more.
+    """Delete the temporary files that crashes left in a folder an hour or more ago.
 
-    A younger one may belong to another driver that is alive. A writer that is paused that long
-    finds its file deleted and fails: a new start, which is what calls this, has fenced it anyway.
+    A younger one may belong to another driver that is alive. A writer that was paused that long
+    finds its file deleted and fails: the new start that calls this has fenced it anyway.
     """
     for name in open_files(folder).names(folder):
         path = local_path(join(folder, name))
-        with suppress(OSError):  # somebody else's, or deleted already: neither is worth a failure
+        with suppress(OSError):  # another user's, or already deleted: neither is worth a failure
             if name.startswith(TEMPORARY) and time.time() - os.path.getmtime(path) > _OLD_S:
                 os.unlink(path)
 
@@ -413,7 +415,7 @@ def _id_of(name: str) -> PartId | None:
 
 
 class _Hashing:
-    """The little of a file that Arrow needs, which counts and hashes what goes through."""
+    """The part of the file interface that Arrow needs; counts and hashes the data written."""
 
     closed = False
 
@@ -428,7 +430,7 @@ class _Hashing:
         return self.file.write(data)
 
     def flush(self) -> None:
-        """Arrow asks for this; the file is flushed once, before fsync."""
+        """Do nothing: Arrow calls this, but the file is flushed once, before fsync."""
 
 
 def _write(
@@ -471,6 +473,6 @@ def _damage(part: StagedPart) -> str:
             return f"staged file {part.file} has {size_bytes} bytes, not {part.size_bytes}"
         with pa.memory_map(local_path(part.file)) as source:
             digest = hashlib.sha256(source.read_buffer()).hexdigest()
-    except FileNotFoundError:  # another, who has finished the epoch, may delete it at any moment
+    except FileNotFoundError:  # another process that finished the epoch may delete it at any time
         return f"staged file {part.file} is gone"
     return "" if digest == part.sha256 else f"staged file {part.file} has other content than staged"

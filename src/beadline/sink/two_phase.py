@@ -1,8 +1,9 @@
-"""``TwoPhaseCommitSink``: the shape that Flink's users know, a thin layer on ``Sink``.
+"""``TwoPhaseCommitSink``: the interface that Flink users know, a thin layer on ``Sink``.
 
 Flink's ``TwoPhaseCommitSinkFunction<IN, TXN, CONTEXT>`` keeps a transaction in one object whose
-live half is ``transient``. Here the halves are two types: ``W``, the open transaction, which never
-leaves the task, and ``C``, the committable that ``pre_commit`` hands over and the decision keeps.
+live half is ``transient``. Here the two halves have types of their own: ``W`` is the open
+transaction, which never leaves the task, and ``C`` is the committable, which ``pre_commit`` returns
+and the decision stores.
 
     Flink                           here                           called
     beginTransaction()              begin_transaction(part)        in the task, at the first row
@@ -14,12 +15,12 @@ leaves the task, and ``C``, the committable that ``pre_commit`` hands over and t
     recoverAndAbort(txn)            recover_and_abort(handle)      by abort(parts)
     close(), after a failure        abandon(open)                  in the task that failed
     pending transactions in state   in_doubt(query, name)          the outside system is asked
-    ignoreFailuresAfterTransaction- not there: nothing decided is ever dropped
+    ignoreFailuresAfterTransaction- does not exist: nothing decided is ever dropped
     Timeout()
 
-``commit`` and ``abort`` are ``Sink``'s own, for a whole epoch. Every commit goes through
-``recover_and_commit``, because no process can tell whether another did it before: as in Flink,
-"commit again" must be fine, and here it may also come late, after newer transactions.
+``commit`` and ``abort`` are those of ``Sink``, for a whole epoch. Every commit goes through
+``recover_and_commit``, because no process can tell whether another one has already committed: as in
+Flink, committing again must be harmless, and here it may also come late, after newer transactions.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ W = TypeVar("W")
 class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
     """A sink written as transactions, one per part.
 
-    Beside the methods below, a subclass has ``Sink``'s own ``check``, ``default_name``,
-    ``in_doubt`` and ``last_seen``. If making an epoch visible needs more than one act per part,
-    such as a ledger row, write a ``Sink`` instead: its ``commit`` is given the whole epoch.
+    Besides the methods below, a subclass implements ``check``, ``default_name``, ``in_doubt`` and
+    ``last_seen`` of ``Sink``. If making an epoch visible takes more than one operation per part,
+    such as a ledger row, write a ``Sink`` instead: its ``commit`` receives the whole epoch.
     """
 
     @abstractmethod
     def begin_transaction(self, part: Part) -> W:
-        """Open a transaction that ``in_doubt`` can find by ``part.id``, should this process die."""
+        """Open a transaction that ``in_doubt`` can find by ``part.id`` if this process dies."""
 
     @abstractmethod
     def invoke(self, transaction: W, rows: pa.RecordBatch) -> None:
@@ -58,21 +59,21 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
 
     @abstractmethod
     def pre_commit(self, transaction: W) -> C:
-        """Flush, close, fsync; return what finishes the transaction from any process.
+        """Flush, close, fsync; return the record with which any process can finish it.
 
         The usual mistake is to return before the rows would survive a power cut.
         """
 
     @abstractmethod
     def commit_transaction(self, handle: C) -> Outcome | None:
-        """Make it visible; ``None`` says committed. A second call must change nothing."""
+        """Make it visible; ``None`` means committed. A second call must change nothing."""
 
     @abstractmethod
     def abort_transaction(self, handle: C) -> None:
-        """Throw it away; no error if it is gone already."""
+        """Discard the transaction; no error if it is already gone."""
 
     def recover_and_commit(self, handle: C) -> Outcome | None:
-        """Commit a transaction whose outcome is not known; override it if that is different."""
+        """Commit a transaction whose outcome is unknown; override it if that needs other code."""
         return self.commit_transaction(handle)
 
     def recover_and_abort(self, handle: C) -> None:
@@ -80,10 +81,10 @@ class TwoPhaseCommitSink(Sink[C], Generic[C, W]):
         self.abort_transaction(handle)
 
     def abandon(self, transaction: W) -> None:
-        """The task failed: close files and connections. What is outside is swept later."""
+        """Close files and connections after the task failed. Outside leftovers are swept later."""
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> C | None:
-        """Begin, invoke per batch, pre-commit; a part without rows opens no transaction."""
+        """Begin, invoke for each batch, pre-commit; a part without rows opens no transaction."""
         filled = (batch for batch in rows if batch.num_rows)
         first = next(filled, None)
         if first is None:

@@ -1,6 +1,6 @@
-"""The sinks, one file or folder per system; a name is imported when it is first asked for.
+"""The sinks, one module or package per system; a name is imported when it is first used.
 
-So that ``from beadline.sinks import SqliteSink`` needs nothing that only another sink needs.
+So ``from beadline.sinks import SqliteSink`` needs nothing that only another sink needs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a sink's name."""
+    """Import a sink by its name."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
@@ -57,5 +57,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The sinks, imported or not."""
+    """List the sinks, imported or not."""
     return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""``ConsoleSink``: rows on the driver's terminal, for people who want to watch.
+"""``ConsoleSink``: rows on the driver's terminal, for people to watch.
 
-A terminal cannot be asked what it has shown, so an epoch that is committed again after a crash is
-printed again: it is declared at-least-once, and stands beside exactly-once sinks only by
-``allow="at-least-once"``. Only the rows that will be printed travel, already as text.
+A terminal cannot be asked what it has printed, so an epoch that is committed again after a crash is
+printed again. The sink is therefore at-least-once, and needs ``allow="at-least-once"`` in an
+exactly-once query. Only the rows that will be printed are sent to the driver, already as text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConsolePart(Committable):
-    """The first rows of a part as text, and how many there were."""
+    """The first rows of a part as text, and how many rows the part has."""
 
     columns: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
@@ -50,7 +50,7 @@ class ConsoleSink(Sink[ConsolePart]):
     to: Literal["stdout", "stderr"] = "stdout"
 
     def __post_init__(self) -> None:
-        """Refuse settings that would print nothing."""
+        """Refuse settings that make no sense."""
         if self.rows < 0 or self.width < 1 or self.to not in ("stdout", "stderr"):
             raise BadSink(
                 f"{self!r}: rows must be 0 or more, width 1 or more, and to 'stdout' or 'stderr'. "
@@ -59,20 +59,20 @@ class ConsoleSink(Sink[ConsolePart]):
 
     @property
     def default_name(self) -> str:
-        """There is one terminal."""
+        """Always ``console``: there is one terminal."""
         return "console"
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
-        """Anything can be printed."""
+        """Accept any schema: everything can be printed."""
         return Capabilities(
             guarantee=Guarantee.AT_LEAST_ONCE,
-            sentence="Each epoch is printed; one that is finished after a crash may show again.",
+            sentence="Each epoch is printed; one finished after a crash may be printed twice.",
             target=f"console:{self.to}",
-            raised_by="What raises it is a target that can be asked: files or a table.",
+            raised_by="Use a target that knows what it holds: files or a table.",
         )
 
     def prepare(self, rows: Iterator[pa.RecordBatch], part: Part) -> ConsolePart | None:
-        """Keep the first rows as text, and count the others."""
+        """Keep the first rows as text, and count all of them."""
         columns: tuple[str, ...] = ()
         lines: list[tuple[str, ...]] = []
         count = 0
@@ -95,14 +95,14 @@ class ConsoleSink(Sink[ConsolePart]):
         return CommitResult.all(parts, Outcome.COMMITTED)
 
     def abort(self, parts: Sequence[Prepared[ConsolePart]]) -> None:
-        """Nothing was printed."""
+        """Do nothing: nothing was printed."""
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[ConsolePart]]:
-        """Nothing is kept."""
+        """Return nothing: nothing is kept."""
         return ()
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """A terminal remembers nothing."""
+        """Return None: a terminal remembers nothing."""
         return None
 
 
@@ -113,7 +113,7 @@ def _text(value: Any, width: int) -> str:
 
 
 def _table(parts: Sequence[ConsolePart], rows: int) -> str:
-    """Draw the rows in columns, with the count of those that are not shown."""
+    """Format the rows in columns, with the number of rows left out."""
     total = sum(part.rows for part in parts)
     lines = list(islice((line for part in parts for line in part.lines), rows))
     columns = parts[0].columns
