@@ -1,4 +1,4 @@
-"""Rows into a table of a DuckDB file: a whole sink on the staged base (docs/write-a-sink.md)."""
+"""Rows into a table of a DuckDB file: a complete staged sink (see docs/write-a-sink.md)."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import beadline.sink as bl
 LEDGER = """CREATE TABLE IF NOT EXISTS _beadline_ledger (query TEXT, target TEXT, sink TEXT,
     incarnation TEXT, epoch BIGINT, nonce TEXT, PRIMARY KEY (query, target, sink))"""
 NEWEST = """SELECT incarnation, epoch, nonce FROM _beadline_ledger WHERE query = $1 AND target = $2
-    AND (sink = $3 OR incarnation <> $4) ORDER BY incarnation = $4 LIMIT 1"""  # others' come first
+    AND (sink = $3 OR incarnation <> $4) ORDER BY incarnation = $4 LIMIT 1"""  # others' rows first
 WRITE = "INSERT OR REPLACE INTO _beadline_ledger VALUES (?, ?, ?, ?, ?, ?)"
 MISFITS = """SELECT #1, #2 FROM (DESCRIBE rows) EXCEPT SELECT #1, #2 FROM (DESCRIBE {})
     UNION ALL SELECT table_name, constraint_text FROM duckdb_constraints() WHERE table_name = $1"""
@@ -19,7 +19,7 @@ MISFITS = """SELECT #1, #2 FROM (DESCRIBE rows) EXCEPT SELECT #1, #2 FROM (DESCR
 
 @dataclass(frozen=True)
 class DuckDbSink(bl.StagedSink):
-    """Append rows to ``table`` in the DuckDB file ``path``; both are made if they are missing."""
+    """Append rows to ``table`` in the DuckDB file ``path``; both are created if missing."""
 
     path: str
     table: str
@@ -33,7 +33,7 @@ class DuckDbSink(bl.StagedSink):
 
     @property
     def staging_folder(self) -> str:
-        return f"{self.path}.staged"  # one for all tables of the file: no leftover is missed
+        return f"{self.path}.staged"  # one for all tables of the file, so no leftover is missed
 
     def check(self, schema: pa.Schema, query: bl.QueryId) -> bl.Capabilities:
         with self._open() as db:
@@ -46,30 +46,30 @@ class DuckDbSink(bl.StagedSink):
         id_, query = epoch.id, epoch.id.query
         row = [query.name, self.table, epoch.sink, query.incarnation, id_.number, id_.nonce]
         try:
-            with duckdb.connect(self.path).begin() as db:  # closed, it is rolled back
+            with duckdb.connect(self.path).begin() as db:  # closing it rolls back
                 if epoch.is_committed(self._seen(db, query, epoch.sink)):
                     return bl.Outcome.ALREADY_COMMITTED
                 table = self._table(db, pa.Table.from_batches(epoch.batches()))
                 db.execute(f"INSERT INTO {table} BY NAME FROM rows").execute(WRITE, row)
                 bl.reach("ledger.before")
                 db.commit()
-        except (duckdb.OperationalError, duckdb.CatalogException) as error:  # busy, or overtaken
+        except (duckdb.OperationalError, duckdb.CatalogException) as error:  # busy, or a conflict
             raise bl.OutcomeUnknown(f"{self.target_name}: {error}") from error
-        bl.sync_path(os.path.dirname(self.path))  # the name of the file, should it be new
+        bl.sync_path(os.path.dirname(self.path))  # makes the name of a new file durable
         return bl.Outcome.COMMITTED
 
     def last_seen(self, query: bl.QueryId, name: str) -> bl.Seen | None:
         with self._open() as db:
             return self._seen(db, query, name)
 
-    def _open(self) -> duckdb.DuckDBPyConnection:  # a look, which is never committed
+    def _open(self) -> duckdb.DuckDBPyConnection:  # to read; never committed
         return duckdb.connect(self.path if os.path.exists(self.path) else ":memory:").begin()
 
     def _table(self, db: duckdb.DuckDBPyConnection, rows: pa.Table) -> str:
         name = '"' + self.table.replace('"', '""') + '"'
         db.register("rows", rows).execute(f"CREATE TABLE IF NOT EXISTS {name} AS FROM rows LIMIT 0")
         misfits = db.execute(MISFITS.format(name), [self.table]).fetchall()
-        if misfits:  # a value would be cast, or a row refused when its epoch is decided already
+        if misfits:  # a value would be cast, or a row refused after its epoch was decided
             raise bl.BadSink(f"{self.target_name}: {misfits} do not fit. Nothing was written.")
         return name
 
