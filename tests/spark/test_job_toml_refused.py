@@ -58,7 +58,11 @@ agg = { n = "count" }
 )
 OTHER_BAD = {
     "windows without a time": (WINDOWS, "", "windows.counts: windowed() needs time="),
-    "windows by a number": (WINDOWS + 'time = "v"', "", "windows.counts: time='v' is of type big"),
+    "windows by a number": (
+        WINDOWS + 'time = "v"',
+        "",
+        "windows.counts: windowed(): time='v' is of type big",
+    ),
     "windows of a column that is not there": (
         WINDOWS.replace('"count"', '"sum:w"') + 'clock = "processing"',
         "",

@@ -385,7 +385,7 @@ def test_mistakes_are_told_before_anything_runs(spark: SparkSession) -> None:
     assert "in which equal values may have different bytes" in refused(by="f")
     assert "order='who': there is no such column" in refused(order="who")
     assert "time='who': there is no such column" in refused(time="who")
-    assert "must be a timestamp; cast it" in refused(time="user", order="ts")
+    assert "a timestamp is needed; cast it" in refused(time="user", order="ts")
     assert "needs a watermark, or no timer would ever fire" in refused(watermark=None)
     assert "has a watermark already" in refused(frame=frame.withWatermark("ts", "1 minute"))
     assert "by= names no column" in refused(by=())

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from beadline.errors import UsageError
 from beadline.event_time import Aggregate, CustomAggregate, count, sum_of, windowed
-from beadline.event_time.windowed import WATERMARK_KEY
+from beadline.event_time.columns import WATERMARK_KEY
 
 
 class SchemaOnly:
@@ -76,7 +76,7 @@ FINE: dict[str, Any] = {"time": "ts", "size": "10 minutes", "watermark": "5 minu
         ({"size": None, "session_gap": "now and then"}, "is not a duration"),
         ({"time": None}, "needs time=, the column of the rows' time"),
         ({"time": "t"}, "time='t': there is no such column"),
-        ({"time": "day"}, "time='day' is of type string, and windows need a timestamp; cast it"),
+        ({"time": "day"}, "time='day' is of type string, and a timestamp is needed; cast it"),
         ({"time": "x"}, "is of type bigint"),
         ({"time": "local"}, "its time zone is not known"),
         ({"time": "marked"}, "has a watermark already"),

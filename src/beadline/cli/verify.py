@@ -34,6 +34,15 @@ _TIMEOUT_HELP = (
     "10 times the undisturbed run, and at least 240."
 )
 _KILLS_MANY = 10  # with fewer, the archive takes more time than it saves
+FilesOption = Annotated[
+    int, typer.Option(help="Take at most this many files of a source; 0 for all.")
+]
+RecordsOption = Annotated[
+    int, typer.Option(help="Take at most this many records of a Kafka source; 0 for all.")
+]
+OutputModeOption = Annotated[
+    str | None, typer.Option(help="For aggregations: append, update or complete.")
+]
 Step = Callable[[int, int, str], None]
 
 
@@ -55,15 +64,9 @@ def verify(
     minutes: Annotated[float, typer.Option(help="Inject no fault after this many minutes.")] = 15.0,
     timeout: Annotated[float | None, typer.Option(help=_TIMEOUT_HELP)] = None,
     epochs: Annotated[int, typer.Option(help="Cut the range into about this many epochs.")] = 12,
-    files: Annotated[
-        int, typer.Option(help="Take at most this many files of a source; 0 for all.")
-    ] = 120,
-    records: Annotated[
-        int, typer.Option(help="Take at most this many records of a Kafka source; 0 for all.")
-    ] = 20_000,
-    output_mode: Annotated[
-        str | None, typer.Option(help="For aggregations: append, update or complete.")
-    ] = None,
+    files: FilesOption = 120,
+    records: RecordsOption = 20_000,
+    output_mode: OutputModeOption = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Write to the real targets, which must be empty.")
     ] = False,

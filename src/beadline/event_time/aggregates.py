@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import column_of
 from beadline.event_time.groups import Groups, Ints, plain, plain_type
 
 if TYPE_CHECKING:
@@ -315,13 +316,6 @@ class Extreme(Aggregate):
 
 
 # -- shared functions
-
-
-def column_of(name: str) -> Column:
-    """Return a column by its name, whatever characters the name has."""
-    from pyspark.sql import functions as F
-
-    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def ordered_type(name: str, column: pa.DataType | None) -> pa.DataType:

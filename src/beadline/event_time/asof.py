@@ -27,6 +27,7 @@ from pyspark.sql.types import BooleanType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.codec import DROPPED, LATE, MAIN, output_schema
+from beadline.event_time.columns import check_time, column_of
 from beadline.event_time.groups import Ints, group
 from beadline.event_time.keys import digest, microseconds_of
 from beadline.event_time.operator import Clock, Operator, apply_operator
@@ -36,8 +37,6 @@ from beadline.event_time.sides import (
     Suffixes,
     both_delays,
     check_streaming,
-    check_time,
-    column,
     one_of,
     sides,
     watermarked,
@@ -136,9 +135,9 @@ def _arrow(schema: StructType) -> pa.Schema:
 def _both(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return the rows of both sides, each in its own column; versions of null keys are dropped."""
     for name in keys:
-        right = right.where(column(name).isNotNull())
-    one = F.struct(*(column(name) for name in left.columns)).alias(LEFT)
-    other = F.struct(*(column(name) for name in right.columns)).alias(RIGHT)
+        right = right.where(column_of(name).isNotNull())
+    one = F.struct(*(column_of(name) for name in left.columns)).alias(LEFT)
+    other = F.struct(*(column_of(name) for name in right.columns)).alias(RIGHT)
     lefts = left.select(one, F.lit(None).cast(_nullable(right.schema)).alias(RIGHT))
     rights = right.select(F.lit(None).cast(_nullable(left.schema)).alias(LEFT), other)
     return lefts.union(rights)
@@ -152,7 +151,7 @@ def _nullable(schema: StructType) -> StructType:
 
 
 def _shared_key(name: str, schema: StructType) -> Column:
-    key = F.coalesce(*(column(side).getField(name) for side in (LEFT, RIGHT)))
+    key = F.coalesce(*(column_of(side).getField(name) for side in (LEFT, RIGHT)))
     floats = schema[name].dataType.typeName() in ("float", "double")
     return key + F.lit(0.0) if floats else key  # 0.0 and -0.0 are one key
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import WATERMARK_KEY, check_time
 from beadline.event_time.durations import Duration, milliseconds
-from beadline.event_time.sides import check_time
-from beadline.event_time.windowed import WATERMARK_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

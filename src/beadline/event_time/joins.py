@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.codec import END, START
+from beadline.event_time.columns import check_time, column_of
 from beadline.event_time.durations import Duration, microseconds
 from beadline.event_time.sides import (
     SPARKS_NAMES,
@@ -24,8 +25,6 @@ from beadline.event_time.sides import (
     Suffixes,
     both_delays,
     check_streaming,
-    check_time,
-    column,
     one_of,
     sides,
     signed_microseconds,
@@ -74,7 +73,7 @@ def interval_join(
     named = _checked(what, left, right, on, left_time, right_time, suffixes)
     one, other = _with_watermarks(what, left, right, left_time, right_time, watermark)
     one, other = _own_names(one, _LEFT), _own_names(other, _RIGHT)
-    from_time, to_time = column(_LEFT + left_time), column(_RIGHT + right_time)
+    from_time, to_time = column_of(_LEFT + left_time), column_of(_RIGHT + right_time)
     condition = (
         _same_keys(named)
         & from_time.isNotNull()
@@ -126,7 +125,7 @@ def window_join(
     lengths = tuple(f"{length} microseconds" for length in (size_us, slide_us, offset_us))
     one = _in_windows(_own_names(one, _LEFT), _LEFT, left_time, lengths)
     other = _in_windows(_own_names(other, _RIGHT), _RIGHT, right_time, lengths)
-    same = column(_LEFT + _WINDOW) == column(_RIGHT + _WINDOW)
+    same = column_of(_LEFT + _WINDOW) == column_of(_RIGHT + _WINDOW)
     joined = one.join(other, _same_keys(named) & same, join)
     window = _either(_LEFT + _WINDOW, _RIGHT + _WINDOW, how)
     return joined.select(
@@ -186,20 +185,20 @@ def _with_watermarks(
 
 def _own_names(frame: DataFrame, prefix: str) -> DataFrame:
     """Return a frame with column names that the other side does not have, even in a self-join."""
-    return frame.select([column(name).alias(prefix + name) for name in frame.columns])
+    return frame.select([column_of(name).alias(prefix + name) for name in frame.columns])
 
 
 def _in_windows(frame: DataFrame, prefix: str, time: str, lengths: Sequence[str]) -> DataFrame:
     """Return the rows once per window; the watermark is then on the window, not on the time."""
     name = prefix + time
-    window = F.window(column(name), *lengths)
+    window = F.window(column_of(name), *lengths)
     return frame.withColumn(prefix + _WINDOW, window).withMetadata(name, {})
 
 
 def _same_keys(named: Sides) -> Column:
     same = F.lit(True)
     for name in named.keys:
-        one, other = column(_LEFT + name), column(_RIGHT + name)
+        one, other = column_of(_LEFT + name), column_of(_RIGHT + name)
         same &= (one == other) & one.isNotNull() & other.isNotNull()
     return same
 
@@ -211,12 +210,12 @@ def _keys(named: Sides, how: str) -> list[Column]:
 def _either(left: str, right: str, how: str) -> Column:
     """Return a column that both sides have, from the side that always has a row."""
     if how == "full":
-        return F.coalesce(column(left), column(right))
-    return column(right if how == "right" else left)
+        return F.coalesce(column_of(left), column_of(right))
+    return column_of(right if how == "right" else left)
 
 
 def _others(named: Sides) -> list[Column]:
     return [
-        *(column(_LEFT + name).alias(shown) for name, shown in named.left.items()),
-        *(column(_RIGHT + name).alias(shown) for name, shown in named.right.items()),
+        *(column_of(_LEFT + name).alias(shown) for name, shown in named.left.items()),
+        *(column_of(_RIGHT + name).alias(shown) for name, shown in named.right.items()),
     ]

@@ -23,16 +23,16 @@ from pyspark.sql.types import (
     Row,
     StructField,
     StructType,
-    TimestampType,
     VariantType,
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
-from beadline.event_time.windowed import LATE_ROWS, WATERMARK_KEY
+from beadline.event_time.windowed import LATE_ROWS
 from beadline.outputs import MAIN, Outputs
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ def keyed_plan(
 
 def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFrame:
     """Return a frame with a column for each output, all but one of them null in each row."""
-    columns = [_column(name) for name in frame.columns]
+    columns = [column_of(name) for name in frame.columns]
     # The row's hash gives rows of equal times a fixed order.
     tie = F.xxhash64(*(_hashable(frame, name) for name in frame.columns))
     rows = frame.select(
-        *(_column(name).alias(name, metadata=_NO_MARK) for name in plan.by),
+        *(column_of(name).alias(name, metadata=_NO_MARK) for name in plan.by),
         F.struct(*columns).alias(_ROW),
         tie.alias(_TIE),
     )
@@ -135,7 +135,7 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
         structs[LATE] = _nullable(frame.schema)
     fields = [StructField(name, struct) for name, struct in structs.items() if struct is not None]
     processor = _KeyedProcessor(process, plan, frame.schema, tuple(structs))
-    return rows.groupBy(*map(_column, plan.by)).transformWithState(
+    return rows.groupBy(*map(column_of, plan.by)).transformWithState(
         processor,
         outputStructType=StructType([*fields, StructField(DROPPED, LongType())]),
         outputMode="append",
@@ -159,15 +159,11 @@ def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
     return Outputs(rows, names)
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
 def _hashable(frame: DataFrame, name: str) -> Column:
     """Return a column that Spark can hash: it cannot hash maps, nor variants."""
     if _contains(frame.schema[name].dataType, MapType | VariantType):
-        return F.to_json(F.struct(_column(name)))
-    return _column(name)
+        return F.to_json(F.struct(column_of(name)))
+    return column_of(name)
 
 
 def _contains(type_: DataType, wanted: Any) -> bool:
@@ -345,30 +341,17 @@ def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None
         raise BadQuery(f"the rows have two columns of the same name. {NOTHING_WRITTEN}")
     if not plan.by:
         raise BadQuery(f"by= names no column: a process needs a key. {NOTHING_WRITTEN}")
-    _check_time(plan, types, watermark)
+    _check_time(plan, frame.schema, watermark)
     for argument, names in (("by", plan.by), ("order", plan.order)):
         for name in names:
             _check_plain(argument, name, types[name].dataType if name in types else None, types)
 
 
-def _check_time(
-    plan: KeyedPlan, types: Mapping[str, StructField], watermark: Duration | None
-) -> None:
+def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None) -> None:
     if plan.time is None:
         return
-    if plan.time not in types:
-        raise BadQuery(
-            f"time={plan.time!r}: there is no such column; there are {', '.join(types)}. "
-            f"{NOTHING_WRITTEN}"
-        )
-    time = types[plan.time]
-    if not isinstance(time.dataType, TimestampType):
-        raise BadQuery(
-            f"time={plan.time!r} is of type {time.dataType.simpleString()}, and must be a "
-            f"timestamp; cast it: .withColumn({plan.time!r}, col({plan.time!r}).cast('timestamp'))."
-            f" {NOTHING_WRITTEN}"
-        )
-    marked = WATERMARK_KEY in time.metadata
+    check_time("keyed_process()", "time", plan.time, schema)
+    marked = WATERMARK_KEY in schema[plan.time].metadata
     if watermark is None and not marked:
         raise BadQuery(
             f"{plan.time!r} needs a watermark, or no timer would ever fire: "

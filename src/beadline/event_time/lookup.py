@@ -23,8 +23,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import column_of
 from beadline.event_time.durations import Duration, microseconds
-from beadline.event_time.sides import Sides, Suffixes, column, one_of, sides
+from beadline.event_time.sides import Sides, Suffixes, one_of, sides
 from beadline.guarantee.chance import ByChance
 
 if TYPE_CHECKING:
@@ -126,15 +127,15 @@ def _static(
 ) -> DataFrame:
     """Return Spark's own join of a stream with a table."""
     named = sides(what, frame.schema, table.schema, on, suffixes)
-    other = table.select([column(name).alias(_RIGHT + name) for name in table.columns])
+    other = table.select([column_of(name).alias(_RIGHT + name) for name in table.columns])
     same = functools.reduce(
         lambda one, more: one & more,
-        (column(name) == column(_RIGHT + name) for name in named.keys),
+        (column_of(name) == column_of(_RIGHT + name) for name in named.keys),
         F.lit(True),
     )
     return frame.join(other, same, how).select(
-        *(column(name).alias(named.left.get(name, name)) for name in frame.columns),
-        *(column(_RIGHT + name).alias(new) for name, new in named.right.items()),
+        *(column_of(name).alias(named.left.get(name, name)) for name in frame.columns),
+        *(column_of(_RIGHT + name).alias(new) for name, new in named.right.items()),
     )
 
 

@@ -17,10 +17,10 @@ from beadline.event_time.aggregates import (
     Partial,
     before,
     best_rows,
-    column_of,
     ordered_type,
     with_one_zero,
 )
+from beadline.event_time.columns import column_of
 from beadline.event_time.groups import Groups, plain, plain_type
 
 if TYPE_CHECKING:

@@ -12,23 +12,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
-    DataType,
     MapType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
     VariantType,
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import WATERMARK_KEY
 from beadline.event_time.durations import Duration, microseconds, milliseconds
-from beadline.event_time.windowed import WATERMARK_KEY
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 Suffixes = tuple[str, str]
 Delays = Duration | tuple[Duration, Duration] | None
@@ -166,25 +162,6 @@ def check_streaming(what: str, side: str, frame: DataFrame) -> None:
         )
 
 
-def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
-    """Refuse a column that is not a timestamp."""
-    if name not in schema.names:
-        raise BadQuery(
-            f"{what}: {argument}={name!r}: there is no such column; there are "
-            f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
-        )
-    type_: DataType = schema[name].dataType
-    if isinstance(type_, TimestampType):
-        return
-    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
-    if isinstance(type_, TimestampNTZType):
-        hint = f"its time zone is not known: {hint}, which assumes the session's time zone"
-    raise BadQuery(
-        f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
-        f"needed; {hint}. {NOTHING_WRITTEN}"
-    )
-
-
 def watermarked(
     what: str, side: str, frame: DataFrame, time: str, delay: Duration | None
 ) -> DataFrame:
@@ -225,13 +202,3 @@ def signed_microseconds(name: str, value: Duration) -> int:
     if isinstance(value, timedelta) and value < timedelta(0):
         return -microseconds(name, -value, zero=True)
     return microseconds(name, value, zero=True)
-
-
-def column(name: str) -> Column:
-    """Return a column by its name, whatever characters the name has."""
-    return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL quotes it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
 from beadline.event_time.codec import DELETED, END, MAIN, REVISION, START
+from beadline.event_time.columns import column_of
 from beadline.event_time.operator import to_arrow
-from beadline.event_time.sides import column
 from beadline.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -118,14 +118,14 @@ def top_rows(
     results = windows.agg(**{_TOP: Top(n, rows, descending)})
     if results.plain:
         others = [name for name in results.frame.columns if name != _TOP]
-        ranked = results.frame.select(*map(column, others), F.posexplode(_TOP).alias(RANK, _ROW))
+        ranked = results.frame.select(*map(column_of, others), F.posexplode(_TOP).alias(RANK, _ROW))
         return Outputs.of(ranked.select(*_in_order(others, kept)))
     # Rows of the other outputs have no list, and stay one row.
-    exploded = F.posexplode_outer(column(MAIN).getField(_TOP)).alias(RANK, _ROW)
-    ranked = results.frame.select(*map(column, results.names), exploded)
+    exploded = F.posexplode_outer(column_of(MAIN).getField(_TOP)).alias(RANK, _ROW)
+    ranked = results.frame.select(*map(column_of, results.names), exploded)
     others = [name for name in results.frame.select(f"{MAIN}.*").columns if name != _TOP]
-    main = F.when(column(MAIN).isNotNull(), F.struct(*_in_order(others, kept, inside=MAIN)))
-    rest = (column(name) for name in results.names if name != MAIN)
+    main = F.when(column_of(MAIN).isNotNull(), F.struct(*_in_order(others, kept, inside=MAIN)))
+    rest = (column_of(name) for name in results.names if name != MAIN)
     return replace(results, frame=ranked.select(main.alias(MAIN), *rest))
 
 
@@ -135,7 +135,7 @@ def _in_order(others: Sequence[str], kept: Sequence[str], inside: str = "") -> l
     before = [name for name in others if name not in behind]
 
     def of(name: str) -> Column:
-        return (column(inside).getField(name) if inside else column(name)).alias(name)
+        return (column_of(inside).getField(name) if inside else column_of(name)).alias(name)
 
     return [
         *map(of, before),

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.idle import InputSeen
-from beadline.event_time.windowed import WATERMARK_KEY, check_time
 from beadline.sources.ticker import ticks_beside
 
 if TYPE_CHECKING:
@@ -50,17 +50,15 @@ def watermark(
     delay_ms = milliseconds("delay", delay, zero=True)
     idle_ms = None if idle is None else milliseconds("idle", idle)
     name = name if name is not None else f"input-{next(_numbers)}"
-    columns = {field.name: field for field in frame.schema}
-    check_time(time, columns[time].dataType if time in columns else None)
-    if WATERMARK_KEY in columns[time].metadata:
+    check_time("watermark()", "time", time, frame.schema)
+    if WATERMARK_KEY in frame.schema[time].metadata:
         raise BadQuery(
             f"column {time!r} has a watermark already, and can have only one. {NOTHING_WRITTEN}"
         )
-    column = F.col(_quoted(time))
     frame = frame.observe(
         f"{INPUT_METRICS}{name}",
         F.count(F.lit(1)).alias("rows"),
-        F.max(F.unix_millis(column)).alias("newest_ms"),
+        F.max(F.unix_millis(column_of(time))).alias("newest_ms"),
         F.lit(delay_ms).alias("delay_ms"),
         F.lit(_NO_IDLE if idle_ms is None else idle_ms).alias("idle_ms"),
     )
@@ -85,7 +83,7 @@ def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame
     # As it uses the time column, Spark does not push this condition below the watermark, where the
     # ticks would be removed before they were seen. Nor may Spark push down a condition of the user
     # on a column that is null in a tick; it pushes none past a non-deterministic condition.
-    is_row = F.col(_MARK).isNull() | F.col(_quoted(time)).isNull()
+    is_row = F.col(_MARK).isNull() | column_of(time).isNull()
     return marked.where(is_row & (F.spark_partition_id() >= 0)).drop(_MARK)
 
 
@@ -103,7 +101,3 @@ def inputs_seen(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSeen
                 idle_ms=None if idle_ms == _NO_IDLE else idle_ms,
             )
     return found
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -19,13 +19,11 @@ from pyspark.sql.types import (
     DataType,
     MapType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
     VariantType,
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.aggregates import Aggregate, column_of
+from beadline.event_time.aggregates import Aggregate
 from beadline.event_time.codec import (
     DELETED,
     DROPPED,
@@ -37,6 +35,7 @@ from beadline.event_time.codec import (
     START,
     WindowOperator,
 )
+from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
 from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 WindowClock = Literal["event", "ingestion", "processing"]
 INGESTED = "ingested_at"
-WATERMARK_KEY = "spark.watermarkDelayMs"  # the metadata by which Spark marks a watermark's column
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
@@ -117,15 +115,19 @@ def windowed(
         gap_us=None if session_gap is None else microseconds("session_gap", session_gap),
         every_rows=every_rows,
         watermark_ms=None if watermark is None else milliseconds("watermark", watermark, zero=True),
-        lateness_us=None
-        if allowed_lateness is None
-        else milliseconds("allowed_lateness", allowed_lateness, zero=True) * 1000,
+        lateness_us=_lateness_us(allowed_lateness),
         side=late == "side",
         early_ms=None if early is None else milliseconds("early", early),
         processing_time=clock == "processing",
     )
     rows.check()
     return rows
+
+
+def _lateness_us(lateness: Duration | None) -> int | None:
+    if lateness is None:
+        return None
+    return milliseconds("allowed_lateness", lateness, zero=True) * 1000
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class WindowedRows:
         for name in self.by:
             _check_key(name, columns[name].dataType if name in columns else None, list(columns))
         if self.time is not None:
-            check_time(self.time, columns[self.time].dataType if self.time in columns else None)
+            check_time("windowed()", "time", self.time, self.frame.schema)
         if self.time is None or self.every_rows is not None:
             return
         marked = WATERMARK_KEY in columns[self.time].metadata
@@ -372,21 +374,6 @@ def _check_lateness(
             if every_rows is not None:
                 why = "a window of a number of rows fires when it is full, and no row is late"
             raise BadQuery(f"{name} has no meaning here: {why}. {NOTHING_WRITTEN}")
-
-
-def check_time(name: str, type_: DataType | None) -> None:
-    """Refuse a column that is not a timestamp."""
-    if type_ is None:
-        raise BadQuery(f"time={name!r}: there is no such column. {NOTHING_WRITTEN}")
-    if isinstance(type_, TimestampType):
-        return
-    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
-    if isinstance(type_, TimestampNTZType):
-        hint = f"its time zone is not known: {hint}, which assumes the session's time zone"
-    raise BadQuery(
-        f"time={name!r} is of type {type_.simpleString()}, and windows need a timestamp; {hint}. "
-        f"{NOTHING_WRITTEN}"
-    )
 
 
 def _check_key(name: str, type_: DataType | None, known: list[str]) -> None:

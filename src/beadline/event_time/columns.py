@@ -1,0 +1,39 @@
+"""Columns of the user's frames: how they are referred to, and what a time column must be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from beadline.errors import NOTHING_WRITTEN, BadQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
+
+
+def column_of(name: str) -> Column:
+    """Return a column by its name, whatever characters the name has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
+    """Refuse a column that is not a timestamp; ``what`` is the function that was called."""
+    if name not in schema.names:
+        raise BadQuery(
+            f"{what}: {argument}={name!r}: there is no such column; there are "
+            f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
+        )
+    type_ = schema[name].dataType
+    if isinstance(type_, TimestampType):
+        return
+    hint = f"cast it: .withColumn({name!r}, col({name!r}).cast('timestamp'))"
+    if isinstance(type_, TimestampNTZType):
+        hint = f"its time zone is not known: {hint}, which assumes the session's time zone"
+    raise BadQuery(
+        f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
+        f"needed; {hint}. {NOTHING_WRITTEN}"
+    )
