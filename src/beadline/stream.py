@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from beadline.decisions import KEEP_DEFAULT
 from beadline.errors import BadQuery, BadSetting
 from beadline.ids import check_name
 from beadline.names import name_from
@@ -134,7 +135,7 @@ class Stream:
         available_now: bool = False,
         output_mode: str = "append",
         drop: Collection[str] = (),
-        keep: int = 100,
+        keep: int = KEEP_DEFAULT,
         options: Mapping[str, str] | None = None,
         listener: Listener | None = None,
     ) -> Query:

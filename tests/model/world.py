@@ -11,8 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from beadline.decisions import Claim, Decision, DecisionLog, MemoryStore
-from beadline.decisions.log import KEEP_DEFAULT
+from beadline.decisions import KEEP_DEFAULT, Claim, Decision, DecisionLog, MemoryStore
 from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
 from beadline.points import reach

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from beadline.decisions.log import DecisionLog, LogState
+from beadline.decisions.log import KEEP_DEFAULT, DecisionLog, LogState
 from beadline.decisions.record import (
     Claim,
     Decision,
@@ -14,6 +14,7 @@ from beadline.decisions.record import (
 from beadline.decisions.store import FileStore, MemoryStore, Store
 
 __all__ = [
+    "KEEP_DEFAULT",
     "Claim",
     "Decision",
     "DecisionLog",

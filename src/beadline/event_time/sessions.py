@@ -6,8 +6,8 @@ make it begin earlier, or merge several sessions into one, even if they have fir
 is emitted again with a higher ``revision``. A result is identified by its key and
 ``window_start``, so if the start changes, the old result is emitted once more with ``deleted``.
 
-A row is *late* if a session of this row alone would have ended before the watermark by more than
-the allowed lateness, unless it falls into a session that is still held. (Without that exception a
+A row is *late* if the watermark has reached the end of a session of this row alone plus the
+allowed lateness, unless it falls into a session that is still held. (Without that exception a
 very late row could start a session before those that were dropped, and be emitted under the start
 of one of them. Spark's own sessions, which have no lateness, make no such exception; so none is
 made here without allowed lateness.)

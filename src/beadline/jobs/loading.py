@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from beadline.decisions import KEEP_DEFAULT
 from beadline.errors import NOTHING_WRITTEN, BeadlineError, UsageError
 from beadline.jobs.restart import NoRestart, Strategy
 from beadline.stream import StartSettings, Stream
@@ -58,7 +59,7 @@ class Planned:
     available_now: bool = False
     output_mode: str = "append"
     drop: tuple[str, ...] = ()
-    keep: int = 100
+    keep: int = KEEP_DEFAULT
     options: dict[str, str] = field(default_factory=dict, repr=False)  # may hold a secret
 
 

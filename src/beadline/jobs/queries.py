@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from beadline.decisions import KEEP_DEFAULT
 from beadline.ids import check_name
 from beadline.jobs.arguments import call, read_arguments
 from beadline.jobs.document import TomlValue, nearest
@@ -36,7 +37,7 @@ class QuerySettings:
     every: str | None = None
     available_now: bool = False
     output_mode: Literal["append", "update", "complete"] = "append"
-    retention: int = 100
+    retention: int = KEEP_DEFAULT
     drop: list[str] = field(default_factory=list)
     options: dict[str, str | int | float | bool] = field(default_factory=dict, repr=False)
 

@@ -1,6 +1,6 @@
 """The coordinator: the whole protocol on one screen.
 
-    start      claim the log → sweep orphans → finish the newest decision
+    start      claim the log → open the sinks → sweep orphans → finish the newest decision
     run_epoch  prepare → decide → commit → return, or finish what was decided before
 
 Kill the process between any two lines and the next start ends in the same place.
