@@ -201,7 +201,7 @@ def test_windows_that_fire_again_and_rows_too_late_for_them(tmp_path: Path, seed
     only = "decide.after/group,moment/worker@1,epoch.return/group,pause:decide.before,prepare.acked"
     found = verify(job, "--seed", str(seed), "--only", only, code=0)
     assert found["verdict"] == "exactly-once"
-    assert found["rows"]["late"] > 3
+    assert found["rows"]["files-late"] > 3
     assert found["rows"]["o-turnover"] > 8
     assert {"decide.after", "epoch.return"} <= set(found["points_reached"])
 

@@ -51,6 +51,7 @@ def run(
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
     monkeypatch.setenv("COLUMNS", "200")
     level = logging.getLogger("py4j").level
+    before = dict(spark.conf.getAll)
 
     def invoke(*arguments: str | Path, command: str = "run") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["beadline", command, *map(str, arguments)])
@@ -62,6 +63,12 @@ def run(
 
     yield invoke
     logging.getLogger("py4j").setLevel(level)
+    # What a job or `--conf` has set stays in the session, which other tests share.
+    for key, value in spark.conf.getAll.items():
+        if key not in before:
+            spark.conf.unset(key)
+        elif value != before[key] and spark.conf.isModifiable(key):
+            spark.conf.set(key, before[key])
 
 
 def job_file(folder: Path, code: str, head: str = HEAD) -> Path:

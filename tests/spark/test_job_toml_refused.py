@@ -76,7 +76,7 @@ OTHER_BAD = {
     "a watermark of a number": (
         QUERY,
         'watermark = {column="v", delay="1 s"}',
-        "sources.orders.watermark: time='v' is of type bigint",
+        "sources.orders.watermark: watermark(): time='v' is of type bigint",
     ),
     "rows": (QUERY + 'rows = """\nSELECT idd\nFROM epoch"""', "", r"queries.sinks.rows: "),
     "rows of a source": (QUERY + 'rows = "SELECT id FROM orders"', "", "reads the view 'epoch'"),
