@@ -332,7 +332,7 @@ def test_a_control_topic_that_was_deleted(
     delete(kafka_cluster, f"beadline-{topic}")
     told: list[Event] = []
     for _ in range(2):
-        with pytest.raises(CommitFailed, match="No later start will know more") as caught:
+        with pytest.raises(CommitFailed, match="A restart will not help") as caught:
             run(stream, tmp_path, listener=told.append)
         assert 'drop=["out@0"]' in str(caught.value)
         assert "the next start finishes it" not in str(caught.value)

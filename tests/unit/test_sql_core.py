@@ -243,7 +243,7 @@ def test_a_null_adds_nothing() -> None:
             {"id": pa.int64(), "n": pa.int64()},
             "must be boolean",
         ),
-        ({"mode": "add", "key": ("id",)}, {"id": pa.int64()}, "no column is left to add"),
+        ({"mode": "add", "key": ("id",)}, {"id": pa.int64()}, "there is no column to add besides"),
     ],
 )
 def test_settings_and_rows_that_cannot_be_right(

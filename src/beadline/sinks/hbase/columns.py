@@ -35,7 +35,7 @@ class Cells:
 
     @property
     def settings(self) -> dict[str, str | None]:
-        """What decides over the bytes that are written; not the table, which a claim remembers."""
+        """What determines the bytes that are written; not the table, which a claim remembers."""
         columns = {f"columns[{name!r}]": cell.decode() for name, cell in self.targets.items()}
         return {
             **columns,
@@ -105,7 +105,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
             )
     if not cells.targets:
         raise BadSink(
-            f"{where}: the rows have no column beside the row key, and HBase has no row without a "
+            f"{where}: the rows have no column besides the row key, and HBase has no row without a "
             f"cell. Map the key to a cell too, columns={{{cells.row_key!r}: 'f:key'}} for "
             f"example. {NOTHING_WRITTEN}"
         )

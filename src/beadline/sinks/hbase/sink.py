@@ -68,8 +68,8 @@ _ONCE = (
 _DELETES = (
     " A row with a null, or one that is deleted and put again, may for a moment show new cells "
     "beside old ones, as puts and deletes are two writes. Deletes hold against late writes until a "
-    "compaction drops their markers: what they hid would show again if an old write, looked up in "
-    "the ledger before and in flight all that time, came then; with "
+    "compaction drops their markers: deleted values could reappear if a write that had checked the "
+    "ledger earlier arrives only then; with "
     "hbase.hstore.time.to.purge.deletes at an hour it cannot."
 )
 
@@ -85,8 +85,9 @@ class HBaseSink(StagedSink):
     deleted.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Rejected at prepare, and so for a dead-letter sink: a null, empty or overlong key, null in
-    ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
+    Rejected at prepare, so that a dead-letter sink can take them: a null, empty or overlong key,
+    null in ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to
+    9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of
     the server may take; ``connections`` are used at once at commit.
@@ -110,7 +111,7 @@ class HBaseSink(StagedSink):
     cell_bytes_max: int = 10 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        """Resolve the folder here, as executors work in others; refuse what cannot be right."""
+        """Make the folder absolute, as executors work in others; refuse invalid settings."""
         object.__setattr__(self, "staging", local_folder("staging", self.staging))
         if not self.host or not isinstance(self.host, str):
             raise BadSink(
@@ -297,7 +298,7 @@ class HBaseSink(StagedSink):
         problem: str,
         limits: Mapping[Verdict, float] | None = None,
     ) -> T:
-        """Ask while nothing depends on it; ``problem`` says what an answer of no means."""
+        """Ask before anything is written; ``problem`` says what a refusal means."""
         try:
             return asked(self._server, question, limits or running(self.timeout_s))
         except Unavailable as error:

@@ -1,9 +1,9 @@
 """The ledger: one row per query, table and sink, locked first in every transaction that writes.
 
-Whoever holds its lock is alone: a second driver waits for it, and then finds its epoch there.
+One driver at a time holds its lock: a second one waits for it, and then finds its epoch there.
 
-What a sink writes by XA has a row of its own, so that parts that are staged because such a one is
-lost find their epoch not there. For whether earlier epochs are there, both rows count.
+What a sink writes by XA has a row of its own, so that parts that are staged in place of a lost
+transaction do not find their epoch there. For whether earlier epochs are there, both rows count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MySqlLedger:
     sink: str = ""
 
     def lock(self) -> None:
-        """In a transaction: make others wait who write an epoch of this sink, until it ends."""
+        """In a transaction: make other writers of this sink's epochs wait until it ends."""
         incarnation = self.query.incarnation
         self.connection.run(_LOCK, (self.query.name, self._target, self.sink, incarnation))
 

@@ -1,4 +1,4 @@
-"""What an error of the server or the way to it means: gone, busy, or a value that does not fit.
+"""What an error of the server or the connection means: gone, busy, or a value that does not fit.
 
 Told by the numbers of MySQL and MariaDB, which are the same where both have them.
 """
@@ -38,7 +38,7 @@ BAD_VALUE = frozenset(
 )
 # A row that the table, as it stands, does not take: found at commit.
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
-_SIGNALLED = frozenset((1642, 1643, 1644))  # by somebody's trigger, in any words
+_SIGNALLED = frozenset((1642, 1643, 1644))  # by a user's trigger, in any words
 # Errors whose text holds values of rows, in quotes; names of columns and keys come after.
 _ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
 _VALUE = re.compile(

@@ -25,8 +25,8 @@ _SCHEMES = ("redis", "rediss", "unix")
 _OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
 _OPTIONS_BEGIN = ("socket_", "ssl_")
 COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
-# The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
-# stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
+# The server says "not now" or "not here", which may pass. Redis before 7.0 says in the middle of a
+# text what stopped a script: "Error running script (...): @user_script:4: -OOM ...".
 _NOT_NOW = re.compile(
     r"(^|\s-)(LOADING|BUSY|READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|MOVED|ASK"
     r"|TRYAGAIN|NOSCRIPT|UNBLOCKED)\b"

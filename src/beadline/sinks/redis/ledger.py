@@ -10,12 +10,13 @@ Two more fields per sink are not entries of commits: ``<sink>~opened`` in the he
 incarnation that opened the sink here, so that this server can be told from another, and
 ``<sink>~published`` the newest epoch that was written without a decision, for ``at_least_once``.
 
-An entry counts rows, not chunks, so that whoever goes on after a crash may cut them differently.
-The keys begin with the prefix, so that a user who may only touch ``<prefix>*`` can write them.
+An entry counts rows, not chunks, so that a commit that continues after a crash may cut them
+differently. The keys begin with the prefix, so that a user who may only touch ``<prefix>*`` can
+write them.
 
-A cluster gives every key one of 16,384 slots, by a checksum of the key or of what stands between
-the first ``{`` and the next ``}``. A script may use keys of one slot only, so each slot that has
-rows has a ledger in that very slot, named by a short tag that the checksum leads there.
+A cluster gives every key one of 16,384 slots, by a checksum of the key or of the part between the
+first ``{`` and the next ``}``. A script may use keys of one slot only, so each slot that has rows
+has a ledger in that very slot, named by a short tag that the checksum leads there.
 """
 
 from __future__ import annotations

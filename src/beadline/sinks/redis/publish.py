@@ -30,7 +30,8 @@ def publish(
     """Write a batch, unless a newer epoch is there; while Redis is away, wait for it.
 
     After a lost connection the whole batch is written again: that is what at-least-once means. An
-    attempt that wakes up when a newer epoch is there would show the past for good, and fails.
+    attempt that wakes up after a newer epoch was written would leave old values there for good, so
+    it fails.
     """
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
     rows = rows_of(batch, layout, part.partition)

@@ -31,7 +31,7 @@ __all__ = [
     "TryAgain",
 ]
 
-# Of these nobody can say whether the rows arrived before the connection broke.
+# With these it is unknown whether the rows arrived before the connection broke.
 UNSURE = (ConnectionError, TimeoutError)
 
 

@@ -219,7 +219,7 @@ class HttpEndpoint(Endpoint):
             connection.close()
             raise
         if not response.isclosed():
-            connection.close()  # there is more, which nobody reads; it connects again by itself
+            connection.close()  # there is more, which is not read; it connects again by itself
         self._idle.append(connection)
         wait = response.headers.get("Retry-After", "")
         return response.status, response.reason, float(wait) if wait.isdigit() else 0.0, body

@@ -74,7 +74,7 @@ class WriteAheadSink(StagedSink):
     _retry_after: RetryAfter = field(default_factory=RetryAfter, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Resolve name and folder here, as executors work in other folders."""
+        """Make name and folder definite here, as executors work in other folders."""
         _check_callable("deliver", self.deliver, endpoint=True)
         if self.accepts is not None:
             _check_callable("accepts", self.accepts, endpoint=False)
@@ -226,7 +226,7 @@ def _check_callable(setting: str, value: object, endpoint: bool) -> None:
     if isinstance(value, type):
         what = f"the class {name} itself; make one: {name}(...)"
     elif "<" in name:
-        what = f"{name}, which is made anew in every run"
+        what = f"{name}, which is created again in every run"
     elif inspect.iscoroutinefunction(getattr(value, "deliver", value)):
         what = f"{name or 'one'} that is async: nobody would await it"
     elif not callable(value) and not (endpoint and isinstance(value, Endpoint)):
