@@ -14,8 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, retry, verdict
-from beadline.sink import require
+from beadline.sink import Denied, Rejected, Unavailable, Verdict, require, retry, verdict
 
 T = TypeVar("T")
 

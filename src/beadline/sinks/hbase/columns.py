@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Rejected
-from beadline.sink import NOTHING_WRITTEN, BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink, Rejected
 from beadline.sinks.hbase.client import HBaseClient, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text

@@ -12,8 +12,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from beadline.shared.retry import Rejected, Retries, Verdict, running
-from beadline.sink import LEDGER, BadSink, EpochId, QueryId, Seen
+from beadline.sink import (
+    LEDGER,
+    BadSink,
+    EpochId,
+    QueryId,
+    Rejected,
+    Retries,
+    Seen,
+    Verdict,
+    running,
+)
 from beadline.sinks.hbase.client import HBaseClient, no_table, put, row_of
 
 FAMILY = "f"

@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, running, starting
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
@@ -23,21 +22,27 @@ from beadline.sink import (
     Capabilities,
     CommitBlocked,
     CommitFailed,
+    Denied,
     Guarantee,
     Outcome,
     OutcomeUnknown,
     Part,
     PartsDamaged,
     QueryId,
+    Rejected,
     Seen,
     StagedEpoch,
     StagedPart,
     StagedSink,
+    Unavailable,
+    Verdict,
     check_writable,
     folders_in,
     local_folder,
     name_from,
     reach,
+    running,
+    starting,
     way_out,
 )
 from beadline.sinks.hbase.changes import last_changes

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.retry import Denied, Rejected
-from beadline.sink import EpochId, holds
+from beadline.sink import Denied, EpochId, Rejected, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import HBaseClient, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells

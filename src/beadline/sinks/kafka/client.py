@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from beadline.shared.retry import Retries, Verdict, retry
-from beadline.sink import reach, require
+from beadline.sink import Retries, Verdict, reach, require, retry
 from beadline.sinks.kafka import topics as kafka_topics
 from beadline.sinks.kafka.access import denied
 from beadline.sinks.kafka.settings import KafkaSettings

@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BadSink, CommitFailed, EpochId, PartId
+from beadline.sink import BadSink, CommitFailed, EpochId, PartId, Retries, Verdict
 from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import KafkaSettings

@@ -18,8 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from beadline.shared.retry import Verdict, retry, running
-from beadline.sink import Part, PartId, reach
+from beadline.sink import Part, PartId, Verdict, reach, retry, running
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.client import Transaction, connect
 from beadline.sinks.kafka.markers import PARTITION, Marker

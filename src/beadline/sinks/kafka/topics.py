@@ -21,8 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beadline.shared.kafka import topic_id
-from beadline.shared.retry import Retries, Verdict
-from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
+from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared, Retries, Verdict
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.client import TransactionClient

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import retry, starting
+from beadline.sink import retry, starting
 from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServer
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan

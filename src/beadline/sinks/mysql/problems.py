@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from beadline.shared.retry import Verdict, retry, running
-from beadline.shared.secrets import redacted
+from beadline.sink import NOT_SHOWN, Verdict, redacted, retry, running
 from beadline.sinks.mysql.connection import MySqlAddress
 
 T = TypeVar("T")
@@ -85,7 +84,7 @@ def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _SIGNALLED:
-        text = "a trigger refuses it, in words that may hold values of rows (not shown)"
+        text = f"a trigger refuses it, in words that may hold values of rows {NOT_SHOWN}"
     if code_of(error) in _ABOUT_ROWS:
         text = without_values(text)
     text = redacted(" ".join(text.split()), [address.password])
@@ -98,7 +97,7 @@ def without_values(text: str) -> str:
     >>> without_values("Incorrect integer value: '4111' for column 'n' at row 1")
     "Incorrect integer value: (not shown) for column 'n' at row 1"
     """
-    return _VALUE.sub("(not shown)", text)
+    return _VALUE.sub(NOT_SHOWN, text)
 
 
 def retried(act: Callable[[], T], timeout_s: float) -> T:

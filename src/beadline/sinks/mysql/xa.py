@@ -21,8 +21,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Retries, Verdict, running
-from beadline.sink import EpochId, Outcome, Part, PartId, Prepared, PrepareFailed, QueryId, reach
+from beadline.sink import (
+    EpochId,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    PrepareFailed,
+    QueryId,
+    Retries,
+    Verdict,
+    reach,
+    running,
+)
 from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import APART, MySqlLedger

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import retry, starting
-from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId
+from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId, retry, starting
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged

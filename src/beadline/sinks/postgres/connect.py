@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import retry, running
-from beadline.sink import BadSink, require
+from beadline.sink import BadSink, require, retry, running
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 
 if TYPE_CHECKING:

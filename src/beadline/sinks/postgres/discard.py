@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from beadline.shared.retry import Verdict, retry
-from beadline.sink import CommitFailed, PartId, Prepared, QueryId
+from beadline.sink import CommitFailed, PartId, Prepared, QueryId, Verdict, retry
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from beadline.shared.retry import Retries, running
-from beadline.sink import Part, PrepareFailed, Reason, reach
+from beadline.sink import Part, PrepareFailed, Reason, Retries, reach, running
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import PostgresLedger

@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from beadline.shared.retry import Verdict
-from beadline.shared.secrets import redacted
-from beadline.sink import Reason
+from beadline.sink import NOT_SHOWN, Reason, Verdict, redacted
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -38,7 +36,6 @@ _QUOTES = "\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a\u300
 _VALUE = re.compile(
     f"[{_QUOTES}].*[{_QUOTES}]|0x[0-9a-fA-F]{{2}}(?:[ ,]+0x[0-9a-fA-F]{{2}})*", re.DOTALL
 )
-_HIDDEN = "(not shown)"
 _NAMES = ("constraint", "column", "table", "schema")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
 # blanks, in whatever language it speaks; or of the client library, in English.
@@ -143,7 +140,7 @@ def _shown(error: BaseException, state: str) -> str:
             "the server's own log has them"
         )
     in_function = "PL/" in _field(error, "CONTEXT")
-    return _VALUE.sub(_HIDDEN, text) if state[:2] == _VALUES or in_function else text
+    return _VALUE.sub(NOT_SHOWN, text) if state[:2] == _VALUES or in_function else text
 
 
 def _field(error: BaseException, field: str) -> str:

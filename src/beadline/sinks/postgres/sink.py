@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
@@ -27,9 +26,12 @@ from beadline.sink import (
     PartId,
     Prepared,
     QueryId,
+    Retries,
     Seen,
     Sink,
+    Verdict,
     name_from,
+    running,
     way_out,
 )
 from beadline.sinks.postgres import staged, two_phase

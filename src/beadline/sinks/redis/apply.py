@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.shared.retry import Rejected, Unavailable
+from beadline.sink import Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
 from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.ledger import Entry, Guard

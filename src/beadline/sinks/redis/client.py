@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from beadline.shared.retry import Denied, Rejected, Unavailable
-from beadline.shared.secrets import redacted
-from beadline.sink import BadSink, require
+from beadline.sink import BadSink, Denied, Rejected, Unavailable, redacted, require
 from beadline.sinks.redis.script import RedisScript
 
 _SCHEMES = ("redis", "rediss", "unix")

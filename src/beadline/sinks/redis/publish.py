@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Rejected, Retries, Unavailable, running, verdict
-from beadline.sink import PartId, PrepareFailed
+from beadline.sink import PartId, PrepareFailed, Rejected, Retries, Unavailable, running, verdict
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RedisRowRejected, apply
 from beadline.sinks.redis.client import RedisClient

@@ -14,34 +14,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from beadline.shared.retry import (
-    Denied,
-    Rejected,
-    Unavailable,
-    retry,
-    running,
-    starting,
-    verdict,
-)
 from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitBlocked,
     CommitFailed,
+    Denied,
     Outcome,
     OutcomeUnknown,
     Part,
     QueryId,
+    Rejected,
     Seen,
     StagedEpoch,
     StagedPart,
     StagedSink,
+    Unavailable,
     WrongCheckpoint,
     check_writable,
     folders_in,
     local_folder,
     name_from,
+    retry,
+    running,
+    starting,
+    verdict,
 )
 from beadline.sinks.redis import ledger
 from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember

@@ -15,17 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     CommitFailed,
     Outcome,
     OutcomeUnknown,
     PartId,
     Prepared,
+    Retries,
     StagedEpoch,
     StagedPart,
+    Verdict,
     holds,
     reach,
+    running,
     way_out,
 )
 from beadline.sinks.write_ahead.endpoint import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from beadline.shared.retry import Rejected
+from beadline.sink import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa

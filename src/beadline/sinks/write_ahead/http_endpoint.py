@@ -25,8 +25,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from beadline.shared.row_json import plain_rows, to_json
-from beadline.shared.secrets import redacted
-from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
+from beadline.sink import NOTHING_WRITTEN, BadSink, name_from, redacted
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
 BodyForm = Literal["lines", "array"]

@@ -31,13 +31,13 @@ from beadline.sink import (
     StagedEpoch,
     StagedPart,
     StagedSink,
+    delete_temporaries,
     folders_in,
     local_folder,
     name_from,
     refuse,
     without_unreadable,
 )
-from beadline.sink.staged import tidy
 from beadline.sinks.write_ahead.commit import DeliverySettings, EpochDelivery, RetryAfter
 from beadline.sinks.write_ahead.endpoint import Deliver, Endpoint, FunctionEndpoint
 from beadline.sinks.write_ahead.state import StateFiles, last_seen
@@ -160,7 +160,7 @@ class WriteAheadSink(StagedSink):
 
     def open(self, query: QueryId, name: str) -> None:
         """Throw away what crashes left half-written beside the ledger."""
-        tidy(self._state)
+        delete_temporaries(self._state)
 
     def _sentence(self) -> str:
         order = "in order" if self.parallel == 1 else "in order within each part"

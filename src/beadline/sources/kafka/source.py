@@ -16,8 +16,8 @@ from beadline import extras
 from beadline.environment.jars import require_connector
 from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
-from beadline.shared import secrets
 from beadline.shared.options import option_text
+from beadline.shared.secrets import SECRET_NAME, redacted
 from beadline.sources.kafka.positions import GROUP, Offsets
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ _SERVER = re.compile(r"([\w+-]+://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _LOST_RECORDS = re.compile(r"(?i)failOnDataLoss|KAFKA_DATA_LOSS")
 _WHY_LOST = re.compile(r"Reason: (.+)|\[KAFKA_DATA_LOSS\.\w+\] (.+)|(Partition .+? offset .+)")
-_SECRET = re.compile(r"password|secret|jaas|token|credential|keystore\.key", re.IGNORECASE)
 
 
 def kafka(
@@ -126,10 +125,10 @@ def _load(spark: SparkSession, settings: Mapping[str, str]) -> DataFrame:
         return spark.readStream.format("kafka").options(**settings).load()
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
-        hidden = [value for name, value in settings.items() if _SECRET.search(name)]
+        hidden = [value for name, value in settings.items() if SECRET_NAME.search(name)]
         # Not "from error": its text may hold the secret that was just taken out.
         raise BadSetting(
-            f"kafka(): Spark refuses the options: {secrets.redacted(reason, hidden)}"
+            f"kafka(): Spark refuses the options: {redacted(reason, hidden)}"
         ) from None
 
 
