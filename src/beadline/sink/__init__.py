@@ -60,7 +60,7 @@ from beadline.sink.interface import (
     Sink,
     shown,
 )
-from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
+from beadline.sink.ledger import LEDGER, LedgerRows, check_previous, holds, way_out
 from beadline.sink.refused import (
     PER_DAY,
     far_dates,
@@ -110,6 +110,7 @@ __all__ = [
     "FrameSink",
     "Guarantee",
     "Json",
+    "LedgerRows",
     "Outcome",
     "OutcomeUnknown",
     "Part",

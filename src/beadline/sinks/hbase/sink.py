@@ -242,19 +242,16 @@ class HBaseSink(StagedSink):
 
     def _write_epoch(self, client: HBaseClient, epoch: StagedEpoch) -> Outcome:
         ledger, query = HBaseLedger(self.table), epoch.id.query
-        own = seen = ledger.seen(client, query, epoch.sink)
-        if seen is None and (others := ledger.seen(client, query)) is not None:
-            # A sink that has written nothing under its name may have been called otherwise;
-            # of this epoch, the rows of others say nothing.
-            seen = replace(others, epoch=min(others.epoch, epoch.id.number - 1))
-        if epoch.is_committed(seen):
+        rows = ledger.read(client, query)
+        if epoch.is_committed(rows.seen(epoch.id.number, epoch.sink)):
             return Outcome.ALREADY_COMMITTED
         # The last change of a key may be in another part, so none is written without all.
         batches = list(epoch.batches())
         cells = self._cells(batches[0].schema.names)
         families = list(client.families(self.table))
-        # Of a sink that has written nothing under its name, the others' rows were asked, above.
-        id_ = epoch.id if own is not None else replace(epoch.id, previous=-1)
+        # The writer looks at this sink's own row only, which may not be there yet.
+        has_row = rows.written_by(epoch.sink) is not None
+        id_ = epoch.id if has_row else replace(epoch.id, previous=-1)
         writer = EpochWriter(
             self._server, ledger, cells, families, id_, epoch.sink, self.connections
         )
@@ -284,14 +281,10 @@ class HBaseSink(StagedSink):
         return ""
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return what this sink wrote to the table; another incarnation's row first.
-
-        Of a sink that has written nothing under its name, the others' rows count, as at a commit:
-        it may have been called otherwise.
-        """
+        """Return what the ledger holds for this table; another incarnation's row first."""
         ledger = HBaseLedger(self.table)
         return self._asked(
-            lambda client: ledger.seen(client, query, name) or ledger.seen(client, query),
+            lambda client: ledger.read(client, query).last_seen(name),
             f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
             "holds. Repair it in the HBase shell: enable it, or give this user the right to read "
             "and write it.",

@@ -9,11 +9,10 @@ reason before.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection
 from typing import Any
 
-from beadline.sink import CommitBlocked, EpochId
+from beadline.sink import CommitBlocked, EpochId, Retries, Verdict
 from beadline.sinks.kafka.settings import KafkaSettings
 
 # The broker's names for "this user may not".
@@ -53,8 +52,8 @@ def login_refused(settings: KafkaSettings) -> str:
     heard: list[Any] = []
     told: dict[str, Any] = {**settings.client(), "error_cb": heard.append}
     admin = AdminClient(told)
-    deadline_s = time.monotonic() + _LOGIN_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    retries = Retries({Verdict.AWAY: _LOGIN_TIMEOUT_S}, (0.0,))  # a poll waits by itself
+    while True:
         try:
             admin.list_topics(timeout=_POLL_S)
         except KafkaException:
@@ -63,7 +62,8 @@ def login_refused(settings: KafkaSettings) -> str:
             return ""
         if why := refusal(heard):
             return settings.redacted(why)
-    return ""
+        if not retries.again(Verdict.AWAY):
+            return ""
 
 
 def refusal(heard: Collection[Any]) -> str:

@@ -35,6 +35,7 @@ class Producer:
     """librdkafka's producer: its own, for whole batches, or else confluent-kafka's.
 
     ``client`` is either; they share their method names. It notices every record that was not taken.
+    Its waits are no retries: librdkafka does the work, and has to be polled until it is done.
     """
 
     def __init__(self, settings: KafkaSettings, **special: Any) -> None:

@@ -9,7 +9,7 @@ Kafka gives a topic an id when it is created, and never to another, so one that 
 created again has another id under the old name. Kafka ends a transaction without an error where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
 the committable, and are compared at commit; that of the topic which the sink names is asked for
-before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.kafka``.
+before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.topic_ids``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beadline.shared.kafka import topic_id
+from beadline.shared.topic_ids import topic_id
 from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared, Retries, Verdict
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from beadline.sink import LEDGER, EpochId, QueryId, Seen, holds
+from beadline.sink import LEDGER, EpochId, LedgerRows, QueryId, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
-from beadline.sinks.shared.sql.ledger import LedgerRows
 
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 MAKE = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (

@@ -15,7 +15,6 @@ was checked is what is written to.
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,8 @@ from beadline.sink import (
     Prepared,
     PrepareFailed,
     QueryId,
+    Retries,
+    Verdict,
     reach,
 )
 from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, MySqlColumn, keeps, quoted
@@ -235,9 +236,9 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
     connection.run(f"SET SESSION lock_wait_timeout = {_DROP_LOCK_WAIT_S}")
     if _dropped(connection, names) or len(names) == 1:
         return
-    deadline_s = time.monotonic() + _DROP_LOCKED_S
+    retries = Retries({Verdict.BUSY: _DROP_LOCKED_S}, (0.0,))  # the server waits for each lock
     for name in names:
-        if not _dropped(connection, [name]) and time.monotonic() > deadline_s:
+        if not _dropped(connection, [name]) and not retries.again(Verdict.BUSY):
             return
 
 

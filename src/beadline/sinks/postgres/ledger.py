@@ -18,10 +18,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.sink import LEDGER, EpochId, PartId, QueryId, Seen
+from beadline.sink import LEDGER, EpochId, LedgerRows, PartId, QueryId, Seen
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.shared.sql.dialect import quoted
-from beadline.sinks.shared.sql.ledger import LedgerRows
 
 MARKERS = "_beadline_parts"
 # Two starts that make the same tables at once would block each other.

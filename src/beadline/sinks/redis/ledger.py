@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from beadline.sink import Seen
+from beadline.sink import LedgerRows, QueryId, Seen
 
 MARK = "beadline:ledger:"
 SLOTS = 16384
@@ -93,6 +93,13 @@ class Head:
             if entry is not None:
                 (head.published if tilde + kind == PUBLISHED else head.entries)[sink] = entry
         return head
+
+    def rows(self, query: QueryId) -> LedgerRows:
+        """Return what is there of a query; what was published counts for its own incarnation."""
+        mine = query.incarnation
+        published = [(s, entry) for s, entry in self.published.items() if entry.incarnation == mine]
+        found = [*self.entries.items(), *published]
+        return LedgerRows(query, [(sink, entry.seen) for sink, entry in found])
 
 
 @dataclass(frozen=True)

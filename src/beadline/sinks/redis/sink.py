@@ -276,20 +276,12 @@ class RedisSink(StagedSink):
             raise BadSink(
                 f"{self.target_name}, key {key.decode()!r}: {error}. {NOTHING_WRITTEN}"
             ) from None
-        strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
-        if strange:
-            return strange[0].seen
+        seen = head.rows(query).last_seen(name)
+        if seen is not None and seen.incarnation != query.incarnation:
+            return seen
         held = head.entries.get(name)
         opened = head.opened.get(name) == query.incarnation
         if self.on_loss == "stop" and is_lost(newest, held, opened):
             text = loss(self.target_name, newest, held)
             raise WrongCheckpoint(f"query {query.name!r}: {text} {NOTHING_WRITTEN}")
-        published = {
-            sink: entry
-            for sink, entry in head.published.items()
-            if entry.incarnation == query.incarnation
-        }
-        own = [each[name] for each in (head.entries, published) if name in each]
-        # One that has written nothing under its name may have been called otherwise.
-        found = own or [*head.entries.values(), *published.values()]
-        return max(found, key=lambda entry: entry.epoch).seen if found else None
+        return seen

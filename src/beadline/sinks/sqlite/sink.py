@@ -24,6 +24,7 @@ from beadline.sink import (
     CommitBlocked,
     CommitFailed,
     Guarantee,
+    LedgerRows,
     Outcome,
     OutcomeUnknown,
     Part,
@@ -39,7 +40,6 @@ from beadline.sink import (
     way_out,
 )
 from beadline.sinks.shared.sql.dialect import listed, quoted
-from beadline.sinks.shared.sql.ledger import LedgerRows
 from beadline.sinks.shared.sql.modes import added
 from beadline.sinks.shared.sql.plan import create_statement
 from beadline.sinks.shared.sql.settings import Mode, TableSettings, names_of

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from beadline import extras
 from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files
-from beadline.shared.kafka import topic_id
+from beadline.shared.topic_ids import topic_id
 from beadline.sources.kafka.positions import parse_offsets
 from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
 
