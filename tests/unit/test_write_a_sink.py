@@ -14,7 +14,7 @@ LINES_MAX = 80
 
 
 def as_users_write(path: str) -> str:
-    """A file of ours as it stands in somebody's folder, beside the sink."""
+    """A file of ours as it stands in a user's folder, beside the sink."""
     text = (ROOT / path).read_text("utf-8").replace("examples.duckdb_sink", "duckdb_sink")
     return re.sub(r"# noqa: F403 \((.*)\)", r"# \1", text)
 

@@ -200,8 +200,7 @@ class SqliteSink(StagedSink):
             raise OutcomeUnknown(f"{self.target_name} is locked by another program") from error
 
     def _write_epoch(self, database: sqlite3.Connection, epoch: StagedEpoch) -> Outcome:
-        # Locked from the first statement on: nothing is written after the ledger is read, but by
-        # us.
+        # Locked from the first statement on: no other writer gets between the look and the write.
         database.execute("BEGIN IMMEDIATE")
         database.execute(_MAKE_LEDGER)
         ledger = self._ledger(database, epoch.id.query)
