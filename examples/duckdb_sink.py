@@ -10,8 +10,8 @@ import beadline.sink as bl
 
 LEDGER = """CREATE TABLE IF NOT EXISTS _beadline_ledger (query TEXT, target TEXT, sink TEXT,
     incarnation TEXT, epoch BIGINT, nonce TEXT, PRIMARY KEY (query, target, sink))"""
-NEWEST = """SELECT incarnation, epoch, nonce FROM _beadline_ledger WHERE query = $1 AND target = $2
-    AND (sink = $3 OR incarnation <> $4) ORDER BY incarnation = $4 LIMIT 1"""  # others' rows first
+READ = """SELECT sink, incarnation, epoch, nonce FROM _beadline_ledger
+    WHERE query = ? AND target = ?"""
 WRITE = "INSERT OR REPLACE INTO _beadline_ledger VALUES (?, ?, ?, ?, ?, ?)"
 MISFITS = """SELECT #1, #2 FROM (DESCRIBE rows) EXCEPT SELECT #1, #2 FROM (DESCRIBE {})
     UNION ALL SELECT table_name, constraint_text FROM duckdb_constraints() WHERE table_name = $1"""
@@ -47,7 +47,7 @@ class DuckDbSink(bl.StagedSink):
         row = [query.name, self.table, epoch.sink, query.incarnation, id_.number, id_.nonce]
         try:
             with duckdb.connect(self.path).begin() as db:  # closing it rolls back
-                if epoch.is_committed(self._seen(db, query, epoch.sink)):
+                if epoch.is_committed(self._ledger(db, query).seen(id_.number, epoch.sink)):
                     return bl.Outcome.ALREADY_COMMITTED
                 table = self._table(db, pa.Table.from_batches(epoch.batches()))
                 db.execute(f"INSERT INTO {table} BY NAME FROM rows").execute(WRITE, row)
@@ -60,7 +60,7 @@ class DuckDbSink(bl.StagedSink):
 
     def last_seen(self, query: bl.QueryId, name: str) -> bl.Seen | None:
         with self._open() as db:
-            return self._seen(db, query, name)
+            return self._ledger(db, query).last_seen(name)
 
     def _open(self) -> duckdb.DuckDBPyConnection:  # to read; never committed
         return duckdb.connect(self.path if os.path.exists(self.path) else ":memory:").begin()
@@ -73,7 +73,6 @@ class DuckDbSink(bl.StagedSink):
             raise bl.BadSink(f"{self.target_name}: {misfits} do not fit. Nothing was written.")
         return name
 
-    def _seen(self, db: duckdb.DuckDBPyConnection, query: bl.QueryId, name: str) -> bl.Seen | None:
-        key = [query.name, self.table, name, query.incarnation]
-        found = db.execute(LEDGER).execute(NEWEST, key).fetchall()
-        return bl.Seen(*found[0]) if found else None
+    def _ledger(self, db: duckdb.DuckDBPyConnection, query: bl.QueryId) -> bl.LedgerRows:
+        found = db.execute(LEDGER).execute(READ, [query.name, self.table]).fetchall()
+        return bl.LedgerRows(query, [(sink, bl.Seen(*seen)) for sink, *seen in found])

@@ -25,7 +25,7 @@ _CHECKSUM_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """One row that a sink did not take; ``row`` is JSON."""
 
     sink: str
@@ -50,7 +50,7 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def table(
-    refused: Sequence[Refused], query: QueryId, epoch: int, columns: Sequence[str]
+    refused: Sequence[RefusedRow], query: QueryId, epoch: int, columns: Sequence[str]
 ) -> pa.Table:
     """Return the dead-letter records as the table that is passed to a dead-letter sink."""
     import pyarrow as pa
@@ -63,7 +63,7 @@ def table(
     return pa.Table.from_pylist(found, schema(columns))
 
 
-def checksum(refused: Sequence[Refused]) -> int:
+def checksum(refused: Sequence[RefusedRow]) -> int:
     """Return an order-insensitive content checksum, as a signed 64-bit number.
 
     It covers the rows, not the reasons, which are text for people and may change, nor the part

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.observe import Listener, ignore
 from beadline.points import reach
 from beadline.protocol.batch import Acks, Ticket
@@ -119,12 +119,12 @@ class ModelBatch:
         self.moved = total + sum(span)
 
     def run_prepare(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Run every part, one after the other; with ``losers``, the first part twice."""
         assert isinstance(sink.sink, Sink)
         prepared = []
-        found: list[Refused] = []
+        found: list[RefusedRow] = []
         losers = self.world.setting.losers
         rows_of = self.rows if refused is None else [tuple(one.row for one in refused)]
         for partition, rows in enumerate(rows_of):
@@ -141,7 +141,7 @@ class ModelBatch:
 
     def attempt(
         self, sink: BoundSink, ticket: Ticket, partition: int, rows: tuple[str, ...]
-    ) -> tuple[Prepared[Any] | None, list[Refused]]:
+    ) -> tuple[Prepared[Any] | None, list[RefusedRow]]:
         """Run one task attempt; its number is never used again."""
         reach("prepare.part")
         assert isinstance(sink.sink, Sink)
@@ -152,23 +152,25 @@ class ModelBatch:
             return None, refused
         return Prepared(part.id, len(rows) - len(refused), committable, checksum(rows)), refused
 
-    def part(self, sink: BoundSink, ticket: Ticket, partition: int) -> tuple[Part, list[Refused]]:
+    def part(
+        self, sink: BoundSink, ticket: Ticket, partition: int
+    ) -> tuple[Part, list[RefusedRow]]:
         """Return an attempt's part, and where the rows gather that the sink refuses."""
         part = ticket.part(partition, next(self.world.attempts))
-        refused: list[Refused] = []
+        refused: list[RefusedRow] = []
 
         def refuse(rows: pa.RecordBatch, reason: str) -> None:
             texts = rows.column(0).to_pylist()
-            refused.extend(Refused(sink.name, partition, reason, text) for text in texts)
+            refused.extend(RefusedRow(sink.name, partition, reason, text) for text in texts)
 
         return (replace(part, refuse=refuse) if sink.dead_letter else part), refused
 
     def run_publish(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Publish every part."""
         assert isinstance(sink.sink, Sink)
-        found: list[Refused] = []
+        found: list[RefusedRow] = []
         rows_of = self.rows if refused is None else [tuple(one.row for one in refused)]
         for partition, rows in enumerate(rows_of):
             reach("prepare.part")

@@ -64,7 +64,7 @@ class Orders:
         return self.sink.commit(decided(epoch), parts)
 
     def commit(self, epoch: int, *shares: RowTuples) -> list[Prepared[Any]]:
-        """Prepare and commit; what was prepared, for whoever comes late."""
+        """Prepare and commit; what was prepared, for a commit that comes late."""
         parts = self.prepare(epoch, *shares)
         outcomes = set(self.try_commit(epoch, parts).outcomes.values())
         assert outcomes == {Outcome.COMMITTED}

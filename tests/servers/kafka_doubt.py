@@ -65,7 +65,7 @@ class Doubt:
         return Prepared(id_, len(rows), committable, checksum=1)
 
     def prepare_again(self, epoch: int, before: Prepared[KafkaPart]) -> Prepared[KafkaPart]:
-        """The same writer goes on with another part, as it does in a worker that lives on."""
+        """The same writer continues with another part, as it does in a worker that lives on."""
         id_ = replace(before.id, epoch=epoch)
         batch = pa.RecordBatch.from_pydict({"value": [f"{epoch}.0.0"]})
         committable = self.sink.prepare(iter([batch]), Part(id_, decided=(before.id,)))

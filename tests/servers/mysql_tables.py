@@ -16,7 +16,7 @@ from beadline.sinks import MySqlSink
 from beadline.testing.servers import MariaDbServer
 
 _numbers = itertools.count()
-Refused = list[tuple[Any, str]]  # the first column of a row, and the reason
+RefusedKeys = list[tuple[Any, str]]  # the first column of a row, and the reason
 
 
 class Table:
@@ -29,7 +29,7 @@ class Table:
         self.run(f"CREATE TABLE {self.database}.t ({columns})")
         self.query = QueryId("orders", uuid.uuid4().hex, "file:/orders")
         self.settings = {"timeout_s": 20, **settings}
-        self.refused: Refused = []
+        self.refused: RefusedKeys = []
 
     def sink(self, **changes: Any) -> MySqlSink:
         settings = {**self.settings, **changes}

@@ -29,7 +29,7 @@ def epoch_id(number: int, query: QueryId = QUERY) -> EpochId:
     return EpochId(query, number, f"{number:032x}", 1_700_000_000_000 + number)
 
 
-class Refused:
+class HeardRefusals:
     """A dead letter sink's stand-in: what was refused, and why."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Orders:
     ) -> None:
         self.dsn = server.dsn_of(database)
         self.schema = f"orders {next(_numbers)}"
-        self.refused = Refused()
+        self.refused = HeardRefusals()
         self.run(f"CREATE SCHEMA {quoted(self.schema)}")
         if columns:
             self.run(f"CREATE TABLE {quoted(self.schema, 'orders')} ({columns})")

@@ -86,7 +86,7 @@ def test_kafka_to_kafka(
     ended = run_until(run, job, lambda: len(values(kafka_cluster, clean)) >= 200)
     assert values(kafka_cluster, clean) == [f"order {n:03d}" for n in range(200)]
     assert ended["why"] == "stopped"
-    # A second start goes on where the first was: at most it finishes the last epoch once more.
+    # A second start continues where the first was: at most it finishes the last epoch once more.
     code, _, err = run(job, "--available-now", "--json")
     assert code == 0, err
     assert len(values(kafka_cluster, clean)) == 200

@@ -1,4 +1,4 @@
-"""Commits of ``HBaseSink`` that must not go on, or must say of which row they cannot."""
+"""Commits of ``HBaseSink`` that must not continue, or must say of which row they cannot."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_row_that_hbase_rejects_is_named(hbase_server: HBaseServer, tmp_path: 
 def test_a_call_that_is_refused_once_is_done_row_by_row(
     hbase_server: HBaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody repaired the table in between: then no row is to blame, and none is lost."""
+    """The table was repaired in between: then no row is to blame, and none is lost."""
     orders = Orders(hbase_server, tmp_path, deleted="gone").opened()
     real, calls = HBaseClient.mutate, []
 

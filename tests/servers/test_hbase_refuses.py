@@ -67,7 +67,7 @@ def refusal(orders: Orders, schema: pa.Schema = SCHEMA) -> str:
         ({"family": None, "columns": {"a": "f"}}, SCHEMA, "not 'family:qualifier'"),
         ({"family": None, "columns": {"a": "f:"}}, SCHEMA, "not 'family:qualifier'"),
         ({"family": None, "columns": {"a": "f:x", "b": "f:x"}}, SCHEMA, "to one cell, f:x"),
-        ({}, pa.schema([("id", pa.string())]), "no column beside the row key"),
+        ({}, pa.schema([("id", pa.string())]), "no column besides the row key"),
         ({}, SCHEMA.append(pa.field("l", pa.list_(pa.int32()))), "'l' is list<"),
         ({}, SCHEMA.append(pa.field("a", pa.string())), "has 2 columns of that name"),
     ],

@@ -109,7 +109,7 @@ def test_a_deleted_row_goes_with_all_its_families(
 
 
 def test_a_large_epoch_over_several_connections(hbase_server: HBaseServer, tmp_path: Path) -> None:
-    """Keys that come again in other parts are settled in their order, whoever sends them."""
+    """Keys that come again in other parts are settled in their order, whichever task sends them."""
     orders = Orders(hbase_server, tmp_path, connections=3, deleted="gone").opened()
     rows = [(str(n % 7_000), str(n), None if n % 3 else "b", n % 11 == 0) for n in range(20_000)]
     shares = [rows[begin : begin + 5_000] for begin in range(0, len(rows), 5_000)]

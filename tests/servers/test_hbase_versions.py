@@ -174,6 +174,6 @@ def test_a_late_ledger_row_is_hidden_too(hbase_server: HBaseServer, tmp_path: Pa
         for number in (0, 2, 1):
             epoch: EpochId = decided(number)
             ledger.write(client, epoch, SINK_NAME, 0)
-        seen = ledger.seen(client, QUERY)
+        seen = ledger.read(client, QUERY).last_seen()
     assert seen is not None
     assert (seen.epoch, seen.nonce) == (2, decided(2).nonce)

@@ -24,7 +24,7 @@ from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, rows_sink, run, run_and_die, table, write_input
 
 Build = Callable[["Job"], Stream]
-# Of the two epochs that come by, how many does SQLite show after a death at the second?
+# Of the two epochs that are run, how many does SQLite show after a death at the second?
 SHOWN = {"decide.after": 1, "kafka.commit": 2}
 
 
@@ -166,7 +166,7 @@ def from_kafka(job: Job) -> Stream:
 
 @pytest.mark.parametrize("lost", [1, 3])
 def test_parts_are_known_again_whatever_their_number(job: Job, lost: int) -> None:
-    """Spark's Kafka source numbers the topic's partitions anew at each start."""
+    """Spark's Kafka source numbers the topic's partitions again at each start."""
     topic = f"{job.name}-in"
     job.cluster.create_topic(topic, partitions=6)
     producer = Producer({"bootstrap.servers": job.cluster.bootstrap_servers})
@@ -232,7 +232,7 @@ def test_committed_and_then_the_id_was_used_again_is_not_lost(job: Job) -> None:
 
 
 def test_parts_lost_again_and_again_stop_the_query(job: Job) -> None:
-    """An epoch longer than the timeout (rule 22): so many replays, then the setting is named."""
+    """An epoch longer than the timeout (rule 22): some replays, then the setting is named."""
     ids = write_input(job.folder / "in", 2)
 
     def forget(event: Event) -> None:

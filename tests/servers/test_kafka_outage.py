@@ -57,7 +57,7 @@ class Outage:
 def test_a_broker_that_dies_while_records_are_produced(
     spark: SparkSession, mortal_kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """The query says that it waits, and then goes on by itself."""
+    """The query says that it waits, and then continues by itself."""
     mortal_kafka.create_topic(TOPIC, partitions=2)
     ids = write_input(tmp_path / "in", 2, rows=ROWS)
     rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")

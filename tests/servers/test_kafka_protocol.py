@@ -64,7 +64,7 @@ def commits() -> Iterator[list[Commit]]:
 
 
 def again(commit: Commit) -> set[Outcome]:
-    """Commit what was committed before, as whoever lost the answer or slept does."""
+    """Commit what was committed before, as a driver that lost the answer, or slept, does."""
     sink, epoch, parts = commit
     return set(KafkaSink.commit(sink, epoch, parts).outcomes.values())
 

@@ -115,7 +115,7 @@ def rows_to(spark: SparkSession, cluster: KafkaCluster, folder: Path, topic: str
 def test_a_query_whose_rows_name_the_topic(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """It stops at each start, until the operator gives the epoch up; then it goes on."""
+    """It stops at each start, until the operator gives the epoch up; then it continues."""
     ids = write_input(tmp_path / "in", 2)
     stream = rows_to(spark, kafka_cluster, tmp_path, topic)
     run_and_die(stream, tmp_path, "decide.after")
@@ -254,7 +254,7 @@ def test_a_source_that_is_another_topic_by_now(
 def recreated_while_it_is_read(
     stream: Stream, cluster: KafkaCluster, topic: str, folder: Path, records: int
 ) -> BeadlineError:
-    """Read the old topic's 100 records, give its name to one with so many; return the error."""
+    """Read the old topic's 100 records, give its name to one with as many; return the error."""
     produce(cluster.bootstrap_servers, topic, range(100))
     query = stream.start(str(folder / "checkpoint"))
     try:
@@ -319,7 +319,7 @@ def test_a_control_topic_that_was_deleted(
 ) -> None:
     """After the transaction expired nothing can be proven; no start promises to, and one is told.
 
-    The operator gives the epoch up by name, and the query goes on.
+    The operator gives the epoch up by name, and the query continues.
     """
     ids = write_input(tmp_path / "in", 2)
     rows = read(spark, tmp_path / "in").selectExpr("cast(id as string) as value")
@@ -332,7 +332,7 @@ def test_a_control_topic_that_was_deleted(
     delete(kafka_cluster, f"beadline-{topic}")
     told: list[Event] = []
     for _ in range(2):
-        with pytest.raises(CommitFailed, match="No later start will know more") as caught:
+        with pytest.raises(CommitFailed, match="A restart will not help") as caught:
             run(stream, tmp_path, listener=told.append)
         assert 'drop=["out@0"]' in str(caught.value)
         assert "the next start finishes it" not in str(caught.value)

@@ -107,7 +107,7 @@ def written(cluster: KafkaCluster, topic: str) -> list[int]:
 def test_the_rights_that_are_documented_are_enough(
     spark: SparkSession, guarded: KafkaCluster, tmp_path: Path
 ) -> None:
-    """For a first start, for one that finishes what another left, and for one that goes on."""
+    """For a first start, for one that finishes what another left, and for one that continues."""
     grant(guarded, *rights("allowed"))
     jobs.write_input(tmp_path / "in", files=1)
     jobs.run_and_die(stream(spark, guarded, tmp_path, "t", "allowed"), tmp_path, "decide.after")

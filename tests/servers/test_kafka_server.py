@@ -234,7 +234,7 @@ def test_data_outlives_kill_and_restart(mortal_kafka: KafkaCluster, topic: str) 
     assert broker.pid != before
     mortal_kafka.wait_ready()
     assert visible(mortal_kafka, topic) == ["a"]
-    # The open transaction is open still: whoever holds it may commit it.
+    # The open transaction is open still: its owner may commit it.
     made.commit_transaction(SOON_S)
     assert visible(mortal_kafka, topic) == ["a", "b"]
 

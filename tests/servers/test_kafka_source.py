@@ -293,7 +293,7 @@ def test_positions_with_a_name_and_a_password(
 def test_a_start_with_a_wrong_topic_changes_nothing(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """It is refused, and the right topic goes on as if it had never been."""
+    """It is refused, and the right topic continues as if it had never been."""
     servers = kafka_cluster.bootstrap_servers
     wrong = f"{topic}-wrong"
     kafka_cluster.create_topic(wrong, partitions=2)

@@ -87,7 +87,7 @@ TABLES: list[tuple[str, dict[str, Any], pa.Schema, str]] = [
         "id INT PRIMARY KEY, n INT UNIQUE",
         {"mode": "upsert", "key": "id"},
         PAIR,
-        "another unique index, 'n'",
+        "another unique index besides the key, 'n'",
     ),
     (
         "id VARCHAR(99), UNIQUE (id(5))",
@@ -95,7 +95,7 @@ TABLES: list[tuple[str, dict[str, Any], pa.Schema, str]] = [
         pa.schema([("id", pa.string())]),
         "nothing makes the key unique",
     ),
-    ("id INT PRIMARY KEY", {"mode": "add", "key": "id"}, INT, "no column is left to add"),
+    ("id INT PRIMARY KEY", {"mode": "add", "key": "id"}, INT, "there is no column to add besides"),
     (
         "id INT PRIMARY KEY, w TEXT",
         {"mode": "add", "key": "id"},

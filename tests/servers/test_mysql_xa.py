@@ -45,7 +45,7 @@ def test_it_outlives_the_connection_and_the_server(table: Table) -> None:
 
 
 def one_rolled_back(table: Table, sink: MySqlSink) -> tuple[Prepared[Any], Prepared[Any]]:
-    """Two prepared parts, of which somebody has rolled the second back."""
+    """Two prepared parts, of which an operator has rolled the second back."""
     kept, gone = table.prepare(sink, ROWS, 0, 0), table.prepare(sink, MORE, 0, 1)
     assert kept is not None
     assert gone is not None

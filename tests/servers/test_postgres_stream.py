@@ -143,7 +143,7 @@ def test_a_standby_that_lags_takes_over_between_two_epochs(
 def test_orphans_of_a_sink_that_was_renamed_are_rolled_back(
     spark: SparkSession, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    """They would hold locks until somebody finds them by hand."""
+    """They would hold locks until an operator finds them."""
     log = Orders(postgres_server, "id bigint, k text, v bigint")
     sink = PostgresSink(postgres_server.dsn, "orders", log.schema, how="prepared")
     query = log.schema.replace(" ", "-")

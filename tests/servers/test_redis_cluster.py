@@ -92,7 +92,7 @@ def test_a_cluster_has_one_database(redis_cluster: RedisCluster, tmp_path: Path)
 def test_a_node_dies_in_the_middle_of_a_commit_and_comes_back(
     redis_cluster: RedisCluster, redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other nodes have their rows; whoever asks again writes the rest, and nothing twice."""
+    """The other nodes have their rows; the next commit writes the rest, and nothing twice."""
     store = Store(redis_cluster.url, tmp_path, command="INCRBY")
     store.write(0, spread(300))
     parts = store.prepare(1, spread(300), spread(300))
@@ -132,7 +132,7 @@ def test_a_key_of_another_type_in_one_slot(
 def test_a_slot_of_another_incarnation_is_refused(
     redis_cluster: RedisCluster, redis: Any, tmp_path: Path
 ) -> None:
-    """Somebody deleted the head of the ledger only, and began again with a new checkpoint."""
+    """The head of the ledger alone was deleted, and the query begun again with a new checkpoint."""
     store = Store(redis_cluster.url, tmp_path, command="INCRBY")
     store.write(0, spread(5))
     redis.delete(f"{store.sink.prefix}beadline:ledger:{QUERY.name}:head")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from beadline import exactly_once
-from beadline.dead_letter import Refused, checksum, schema, table
+from beadline.dead_letter import RefusedRow, checksum, schema, table
 from beadline.errors import BadQuery, BadSink, RowsRefused
 from beadline.shared.row_json import row_texts
 from beadline.sink import DEAD_LETTER_COLUMNS, Part
@@ -79,8 +79,8 @@ def test_a_date_that_nobody_can_write_is_no_reason_to_fail(kind: pa.DataType) ->
 
 
 LETTERS = [
-    Refused("clean", 3, 'too "large"', '{"id": 1}'),
-    Refused("clean", 3, "odd", '{"id": null}'),
+    RefusedRow("clean", 3, 'too "large"', '{"id": 1}'),
+    RefusedRow("clean", 3, "odd", '{"id": null}'),
 ]
 
 
@@ -99,10 +99,12 @@ def test_the_columns_of_dead_letters() -> None:
 
 def test_the_checksum_is_of_the_rows_in_any_order() -> None:
     assert checksum(LETTERS) == checksum(LETTERS[::-1])
-    other = [LETTERS[0], Refused("clean", 3, "other words", '{"id": null}')]
+    other = [LETTERS[0], RefusedRow("clean", 3, "other words", '{"id": null}')]
     assert checksum(LETTERS) == checksum(other)
     assert checksum(LETTERS) != checksum([LETTERS[0], LETTERS[0]])
-    assert checksum(LETTERS) == checksum([LETTERS[0], Refused("clean", 4, "odd", LETTERS[1].row)])
+    assert checksum(LETTERS) == checksum(
+        [LETTERS[0], RefusedRow("clean", 4, "odd", LETTERS[1].row)]
+    )
     assert -(2**63) <= checksum(LETTERS * 999) < 2**63
 
 

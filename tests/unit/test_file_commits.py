@@ -141,7 +141,7 @@ def test_a_late_commit_moves_nothing_and_leaves_the_newer_mark(
         sink.commit(EPOCH, [part])
     assert marks_in(sink) == [str(begun)]
     assert marks.finish(begun, newest)
-    assert marks.finish(begun, EPOCH), "somebody else has finished it"
+    assert marks.finish(begun, EPOCH), "another process has finished it"
     assert marks.begin(None, "files", EPOCH) is None, "it looked when there was nothing"
     assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.ALREADY_COMMITTED}
     assert finished(sink) == 0
@@ -294,7 +294,7 @@ def test_a_target_that_is_restored_after_a_crash_lacks_files_of_the_epoch_in_han
     with pytest.raises(TargetRestored, match="files@1"):
         sink.commit(SECOND, [next_])
     assert finished(sink) == 3
-    # Given up by name, it is swept, and the query goes on.
+    # Given up by name, it is swept, and the query continues.
     sink.abort([next_])
     id_ = replace(zero, epoch=2)
     folder = Path(sink.pending.removeprefix("file:")) / str(id_)

@@ -46,7 +46,7 @@ class Asked:
 def test_a_start_is_told_what_the_sink_itself_wrote(
     name: str, epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or what its commit would miss stays unseen by the start, which alone can be told to go on."""
+    """Or the start misses what its commit would miss, and only a start can be told to continue."""
     monkeypatch.setattr("beadline.sinks.hbase.sink.asked", lambda server, ask, limits: ask(Asked()))
     sink = HBaseSink("h", table="orders", row_key="id", family="f", staging="/tmp/x")
     seen = sink.last_seen(QUERY, name)

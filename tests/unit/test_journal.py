@@ -224,7 +224,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(
 def test_an_error_of_append_is_told_again_by_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever acknowledges by sync must not count what the failed append took with it."""
+    """What is acknowledged by sync must not include what the failed append took with it."""
     journal = filled(tmp_path, b"a")
     durable = journal.durable
     journal.append(b"taken")

@@ -77,7 +77,7 @@ def test_a_transaction_is_known_by_id_producer_and_epoch() -> None:
 
 
 def test_a_marker_is_the_proof_of_its_own_transaction_only() -> None:
-    """The same writer goes on under the same id, with the producer's epoch raised."""
+    """The same writer continues under the same id, with the producer's epoch raised."""
     part = KafkaPart("id", 7, 3, "markers")
     marker = Marker(part.transaction, PART)
     assert marker.is_of(part)

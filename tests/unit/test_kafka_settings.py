@@ -56,7 +56,7 @@ def admin(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def seen_by_a_broker(client: ssl.SSLContext, files: dict[str, str]) -> dict[str, Any] | None:
-    """Shake hands in memory with whoever demands a certificate; return the one that came."""
+    """Shake hands in memory with a peer that demands a certificate; return the one that came."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files["ssl.certificate.location"], files["ssl.key.location"], PASSWORD)
     server.verify_mode = ssl.CERT_REQUIRED

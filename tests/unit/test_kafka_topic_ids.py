@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from beadline.shared.kafka import topic_id
+from beadline.shared.topic_ids import topic_id
 from beadline.sinks.kafka import topics
 
 pytest.importorskip("kafka")

@@ -137,7 +137,7 @@ def test_two_sources_are_told_apart(tmp_path: Path) -> None:
 def test_a_source_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A start goes on, to settle what is open; nothing is decided before it was asked."""
+    """A start continues, to settle what is open; nothing is decided before it was asked."""
     topics = made(tmp_path)
     began_s = time.monotonic()
     assert topics.now() == {}

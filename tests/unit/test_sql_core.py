@@ -13,14 +13,13 @@ import pytest
 
 from beadline.errors import BadSink, TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import Part, Seen
+from beadline.sink import LedgerRows, Part, Seen
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
 from beadline.sinks.postgres.columns import POSTGRES
 from beadline.sinks.postgres.table import PostgresColumn
 from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
-from beadline.sinks.shared.sql.ledger import LedgerRows
 from beadline.sinks.shared.sql.modes import PLACE, added, duplicates, largest, summed
 from beadline.sinks.shared.sql.plan import PlannedColumn, TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows, misfits
@@ -31,7 +30,7 @@ QUERY = QueryId("shop", "d" * 32, "file:/shop/checkpoint")
 OTHER = "e" * 32
 
 
-class Refused(list[tuple[int, str]]):
+class RefusedNumbers(list[tuple[int, str]]):
     """A dead letter sink's stand-in: the first column of each row, and the reason."""
 
     def __call__(self, rows: pa.RecordBatch, reason: str) -> None:
@@ -73,7 +72,7 @@ def test_bad_rows_are_found_by_halving(bad: set[int]) -> None:
 
 
 def test_rows_are_sent_again_and_none_is_refused_twice() -> None:
-    refused = Refused()
+    refused = RefusedNumbers()
     batches = iter([batch(1, 2, 3), batch(4, 5), batch(6)])
     rows = ResendableRows(plan(integer("id")), batches, refused.part)
 
@@ -94,7 +93,7 @@ def test_rows_are_sent_again_and_none_is_refused_twice() -> None:
 
 def test_what_is_too_much_to_keep_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "KEPT_BYTES_MAX", 20)
-    rows = ResendableRows(plan(integer("id")), iter([batch(1), batch(2, 3)]), Refused().part)
+    rows = ResendableRows(plan(integer("id")), iter([batch(1), batch(2, 3)]), RefusedNumbers().part)
     assert sum(each.num_rows for each in rows) == 3
     assert not rows.restartable
     assert not rows.all_differ_in(["id"]), "it is not known any more"
@@ -105,7 +104,7 @@ def test_an_error_of_the_source_is_not_one_of_the_server() -> None:
         yield batch(1)
         raise ConnectionResetError("Spark is gone")
 
-    rows = ResendableRows(plan(integer("id")), broken(), Refused().part)
+    rows = ResendableRows(plan(integer("id")), broken(), RefusedNumbers().part)
     with pytest.raises(ConnectionResetError):
         list(rows.sent())
     assert isinstance(rows.failure, ConnectionResetError), "the rows behind it would be missing"
@@ -114,7 +113,7 @@ def test_an_error_of_the_source_is_not_one_of_the_server() -> None:
 def test_whether_a_key_comes_twice() -> None:
     for ids, differ in (((1, 2, 3), True), ((1, 2, 1), False)):
         batches = iter([batch(*ids[:2]), batch(*ids[2:])])
-        rows = ResendableRows(plan(integer("id")), batches, Refused().part)
+        rows = ResendableRows(plan(integer("id")), batches, RefusedNumbers().part)
         assert len(list(rows)) == 2
         assert rows.all_differ_in(["id"]) is differ
         assert not rows.all_differ_in([]), "a key that the server compares is asked of the server"
@@ -122,7 +121,7 @@ def test_whether_a_key_comes_twice() -> None:
 
 # ---- what a row that deletes needs ----
 def test_a_row_that_only_deletes_needs_its_key_alone() -> None:
-    refused = Refused()
+    refused = RefusedNumbers()
     small = Fit((Check("too large", lambda array: pa.compute.greater(array, 9)),))
     columns = (
         integer("id", never_null=True, in_deletes=True, needed_in_deletes=True),
@@ -243,7 +242,7 @@ def test_a_null_adds_nothing() -> None:
             {"id": pa.int64(), "n": pa.int64()},
             "must be boolean",
         ),
-        ({"mode": "add", "key": ("id",)}, {"id": pa.int64()}, "no column is left to add"),
+        ({"mode": "add", "key": ("id",)}, {"id": pa.int64()}, "there is no column to add besides"),
     ],
 )
 def test_settings_and_rows_that_cannot_be_right(

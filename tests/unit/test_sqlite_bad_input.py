@@ -54,7 +54,7 @@ def test_types_that_have_no_place(path: Path, type_: Any) -> None:
         ({"mode": "upsert", "key": "x"}, (ID, ("x", pa.float64())), "cannot be a key"),
         ({"mode": "upsert", "key": "id", "deleted": "no"}, (ID,), "column 'no' of deleted="),
         ({"mode": "upsert", "key": "id", "deleted": "n"}, (ID, ("n", pa.int64())), "be boolean"),
-        ({"mode": "add", "key": "id"}, (ID,), "no column is left to add"),
+        ({"mode": "add", "key": "id"}, (ID,), "there is no column to add besides"),
         ({"mode": "add", "key": "id"}, (ID, ("w", pa.string())), "'w' holds text"),
         ({"mode": "add", "key": "id"}, (ID, ("d", pa.decimal128(9, 2))), "'d' holds a decimal"),
         ({"mode": "add", "key": "id"}, (ID, ("b", pa.bool_())), "'b' holds a boolean"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -75,10 +76,19 @@ def test_another_incarnation_is_refused(harness: SinkHarness) -> None:
     target.assert_shows(*target.rows(1))
 
 
-def test_what_it_has_seen_of_one_sink_says_nothing_of_another(harness: SinkHarness) -> None:
+def test_what_one_sink_has_written_says_nothing_of_the_same_epoch_of_another(
+    harness: SinkHarness,
+) -> None:
+    """Of the epochs before it does, as it may be the same sink under an earlier name."""
     target = Target(harness)
     target.commit(4, target.prepare_epoch(4, target.rows(1)))
-    assert target.sink.last_seen(QUERY, "another-sink") is None
+    held = target.sink.last_seen(QUERY, "another-sink")
+    assert held is not None
+    assert (held.incarnation, held.epoch) == (QUERY.incarnation, 4)
+    (part,) = target.prepare_epoch(4, target.rows(1))
+    theirs = replace(part, id=replace(part.id, sink="another-sink"))
+    target.commit(4, [theirs])
+    target.assert_shows(*target.rows(1), *target.rows(1))
     seen = target.sink.last_seen(SAME_NAME, "another-sink")
     assert seen is not None, "another incarnation is told whichever sink asks"
     assert (seen.incarnation, seen.epoch) == (QUERY.incarnation, 4)

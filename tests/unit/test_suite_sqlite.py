@@ -48,7 +48,7 @@ class AppendHarness(SinkHarness):
 
     @contextmanager
     def _altered(self, sink: AnySink) -> Iterator[None]:
-        """SQLite alters no column: the table is made anew, and its rows are copied."""
+        """SQLite alters no column: the table is made again, and its rows are copied."""
         made = ()
         with closing(sqlite3.connect(path_of(sink))) as database:
             (made,) = database.execute("SELECT sql FROM sqlite_master WHERE name = 'the \"rows\"'")

@@ -14,7 +14,7 @@ LINES_MAX = 80
 
 
 def as_users_write(path: str) -> str:
-    """A file of ours as it stands in somebody's folder, beside the sink."""
+    """A file of ours as it stands in a user's folder, beside the sink."""
     text = (ROOT / path).read_text("utf-8").replace("examples.duckdb_sink", "duckdb_sink")
     return re.sub(r"# noqa: F403 \((.*)\)", r"# \1", text)
 
@@ -43,3 +43,17 @@ def test_every_method_on_the_page_is_there() -> None:
     }
     assert len(named) > 20
     assert set(named) <= known
+
+
+def test_a_sink_retries_and_redacts_with_names_of_the_one_import() -> None:
+    """Ours do as the page says, so nothing that they need can be missing from it."""
+    past_it = [
+        path.name
+        for path in (ROOT / "src" / "beadline" / "sinks").rglob("*.py")
+        if re.search(r"beadline\.shared(\.| import )(retry|secrets)", path.read_text("utf-8"))
+        or re.search(r"from beadline\.sink\.\w+ import", path.read_text("utf-8"))
+    ]
+    assert past_it == []
+    told = ("retry", "Retries", "Verdict", "running", "starting", "redacted", "SECRET_NAME")
+    assert [name for name in told if not re.search(rf"[`(\s]{name}[`(.]", PAGE)] == []
+    assert {*told, "delete_temporaries"} <= {*beadline.sink.__all__}

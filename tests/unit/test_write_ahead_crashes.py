@@ -151,7 +151,7 @@ def test_a_process_that_is_stopped_holds_others_up_and_nothing_more(tmp_path: Pa
 
 
 class Slow(FileEndpoint):
-    """The first delivery takes a minute, unless somebody ends it."""
+    """The first delivery takes a minute, unless it is ended."""
 
     def deliver(self, delivery: Delivery) -> None:
         begun = Path(self.path + ".begun")

@@ -70,7 +70,7 @@ def _nothing_yet() -> None:
 
 def inner() -> Callable[[Delivery], None]:
     def local(delivery: Delivery) -> None:
-        """Made anew in every run."""
+        """Created again in every run."""
 
     return local
 
@@ -78,8 +78,8 @@ def inner() -> Callable[[Delivery], None]:
 @pytest.mark.parametrize(
     ("deliver", "words"),
     [
-        (lambda delivery: None, "made anew in every run"),
-        (inner(), "made anew in every run"),
+        (lambda delivery: None, "created again in every run"),
+        (inner(), "created again in every run"),
         (Wired, r"the class Wired itself; make one: Wired\(\.\.\.\)"),
         ("http://shop/orders", "not 'str'"),
         (None, "not 'NoneType'"),
@@ -107,7 +107,7 @@ def test_a_name_is_made_fit(tmp_path: Path) -> None:
         ({"parallel": 0}, "parallel must be 1 or more"),
         ({"timeout_s": 0}, "timeout_s must be more than 0"),
         ({"timeout_s": float("nan")}, "timeout_s must be more than 0"),
-        ({"accepts": lambda batch: None}, "made anew in every run"),
+        ({"accepts": lambda batch: None}, "created again in every run"),
     ],
 )
 def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], words: str) -> None:

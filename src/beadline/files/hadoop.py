@@ -29,7 +29,7 @@ CLIENT = {
     "ipc.client.connect.max.retries": "0",
     "ipc.client.connect.max.retries.on.timeouts": "1",
 }
-# Who only looks, and has no work to go on with, waits some seconds.
+# A caller that only looks, and has no query to continue, waits some seconds.
 _IMPATIENT = {"dfs.client.retry.policy.spec": "200,2"}
 _ABSENT = "java.io.FileNotFoundException"
 _TAKEN = "org.apache.hadoop.fs.FileAlreadyExistsException"
@@ -117,7 +117,7 @@ class HadoopFiles(FileSystem):
             except Py4JJavaError as error:
                 kind = _java_class(error)
                 if kind == _ABSENT and tries < CREATE_TRIES_MAX:
-                    continue  # somebody else has tidied up
+                    continue  # another process has tidied up
                 if kind != _TAKEN:
                     raise
                 self.delete(temporary)
@@ -159,7 +159,7 @@ class HadoopFiles(FileSystem):
         return text.removeprefix(prefix).split(f",{prefix}") if text else []
 
     def walk(self, uri: str) -> list[FoundFile]:
-        """Return every file below a folder; a folder that vanishes meanwhile is looked at anew."""
+        """Return every file below a folder; a folder that vanishes meanwhile is listed again."""
         while self.exists(uri):
             try:
                 return self._walk(uri)

@@ -19,7 +19,7 @@ from beadline.points import reach
 
 
 class TemporaryGone(FileNotFoundError):
-    """Somebody else has tidied up: nothing was linked."""
+    """Another process has tidied up: nothing was linked."""
 
 
 def local_path(uri: str) -> str:
@@ -130,7 +130,7 @@ class LocalFiles(FileSystem):
                 try:
                     found.append(FoundFile(os.path.relpath(path, top), os.path.getsize(path)))
                 except FileNotFoundError:
-                    continue  # renamed or deleted by somebody else since the folder was read
+                    continue  # renamed or deleted by another process since the folder was read
         return found
 
     def exists(self, uri: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.ids import PartId, QueryId
 from beadline.sink import BoundSink, Part, Prepared
 
@@ -61,7 +61,7 @@ class Acks:
     prepared: tuple[Prepared[Any], ...]
     parts: int
     extra_attempts: bool = False
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedRow, ...] = ()
     published: int = 0
     tags: Mapping[int, int] | None = None
 
@@ -94,12 +94,12 @@ class Batch(Protocol):
         """Compute the rows once for so many sinks; with several, acks of ``prepare`` have tags."""
 
     def run_prepare(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part."""
 
     def run_publish(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from beadline.dead_letter import Refused, checksum
+from beadline.dead_letter import RefusedRow, checksum
 from beadline.errors import BeadlineError, PrepareFailed, RowsRefused, UsageError, without_meaning
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
@@ -125,7 +125,7 @@ def readers(sinks: Sequence[BoundSink]) -> int:
 
 
 def prepare_sink(
-    batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+    batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None
 ) -> Acks:
     """Prepare one sink: from the epoch's rows or, for a dead-letter sink, from those refused.
 

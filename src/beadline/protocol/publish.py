@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.errors import PartLost
 from beadline.ids import EpochId
 from beadline.points import reach
@@ -34,7 +34,7 @@ def publish(run: Run, sweeper: Sweeper, batch: Batch) -> None:
 
 
 def _publish_sink(
-    run: Run, sweeper: Sweeper, batch: Batch, sink: BoundSink, refused: Sequence[Refused] | None
+    run: Run, sweeper: Sweeper, batch: Batch, sink: BoundSink, refused: Sequence[RefusedRow] | None
 ) -> Acks:
     """Publish one sink's parts; if it cannot by itself, prepare and commit at once."""
     ticket = Ticket(run.query, run.generation, batch.number, sink.name)

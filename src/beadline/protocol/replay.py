@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beadline.dead_letter import Refused, checksum
+from beadline.dead_letter import RefusedRow, checksum
 from beadline.decisions import Decision, StoredPart
 from beadline.errors import EpochFailed, NotDeterministic, PartLost
 from beadline.ids import PartId
@@ -86,7 +86,7 @@ def _replace_lost(
 
 
 def _check_refused(
-    where: str, sink: BoundSink, decision: Decision, refused: Sequence[Refused]
+    where: str, sink: BoundSink, decision: Decision, refused: Sequence[RefusedRow]
 ) -> None:
     """The sink must refuse the rows that it refused before: those are dead-letter records."""
     decided = decision.sinks.get(sink.dead_letter, ())

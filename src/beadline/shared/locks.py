@@ -15,7 +15,7 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 
 def wait_for_lock(descriptor: int, timeout_s: float) -> bool:
-    """Take the lock on an open file; False if somebody else had it all that time."""
+    """Take the lock on an open file; False if another process held it all that time."""
     retries = Retries({Verdict.BUSY: timeout_s}, _PAUSES_S)
     while True:
         try:

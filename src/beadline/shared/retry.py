@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Verdict(enum.Enum):
-    """What an error says of the next try."""
+    """What an error says about the next try."""
 
     BUSY = "the system answers: not now"
-    AWAY = "nobody answers"
+    AWAY = "there is no answer"
     UNCLEAR = "an answer that is not understood"
     FINAL = "the next answer would be the same"
 
@@ -54,7 +54,7 @@ def verdict(error: BaseException) -> Verdict:
     return Verdict.BUSY if error.answered else Verdict.AWAY
 
 
-# At a start, an address that nobody answers at is more often wrong than down.
+# At a start, an address that does not answer is more often wrong than down.
 NO_ANSWER_S = 5.0
 _PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 

@@ -1,17 +1,26 @@
 """Redaction: how passwords and tokens are kept out of logs and errors.
 
 A client library puts an address, an option or an echoed header into its errors. Each caller knows
-which of its settings are secret; finding them in a text, even where a library has escaped them, is
-the same everywhere.
+which of its own settings are secret; of settings that a user passes through, ``SECRET_NAME`` tells
+it by the name. Finding secrets in a text, even where a library has escaped them, is the same
+everywhere.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN = "***"
+NOT_SHOWN = "(not shown)"  # in the place of a row's values in what a server said
+# In the name of a setting of Spark, Hadoop, Java or librdkafka: its value is secret.
+SECRET_NAME = re.compile(
+    r"password|passphrase|secret|token|credential|jaas|oauthbearer|pem$"
+    r"|(access|private|account)[._-]?key|[.]key\b",
+    re.IGNORECASE,
+)
 
 
 def redacted(text: str, secrets: Iterable[str] | Mapping[str, str]) -> str:

@@ -3,8 +3,9 @@
 ``interface`` defines what a sink must do so that each row appears in it exactly once. The other
 modules hold what many sinks have in common: ``staged`` is the base class for systems that cannot
 hold a prepared transaction, ``ledger`` reads what a target remembers of a query, ``refused`` finds
-rows that a target can never take, and ``two_phase`` is the interface that Flink users know. The
-conformance suite, ``beadline.testing.suite``, tests whether a sink keeps the rules.
+rows that a target can never take, and ``two_phase`` is the interface that Flink users know. Retries
+with a deadline and the redaction of secrets come from ``beadline.shared``. The conformance suite,
+``beadline.testing.suite``, tests whether a sink keeps the rules.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ from beadline.files.local import sync_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.names import name_from
 from beadline.points import reach
+from beadline.shared.retry import (
+    Denied,
+    Rejected,
+    Retries,
+    Unavailable,
+    Verdict,
+    retry,
+    running,
+    starting,
+    verdict,
+)
+from beadline.shared.secrets import NOT_SHOWN, SECRET_NAME, redacted
 from beadline.sink.interface import (
     DEAD_LETTER_COLUMNS,
     AnySink,
@@ -47,7 +60,7 @@ from beadline.sink.interface import (
     Sink,
     shown,
 )
-from beadline.sink.ledger import LEDGER, check_previous, holds, way_out
+from beadline.sink.ledger import LEDGER, LedgerRows, check_previous, holds, way_out
 from beadline.sink.refused import (
     PER_DAY,
     far_dates,
@@ -66,6 +79,7 @@ from beadline.sink.staged import (
     StagedSink,
     Staging,
     check_writable,
+    delete_temporaries,
     folders_in,
     local_folder,
 )
@@ -76,7 +90,9 @@ __all__ = [
     "LEDGER",
     "NEW_QUERY",
     "NOTHING_WRITTEN",
+    "NOT_SHOWN",
     "PER_DAY",
+    "SECRET_NAME",
     "AnySink",
     "BadSetting",
     "BadSink",
@@ -89,10 +105,12 @@ __all__ = [
     "CommitResult",
     "Committable",
     "CorruptRecord",
+    "Denied",
     "EpochId",
     "FrameSink",
     "Guarantee",
     "Json",
+    "LedgerRows",
     "Outcome",
     "OutcomeUnknown",
     "Part",
@@ -103,6 +121,8 @@ __all__ = [
     "QueryId",
     "Reason",
     "Refuse",
+    "Rejected",
+    "Retries",
     "RowsRefused",
     "Seen",
     "Sink",
@@ -112,9 +132,12 @@ __all__ = [
     "Staging",
     "TargetRestored",
     "TwoPhaseCommitSink",
+    "Unavailable",
+    "Verdict",
     "WrongCheckpoint",
     "check_previous",
     "check_writable",
+    "delete_temporaries",
     "far_dates",
     "folders_in",
     "holds",
@@ -124,10 +147,15 @@ __all__ = [
     "not_utf8",
     "nulls",
     "reach",
+    "redacted",
     "refuse",
     "require",
+    "retry",
+    "running",
     "shown",
+    "starting",
     "sync_path",
+    "verdict",
     "way_out",
     "without_far_dates",
     "without_unreadable",

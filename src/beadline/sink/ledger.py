@@ -1,14 +1,17 @@
 """The ledger: what a target itself remembers of a query, so that a late commit has no effect.
 
 A sink that writes at commit time keeps one row per query in the same system, and reads and writes
-it in the same transaction as the rows (rule 10). All sinks ask the same question of it, which is
-answered here.
+it in the same transaction as the rows (rule 10). Each sink reads its own rows; what they mean is
+the same everywhere, and is said here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
 from beadline.errors import NEW_QUERY, TargetRestored, WrongCheckpoint
-from beadline.ids import EpochId
+from beadline.ids import EpochId, QueryId
 from beadline.sink.interface import Seen
 
 LEDGER = "_beadline_ledger"
@@ -55,6 +58,57 @@ def check_previous(epoch: EpochId, held: int | None) -> None:
     )
     restored.held = -1 if held is None else held
     raise restored
+
+
+@dataclass(frozen=True)
+class LedgerRows:
+    """The rows of a query's name for one target, in any order: the sink, and what it has seen.
+
+    A row of another incarnation comes first. For a sink that has written nothing under its name,
+    the rows of the query's other sinks count: it may have had another name, and a target that is
+    restored from a backup loses the rows of all of them together. They say nothing, though, of the
+    epoch that is asked about.
+    """
+
+    query: QueryId
+    rows: Sequence[tuple[str, Seen]]
+
+    def last_seen(self, *sinks: str) -> Seen | None:
+        """Return what is there; ``sinks`` are the names of the rows of the sink that asks."""
+        return self._stranger or self._held(sinks)
+
+    def seen(self, epoch: int, sink: str, *sinks: str) -> Seen | None:
+        """Return what is there of an epoch, by this row, and of the ones before, by all rows."""
+        own = self.written_by(sink)
+        if self._stranger is not None or (own is not None and own.epoch >= epoch):
+            return self._stranger or own
+        held = self._held((sink, *sinks))
+        return None if held is None else replace(held, epoch=min(held.epoch, epoch - 1))
+
+    def hold(self, epoch: EpochId, where: str, sink: str, *sinks: str) -> bool:
+        """Whether the epoch is there; raise if it must not be written here."""
+        return holds(self.seen(epoch.number, sink, *sinks), epoch, where)
+
+    def written_by(self, *sinks: str) -> Seen | None:
+        """Return the newest epoch of this incarnation that these sinks have written."""
+        return _newest(seen for sink, seen in self._ours if sink in sinks)
+
+    @property
+    def _ours(self) -> list[tuple[str, Seen]]:
+        mine = self.query.incarnation
+        return [(sink, seen) for sink, seen in self.rows if seen.incarnation == mine]
+
+    @property
+    def _stranger(self) -> Seen | None:
+        mine = self.query.incarnation
+        return _newest(seen for _, seen in self.rows if seen.incarnation != mine)
+
+    def _held(self, sinks: Sequence[str]) -> Seen | None:
+        return self.written_by(*sinks) or _newest(seen for _, seen in self._ours)
+
+
+def _newest(seen: Iterable[Seen]) -> Seen | None:
+    return max(seen, key=lambda each: each.epoch, default=None)
 
 
 def way_out(sink: str, epoch: int) -> str:

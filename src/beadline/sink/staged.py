@@ -396,7 +396,7 @@ def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
     ]
 
 
-def tidy(folder: str) -> None:
+def delete_temporaries(folder: str) -> None:
     """Delete the temporary files that crashes left in a folder an hour or more ago.
 
     A younger one may belong to another driver that is alive. A writer that was paused that long

@@ -22,13 +22,13 @@ from beadline.sink import (
     Committable,
     EpochId,
     Guarantee,
+    LedgerRows,
     Outcome,
     Part,
     Prepared,
     QueryId,
     Seen,
     Sink,
-    holds,
     name_from,
     reach,
     without_unreadable,
@@ -54,6 +54,11 @@ class MemoryPart(Committable):
 class _Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
     ledger: dict[tuple[str, str], Seen] = field(default_factory=dict)
+
+    def rows_of(self, query: QueryId) -> LedgerRows:
+        """Return what is remembered of a query, of each of its sinks."""
+        rows = [(sink, seen) for (of, sink), seen in self.ledger.items() if of == query.name]
+        return LedgerRows(query, rows)
 
 
 _tables: dict[str, _Table] = {}
@@ -108,10 +113,10 @@ class MemorySink(Sink[MemoryPart]):
 
     # Called in any process, any number of times, by two at once, an hour late. So the question "is
     # it already there?" and the write must be ONE atomic operation: here under a lock, in a
-    # database one transaction with a ledger row. holds() answers the whole question: is the ledger
-    # at this epoch, or past it (a late commit changes nothing)? Is it another query's? Is it behind
-    # what it has acknowledged before, so that it was restored from an older backup (that is why
-    # check sets `remembers`)? reach() names a crash point: place one wherever a crash could
+    # database one transaction with a ledger row. LedgerRows answers the whole question: is the
+    # ledger at this epoch, or past it (a late commit changes nothing)? Is it another query's? Is it
+    # behind what it has acknowledged before, so that it was restored from an older backup (that is
+    # why check sets `remembers`)? reach() names a crash point: place one wherever a crash could
     # separate two operations, and the suite crashes there and lets another process continue. It
     # does nothing in production.
     def commit(self, epoch: EpochId, parts: Sequence[Prepared[MemoryPart]]) -> CommitResult:
@@ -119,15 +124,14 @@ class MemorySink(Sink[MemoryPart]):
         if not parts:
             return CommitResult({})
         found = [row for part in _in_order(parts) for row in _decode(part.committable)]
-        key = (epoch.query.name, parts[0].id.sink)
+        query, sink = epoch.query, parts[0].id.sink
         reach("ledger.before")
         with _lock:
             table = _tables.setdefault(self.name, _Table())
-            seen = table.ledger.get(key)
-            if holds(seen, epoch, f"memory table {self.name!r}"):
+            if table.rows_of(query).hold(epoch, f"memory table {self.name!r}", sink):
                 return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
             table.rows.extend(found)
-            table.ledger[key] = Seen(epoch.query.incarnation, epoch.number, epoch.nonce)
+            table.ledger[query.name, sink] = Seen(query.incarnation, epoch.number, epoch.nonce)
         reach("ledger.after")
         return CommitResult.all(parts, Outcome.COMMITTED)
 
@@ -145,12 +149,9 @@ class MemorySink(Sink[MemoryPart]):
     # Called at the start: does the target know this query's name from another incarnation? That is
     # how a deleted or copied checkpoint is noticed before it duplicates every row.
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return another incarnation's epoch, of any sink, if there is one; else this sink's."""
+        """Return the newest epoch here; another incarnation's, of any sink, comes first."""
         with _lock:
-            ledger = dict(_tables[self.name].ledger) if self.name in _tables else {}
-        of_query = {sink: seen for (owner, sink), seen in ledger.items() if owner == query.name}
-        others = [seen for seen in of_query.values() if seen.incarnation != query.incarnation]
-        return next(iter(others), of_query.get(name))
+            return _tables.get(self.name, _Table()).rows_of(query).last_seen(name)
 
     # For readers; not part of the interface.
     @staticmethod

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Receiver", "SocketReceiver", "files", "journaled", "kafka", "rate", "socket"]
 
 FORMATS = ("parquet", "orc", "json", "csv", "text")
-# Options with which Spark passes over a file without a word.
+# Options with which Spark silently skips a file.
 _LOSING = ("ignoremissingfiles", "ignorecorruptfiles")
 
 
@@ -91,7 +91,7 @@ def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = Fals
     """Read lines of text from a TCP server, as Spark's own socket source does: ``value``.
 
     Guarantee: at-most-once. A socket cannot be asked again: what had arrived and was not committed
-    when the query died is lost, and Spark does not go on from such a checkpoint: each start is a
+    when the query died is lost, and Spark does not continue from such a checkpoint: each start is a
     new query, with a new checkpoint and another name. It reads nothing again, and the rows that its
     targets hold stay there. So both functions refuse it, unless they are told
     ``allow="at-most-once"``. ``journaled`` with a ``SocketReceiver`` keeps the lines instead.

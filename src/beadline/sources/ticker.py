@@ -1,9 +1,9 @@
-"""A source that brings the time on for an input that is idle.
+"""A source that advances the time of an idle input.
 
-Spark takes the smallest watermark of several inputs, so one that brings nothing holds up all. A
-ticker stands beside such an input, in a union in front of its watermark, and brings single rows
-with nothing but a time, which are filtered out again behind it (``event_time.watermarks``). The
-rows are a function of the offsets, and those are in Spark's checkpoint: an epoch that is
+Spark takes the smallest watermark of several inputs, so one that brings no rows holds all of them
+up. A ticker stands beside such an input, in a union in front of its watermark, and brings single
+rows with nothing but a time, which are filtered out again behind it (``event_time.watermarks``).
+The rows are a function of the offsets, and those are in Spark's checkpoint: an epoch that is
 redelivered has the same watermark.
 
 What the time is to be, the query's driver says (``event_time.idle``), in a file for each reader.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "beadline-ticker"
-INPUT = "beadline.input"  # an option of the source: whose time it brings on
+INPUT = "beadline.input"  # an option of the source: whose time it advances
 _FOLDER = "folder"
 _KEY, _TICK, _OF = "ticker", "tick_ms", "input"
 _NONE = 0  # no tick yet
@@ -48,12 +48,12 @@ _held = threading.Event()
 declare(
     FORMAT,
     "exactly-once",
-    "it brings no rows, only the time on while this input is idle; the times are in the checkpoint",
+    "it brings no rows, it advances the time while this input is idle; the times are checkpointed",
 )
 
 
 def ticks_beside(frame: DataFrame, name: str) -> DataFrame:
-    """Return a stream of the column ``tick``: the times to which an input's is brought on."""
+    """Return a stream of the column ``tick``: the times to which an input's is advanced."""
     spark = frame.sparkSession
     spark.dataSource.register(Ticker)
     reader = spark.readStream.format(FORMAT).option(INPUT, name)
@@ -68,7 +68,7 @@ def ticker_keys(offset: Any) -> tuple[str, str] | None:
 
 
 def publish_tick(key: str, tick_ms: int) -> None:
-    """Let a reader bring its input's time on to this."""
+    """Let a reader advance its input's time to this."""
     if _held.is_set():
         return
     path = _folder() / key
@@ -78,7 +78,7 @@ def publish_tick(key: str, tick_ms: int) -> None:
 
 
 def hold_ticks() -> None:
-    """Bring no input of this process on: where runs are compared, the clock must not tell."""
+    """Advance no input of this process: where runs are compared, the clock must not matter."""
     _held.set()
 
 
@@ -109,7 +109,7 @@ class Ticker(DataSource):
 
 
 class Tick(InputPartition):
-    """The one row of an epoch in which the time is brought on."""
+    """The one row of an epoch in which the time is advanced."""
 
     def __init__(self, tick_ms: int) -> None:
         super().__init__(None)
@@ -136,10 +136,10 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: Mapping[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
-        """Return the time to bring the input's on to; the same as before if it is not later.
+        """Return the time to advance the input's to; the same as before if it is not later.
 
-        Before Spark 4.2 a reader is not told where it stood, so there its key is made up anew by
-        each start of the query.
+        Before Spark 4.2 a reader is not told where it stood, so there each start of the query makes
+        up a new key.
         """
         if start is not None:
             self._key = str(start[_KEY])

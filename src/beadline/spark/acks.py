@@ -19,7 +19,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink, Part, Prepared, Sink
 from beadline.spark.refusals import Refusals, RefusedAgain, Refusing, parse
@@ -70,14 +70,14 @@ def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:
     return sorted((Ack(**fields) for fields in found), key=lambda ack: ack.partition)
 
 
-def refusing_of(sink: BoundSink, refused: Sequence[Refused] | None) -> Refusing:
+def refusing_of(sink: BoundSink, refused: Sequence[RefusedRow] | None) -> Refusing:
     """Where the rows go that the sink refuses; a dead-letter sink has nowhere to send any."""
     if refused is not None:
         return RefusedAgain
     return Refusals if sink.dead_letter else None
 
 
-def refused_rows(sink: BoundSink, acks: Sequence[Ack]) -> tuple[Refused, ...]:
+def refused_rows(sink: BoundSink, acks: Sequence[Ack]) -> tuple[RefusedRow, ...]:
     """All refused rows, by partition, and in the sink's own order in each."""
     return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.util import PythonEvalType
 
 from beadline import dead_letter
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.protocol.batch import Acks, Ticket
 from beadline.sink import BoundSink, FrameSink, Sink
 from beadline.spark.acks import (
@@ -154,7 +154,7 @@ class SparkBatch:
             self._frame, self._shared = before, None
 
     def run_prepare(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Run the sink's ``prepare`` on every part, or on the whole frame."""
         acks = self._acks_of(sink, ticket, refused)
@@ -163,7 +163,9 @@ class SparkBatch:
         # What it was given is not proven to be what the others will be. What it made is a loser.
         return replace(self._acks_of(sink, ticket, refused), extra_attempts=True)
 
-    def _acks_of(self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None) -> Acks:
+    def _acks_of(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None
+    ) -> Acks:
         if isinstance(sink.sink, FrameSink):
             return self._write_frame(sink, ticket, refused)
         refusing = refusing_of(sink, refused)
@@ -184,7 +186,7 @@ class SparkBatch:
         extra = any(ack.retries > 0 for ack in acks) or self._engine.speculation
         return Acks(tuple(prepared), len(acks), extra, refused_rows(sink, acks), tags=tags)
 
-    def _tagged(self, sink: BoundSink, refused: Sequence[Refused] | None) -> bool:
+    def _tagged(self, sink: BoundSink, refused: Sequence[RefusedRow] | None) -> bool:
         """Whether the tags of shared rows are in what the sink's tasks are given."""
         return self._shared is not None and refused is None and sink.name not in self._engine.rows
 
@@ -213,7 +215,7 @@ class SparkBatch:
         return column
 
     def run_publish(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None = None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
     ) -> Acks:
         """Run the sink's ``publish`` on every part."""
         assert isinstance(sink.sink, Sink)
@@ -286,7 +288,7 @@ class SparkBatch:
         self,
         sink: BoundSink,
         ticket: Ticket,
-        refused: Sequence[Refused] | None,
+        refused: Sequence[RefusedRow] | None,
         metrics: Observation | None = None,
     ) -> DataFrame:
         """Return what the sink is given: its share of the epoch's rows, or dead-letter records.
@@ -317,7 +319,7 @@ class SparkBatch:
         return frame.select(*wanted)
 
     def _write_frame(
-        self, sink: BoundSink, ticket: Ticket, refused: Sequence[Refused] | None
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None
     ) -> Acks:
         metrics = Observation()
         frame = self._rows_of(sink, ticket, refused, metrics)

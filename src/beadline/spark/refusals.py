@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from beadline.dead_letter import Refused
+from beadline.dead_letter import RefusedRow
 from beadline.errors import RowsRefused
 from beadline.shared.row_json import row_texts
 from beadline.sink import Part, shown
@@ -81,8 +81,8 @@ def keeping(part: Part, refusing: Refusing) -> tuple[Part, Refusals]:
     return replace(part, refuse=refusals.refuse), refusals
 
 
-def parse(text: str | None, sink: str, part: int) -> list[Refused]:
+def parse(text: str | None, sink: str, part: int) -> list[RefusedRow]:
     """Read the form in which refused rows travelled."""
     if text is None:
         return []
-    return [Refused(sink, part, reason, row) for reason, row in json.loads(text)]
+    return [RefusedRow(sink, part, reason, row) for reason, row in json.loads(text)]

@@ -19,6 +19,7 @@ from rich.markup import escape
 from beadline.errors import UsageError
 from beadline.jobs.loading import open_job
 from beadline.points import EVERY_POINT
+from beadline.shared.secrets import HIDDEN, SECRET_NAME
 from beadline.sink import Guarantee
 from beadline.verify import faults, scratch
 from beadline.verify.chain import Chain
@@ -46,12 +47,7 @@ _FENCE = "kafka.fence"
 # after a fault has more to do.
 _TIMEOUT_FACTOR = 10.0
 Say = Callable[[str], None]
-_SECRET = re.compile(
-    r"password|passphrase|secret|token|credential|jaas|(access|private|account|[.])[.]?key|pem$"
-    r"|//[^/@\s]+@",  # an address with somebody's name in it, and mostly with a password
-    re.IGNORECASE,
-)
-_HIDDEN = "***"
+_LOGIN = re.compile(r"//[^/@\s]+@")  # an address with a user's name in it, and often a password
 
 
 def limit_of(slowest_s: float, given: float | None) -> float:
@@ -93,9 +89,11 @@ class Options:
         if self.in_place:
             yield "--in-place"
         for key, value in self.conf.items():
-            # A report is sent round: whoever runs it again fills in what is not for everybody.
-            secret = _SECRET.search(key) or _SECRET.search(str(value))
-            yield from ("--conf", f"{key}={_HIDDEN if secret else value}")
+            # A report is passed on, and the secrets are filled in by the person who uses it. A
+            # value may hold settings with names of their own, as options of Java do.
+            texts = (key, str(value))
+            secret = any(SECRET_NAME.search(text) or _LOGIN.search(text) for text in texts)
+            yield from ("--conf", f"{key}={HIDDEN if secret else value}")
 
 
 @dataclass

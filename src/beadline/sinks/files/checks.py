@@ -79,14 +79,16 @@ def check_schema(where: str, schema: pa.Schema, format_: str, partition_by: Sequ
             )
         if name.startswith("."):
             raise BadSink(
-                f"{where}: folders of partition column {name!r} are hidden. {NOTHING_WRITTEN}"
+                f"{where}: folders of partition column {name!r} would be hidden from readers. "
+                f"{NOTHING_WRITTEN}"
             )
         if pa.types.is_nested(schema.field(columns[name.lower()]).type):
             raise BadSink(f"{where}: nested column {name!r} cannot name folders. {NOTHING_WRITTEN}")
         if "\0" in name or folder_bytes(name) > NAME_BYTES_MAX:
             raise BadSink(
-                f"{where}: no folder can be named after partition column {name!r}: names of files "
-                f"have no NUL and at most {NAME_BYTES_MAX} bytes, with the value. {NOTHING_WRITTEN}"
+                f"{where}: no folder can be named after partition column {name!r}: a folder name, "
+                f"including the value, cannot contain NUL or exceed {NAME_BYTES_MAX} bytes. "
+                f"{NOTHING_WRITTEN}"
             )
     folders = {name.lower() for name in partition_by}
     if len(folders) < len(partition_by):
@@ -189,11 +191,14 @@ def check_places(where: str, files: FileSystem, target: str, staging: str, check
     """Refuse folders that cannot be written, renamed between, or kept apart."""
     if not has_atomic_create(target):
         raise BadSink(
-            f"{where}: finishing a file is a rename, and on {split_uri(target)[0]}: it is not "
-            f"proven to be one atomic act. Use a local disk or HDFS. {NOTHING_WRITTEN}"
+            f"{where}: files are finished by rename, which is not known to be atomic on "
+            f"{split_uri(target)[0]}. Use a local disk or HDFS. {NOTHING_WRITTEN}"
         )
     if below(staging, target):
-        raise BadSink(f"{where}: staging {staging} is where readers look. {NOTHING_WRITTEN}")
+        raise BadSink(
+            f"{where}: staging {staging} is inside the target, where readers look. "
+            f"{NOTHING_WRITTEN}"
+        )
     for one, other in ((checkpoint, target), (target, checkpoint)):
         if below(one, other):
             raise BadSink(

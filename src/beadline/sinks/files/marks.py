@@ -8,15 +8,15 @@ epoch of the first begun mark is -1.
 
 A sink's mark is made once, by the first commit to a target. From then on it is only ever renamed:
 begun before a pending file leaves its folder, finished when all are in the target. So it cannot
-come into being in a target that was deleted or exchanged, not even in the middle of a commit: the
+come into being in a target that was deleted or replaced, not even in the middle of a commit: the
 rename finds nothing. Nor can it move backwards: a zombie that sleeps between its look and its
 rename finds nothing either.
 
-Marks are in the target, so that they share its fate: who deletes it and makes it again, or restores
-an older copy of it, does the same to them, and that is noticed. Where a copy was restored over the
-newest mark there are two of one sink, and the one that says less counts. They are folders because a
-reader that lists files, even recursively and knowing nothing of hidden names, must see finished
-files only. On HDFS a folder also has no block to wait for.
+Marks are in the target, so that they share its fate: if it is deleted and made again, or restored
+from an older copy, so are they, and that is noticed. Where a copy was restored over the newest mark
+there are two of one sink, and the one that says less counts. They are folders because a reader that
+lists files, even recursively and knowing nothing of hidden names, must see finished files only. On
+HDFS a folder also has no block to wait for.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Marks:
         return counts(self.all(), sink, incarnation)
 
     def begin(self, held: Mark | None, sink: str, epoch: EpochId) -> Mark | None:
-        """Say durably that an epoch's files come in; None if somebody else was here since the look.
+        """Say durably that an epoch's files come in; None if another process was here first.
 
         Only a target that knows nothing of the sink gets a mark that is new.
         """
@@ -182,12 +182,12 @@ def counts(marks: Iterable[Mark], sink: str, incarnation: str) -> Mark | None:
 
 
 def half_gone(epoch: EpochId, sink: str, target: str, what: str) -> TargetRestored:
-    """Return the error for a target that was exchanged while an epoch was being moved in."""
+    """Return the error for a target that was replaced while an epoch was being moved in."""
     return TargetRestored(
         f"query {epoch.query.name!r}, epoch {epoch.number}, target {target}: {what}. Files of this "
-        "epoch that were in it went with it, and the source does not deliver their rows again; "
-        "those that were not stay pending. The epoch is decided: bring the very target back that "
-        f"was there, and the next start finishes it. {way_out(sink, epoch.number)} Those of its "
+        "epoch that were in it went with it, and the source will not redeliver their rows; "
+        "those that were not stay pending. The epoch is decided: restore the original target, and "
+        f"the next start finishes it. {way_out(sink, epoch.number)} Those of its "
         "files that are in the target by then stay."
     )
 

@@ -1,4 +1,5 @@
-"""The renames of a commit: from pending to finished, once, whoever does it and however often.
+"""The renames of a commit: from pending to finished, once, whichever process does it and however
+often.
 
 Files leave a pending folder only once it has been renamed to ``.moving``, and it is renamed only
 while every file is there. So a file that is missing from ``.moving`` was finished; a reader may
@@ -56,7 +57,7 @@ class PendingFiles(Committable):
     """Where the files are going, where they are, and what they are: (relative path, bytes).
 
     Both folders are qualified URIs: a process without Spark may take another default file system.
-    ``rows`` were counted in the files; -1 if nobody did.
+    ``rows`` were counted in the files; -1 if they were not.
     """
 
     version: ClassVar[int] = 2
@@ -191,9 +192,9 @@ class Moving:
     def _failed(self, what: str) -> CommitFailed:
         return CommitFailed(
             f"query {self.epoch.query.name!r}, epoch {self.epoch.number}, target {self.target}: "
-            f"{what}. The epoch is decided, and no finished file was touched; when the way is "
-            f"free, the next start finishes it. {way_out(self.sink, self.epoch.number)} Those of "
-            "its files that are in the target stay."
+            f"{what}. The epoch is decided, and no finished file was touched; once the cause is "
+            f"removed, the next start finishes it. {way_out(self.sink, self.epoch.number)} Those "
+            "of its files that are in the target stay."
         )
 
 

@@ -1,8 +1,8 @@
 """``FileSink``: files by Spark's own writer, finished by rename.
 
 A file is *in progress* while Spark writes it, *pending* once its epoch is prepared, and *finished*
-when it has its name in the target. Pending files live beside the target, not in it, so that whoever
-lists the files of the target, however, sees finished ones only::
+when it has its name in the target. Pending files live beside the target, not in it, so that the
+target, however it is listed, shows finished files only::
 
     out/day=1/orders-000000012-1f2e3d4c-g3-part-00000-<uuid>-c000.snappy.parquet    finished
     .out.beadline/<part id>/day=1/part-00000-<uuid>-c000.snappy.parquet             pending
@@ -16,9 +16,9 @@ pending folder to ``.moving``, rename its files, rename the mark to say that the
 delete the folder. Why that is enough is said in ``moves`` and ``marks``.
 
 To start over with a new checkpoint, delete the target folder as a whole, and the marks with it. For
-the same reason a query that goes on from its old checkpoint notices at the start and at every
+the same reason a query that continues from its old checkpoint notices at the start and at every
 commit that the folder is gone, was deleted and made again or restored from an older copy, or that
-its disk is not mounted. Files *in* it may be taken away by readers at any time, and nobody is told.
+its disk is not mounted. Files *in* it may be taken away by readers at any time, unnoticed.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ _LOCAL = {
 
 # Another process of this query may be at the same commit: then what was seen is looked at again.
 LOOKS_MAX = 10
-EXCHANGED = "the target was deleted or exchanged while this epoch was committed to it"
+EXCHANGED = "the target was deleted or replaced while this epoch was committed to it"
 NOT_BEGUN = (
-    "{} files of this epoch were moved into a target that is not the one that is there now, which "
-    "does not say that the epoch was begun: it was deleted, or restored from an older copy"
+    "{} files of this epoch were moved into a different target than the current one, which has no "
+    "record that this epoch was begun: it was deleted, or restored from an older copy"
 )
 
 
@@ -297,7 +297,7 @@ def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | No
             if missing:
                 raise half_gone(epoch, sink, moving.target, NOT_BEGUN.format(len(missing)))
         if held is None and not moving.files.exists(moving.target):
-            marks.forget_former()  # of whoever wrote to a folder that is gone
+            marks.forget_former()  # of a folder that is gone
         begun = marks.begin(held, sink, epoch)
         if begun is not None:
             return begun
@@ -305,7 +305,7 @@ def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | No
 
 
 def _check_alone(marks: Sequence[Mark], target: str, epoch: EpochId) -> None:
-    """Two queries of one name must not take turns; but a new target knows nobody."""
+    """Two queries of one name must not take turns; but a new target knows neither."""
     for mark in marks:
         if mark.incarnation != epoch.query.incarnation:
             raise WrongCheckpoint(

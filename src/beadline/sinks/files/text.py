@@ -37,7 +37,7 @@ _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9]|[-+]?(nan|inf)|true$|false$", re.IGNOR
 
 
 def folded(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as Spark's writer takes them: names and booleans in small letters."""
+    """Return options as Spark's writer takes them: names and booleans in lower case."""
     return {key.lower(): option_text(value) for key, value in options.items()}
 
 

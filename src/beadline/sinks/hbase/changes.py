@@ -84,7 +84,7 @@ def _chosen(batches: Sequence[pa.RecordBatch], chosen: Any) -> Iterator[pa.Recor
 
 
 def pieces(changes: Changes, rows: int) -> Iterator[pa.RecordBatch | pa.Array]:
-    """Cut the changes into pieces of at most so many rows; puts first.
+    """Cut the changes into pieces of at most ``rows`` rows; puts first.
 
     In this order a row that is deleted and put again is never absent for a reader.
     """

@@ -1,8 +1,8 @@
-"""The few calls that are made of HBase's Thrift server, and what its errors mean.
+"""The few calls that are made to HBase's Thrift server, and what its errors mean.
 
-Two kinds of error leave this module, and no others. ``Unavailable``: nobody answered, or HBase has
-no server for the rows just now; the same call may work later, and may have been done. ``Rejected``:
-HBase answered, and would answer the same again.
+Two kinds of error leave this module, and no others. ``Unavailable``: there was no answer, or HBase
+has no server for the rows just now; the same call may work later, and may have been done.
+``Rejected``: HBase answered, and would answer the same again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, retry, verdict
-from beadline.sink import require
+from beadline.sink import Denied, Rejected, Unavailable, Verdict, require, retry, verdict
 
 T = TypeVar("T")
 
@@ -73,7 +72,7 @@ class HBaseClient:
             with suppress(_thrift().AlreadyExists):
                 _ask(self._calls.createTable, table.encode(), columns)
         except (Rejected, Unavailable) as error:
-            if "TableExistsException" not in str(error):  # somebody else was making it
+            if "TableExistsException" not in str(error):  # another process was making it
                 raise
 
     def mutate(self, table: str, rows: Sequence[Any], at_ms: int) -> None:
@@ -91,7 +90,7 @@ class HBaseClient:
         scanner = _ask(self._calls.scannerOpenWithPrefix, table.encode(), prefix, [], {})
         while found := _ask(self._calls.scannerGetList, scanner, _SCAN_ROWS):
             rows += found
-        # After an error there is nobody to say this to; the server forgets it by itself.
+        # Not after an error, as the connection is lost; the server closes it by itself.
         _ask(self._calls.scannerClose, scanner)
         return [(row.row, {name: cell.value for name, cell in row.columns.items()}) for row in rows]
 
@@ -176,7 +175,7 @@ def _ask(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     except _thrift().IllegalArgument as error:
         raise Rejected(_first_line(error)) from error
     except TApplicationException as error:
-        # Any error in the server that nobody foresaw is "internal", passing ones too.
+        # Any unforeseen error in the server is "internal", transient ones too.
         internal = error.type == TApplicationException.INTERNAL_ERROR
         raise (Unavailable if internal else Rejected)(_first_line(error)) from error
     except TimeoutError as error:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Rejected
-from beadline.sink import NOTHING_WRITTEN, BadSink
+from beadline.sink import NOTHING_WRITTEN, BadSink, Rejected
 from beadline.sinks.hbase.client import HBaseClient, no_table
 from beadline.sinks.hbase.encode import Encoding
 from beadline.sinks.shared.column_text import has_text
@@ -35,7 +34,7 @@ class Cells:
 
     @property
     def settings(self) -> dict[str, str | None]:
-        """What decides over the bytes that are written; not the table, which a claim remembers."""
+        """What determines the bytes that are written; not the table, which a claim remembers."""
         columns = {f"columns[{name!r}]": cell.decode() for name, cell in self.targets.items()}
         return {
             **columns,
@@ -105,7 +104,7 @@ def check_columns(schema: pa.Schema, cells: Cells, where: str) -> None:
             )
     if not cells.targets:
         raise BadSink(
-            f"{where}: the rows have no column beside the row key, and HBase has no row without a "
+            f"{where}: the rows have no column besides the row key, and HBase has no row without a "
             f"cell. Map the key to a cell too, columns={{{cells.row_key!r}: 'f:key'}} for "
             f"example. {NOTHING_WRITTEN}"
         )

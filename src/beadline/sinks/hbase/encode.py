@@ -1,9 +1,9 @@
 """How Arrow columns become the bytes of HBase's keys and cells, made column by column.
 
-HBase knows bytes only, so somebody has to choose. ``text``: what a person would type, in UTF-8
-(``shared/column_text``).
-``bytes``: what HBase's own ``Bytes.toBytes`` makes, which Java programs and the HBase shell's
-``toLong`` and the like read. Strings and binaries are the same in both.
+HBase knows bytes only, so the form of a value is a choice. ``text``: what a person would type, in
+UTF-8 (``shared/column_text``). ``bytes``: what HBase's own ``Bytes.toBytes`` makes, which Java
+programs and the HBase shell's ``toLong`` and the like read. Strings and binaries are the same in
+both.
 """
 
 from __future__ import annotations

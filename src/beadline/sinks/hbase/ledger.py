@@ -12,8 +12,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from beadline.shared.retry import Rejected, Retries, Verdict, running
-from beadline.sink import LEDGER, BadSink, EpochId, QueryId, Seen
+from beadline.sink import (
+    LEDGER,
+    BadSink,
+    EpochId,
+    LedgerRows,
+    QueryId,
+    Rejected,
+    Retries,
+    Seen,
+    Verdict,
+    running,
+)
 from beadline.sinks.hbase.client import HBaseClient, no_table, put, row_of
 
 FAMILY = "f"
@@ -71,28 +81,16 @@ class HBaseLedger:
                 return False
         return True
 
-    def seen(self, client: HBaseClient, query: QueryId, sink: str | None = None) -> Seen | None:
-        """Return what the table holds of ``query.name``; another incarnation's row first.
-
-        Of this incarnation, the newest, or what the named sink wrote.
-        """
+    def read(self, client: HBaseClient, query: QueryId) -> LedgerRows:
+        """Return what the table holds of ``query.name``; nothing if it does not exist."""
         try:
-            return self._seen(client, query, sink)
+            return LedgerRows(query, list(self._rows(client, query.name)))
         except Rejected as error:
             if no_table(error):
-                return None
+                return LedgerRows(query, [])
             if not self._enabled(client):
                 raise
-        return self._seen(client, query, sink)
-
-    def _seen(self, client: HBaseClient, query: QueryId, sink: str | None) -> Seen | None:
-        mine: Seen | None = None
-        for of_sink, seen in self._rows(client, query.name):
-            if seen.incarnation != query.incarnation:
-                return seen
-            if sink in (None, of_sink) and (mine is None or seen.epoch > mine.epoch):
-                mine = seen
-        return mine
+        return LedgerRows(query, list(self._rows(client, query.name)))
 
     def seen_of_sink(self, client: HBaseClient, query: QueryId, sink: str) -> Seen | None:
         """Return what this sink of this incarnation wrote: one quick look."""

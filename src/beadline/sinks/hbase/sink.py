@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import Denied, Rejected, Unavailable, Verdict, running, starting
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
@@ -23,21 +22,27 @@ from beadline.sink import (
     Capabilities,
     CommitBlocked,
     CommitFailed,
+    Denied,
     Guarantee,
     Outcome,
     OutcomeUnknown,
     Part,
     PartsDamaged,
     QueryId,
+    Rejected,
     Seen,
     StagedEpoch,
     StagedPart,
     StagedSink,
+    Unavailable,
+    Verdict,
     check_writable,
     folders_in,
     local_folder,
     name_from,
     reach,
+    running,
+    starting,
     way_out,
 )
 from beadline.sinks.hbase.changes import last_changes
@@ -68,8 +73,8 @@ _ONCE = (
 _DELETES = (
     " A row with a null, or one that is deleted and put again, may for a moment show new cells "
     "beside old ones, as puts and deletes are two writes. Deletes hold against late writes until a "
-    "compaction drops their markers: what they hid would show again if an old write, looked up in "
-    "the ledger before and in flight all that time, came then; with "
+    "compaction drops their markers: deleted values could reappear if a write that had checked the "
+    "ledger earlier arrives only then; with "
     "hbase.hstore.time.to.purge.deletes at an hour it cannot."
 )
 
@@ -85,8 +90,9 @@ class HBaseSink(StagedSink):
     deleted.
 
     ``encoding`` says how values become bytes: ``text``, or ``bytes`` as HBase's ``Bytes.toBytes``.
-    Rejected at prepare, and so for a dead-letter sink: a null, empty or overlong key, null in
-    ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to 9999.
+    Rejected at prepare, so that a dead-letter sink can take them: a null, empty or overlong key,
+    null in ``deleted``, a cell above ``cell_bytes_max``, as text a date outside the years 0 to
+    9999.
 
     ``staging`` is a folder that driver and executors share. ``timeout_s`` is how long one answer of
     the server may take; ``connections`` are used at once at commit.
@@ -110,7 +116,7 @@ class HBaseSink(StagedSink):
     cell_bytes_max: int = 10 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        """Resolve the folder here, as executors work in others; refuse what cannot be right."""
+        """Make the folder absolute, as executors work in others; refuse invalid settings."""
         object.__setattr__(self, "staging", local_folder("staging", self.staging))
         if not self.host or not isinstance(self.host, str):
             raise BadSink(
@@ -236,19 +242,16 @@ class HBaseSink(StagedSink):
 
     def _write_epoch(self, client: HBaseClient, epoch: StagedEpoch) -> Outcome:
         ledger, query = HBaseLedger(self.table), epoch.id.query
-        own = seen = ledger.seen(client, query, epoch.sink)
-        if seen is None and (others := ledger.seen(client, query)) is not None:
-            # A sink that has written nothing under its name may have been called otherwise;
-            # of this epoch, the rows of others say nothing.
-            seen = replace(others, epoch=min(others.epoch, epoch.id.number - 1))
-        if epoch.is_committed(seen):
+        rows = ledger.read(client, query)
+        if epoch.is_committed(rows.seen(epoch.id.number, epoch.sink)):
             return Outcome.ALREADY_COMMITTED
         # The last change of a key may be in another part, so none is written without all.
         batches = list(epoch.batches())
         cells = self._cells(batches[0].schema.names)
         families = list(client.families(self.table))
-        # Of a sink that has written nothing under its name, the others' rows were asked, above.
-        id_ = epoch.id if own is not None else replace(epoch.id, previous=-1)
+        # The writer looks at this sink's own row only, which may not be there yet.
+        has_row = rows.written_by(epoch.sink) is not None
+        id_ = epoch.id if has_row else replace(epoch.id, previous=-1)
         writer = EpochWriter(
             self._server, ledger, cells, families, id_, epoch.sink, self.connections
         )
@@ -278,14 +281,10 @@ class HBaseSink(StagedSink):
         return ""
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
-        """Return what this sink wrote to the table; another incarnation's row first.
-
-        Of a sink that has written nothing under its name, the others' rows count, as at a commit:
-        it may have been called otherwise.
-        """
+        """Return what the ledger holds for this table; another incarnation's row first."""
         ledger = HBaseLedger(self.table)
         return self._asked(
-            lambda client: ledger.seen(client, query, name) or ledger.seen(client, query),
+            lambda client: ledger.read(client, query).last_seen(name),
             f"the ledger table {ledger.table!r} cannot be read, so it is not known what the table "
             "holds. Repair it in the HBase shell: enable it, or give this user the right to read "
             "and write it.",
@@ -297,7 +296,7 @@ class HBaseSink(StagedSink):
         problem: str,
         limits: Mapping[Verdict, float] | None = None,
     ) -> T:
-        """Ask while nothing depends on it; ``problem`` says what an answer of no means."""
+        """Ask before anything is written; ``problem`` says what a refusal means."""
         try:
             return asked(self._server, question, limits or running(self.timeout_s))
         except Unavailable as error:

@@ -1,10 +1,10 @@
 """Sending an epoch's changes, over several connections at once.
 
-Before each piece the ledger is asked on the same connection: a driver that slept while another
-finished the epoch stops there. It does not depend on that (its puts would be older versions,
-its deletes hide nothing new), but for one thing: a compaction of all files forgets deletes, and
-what they hid would show again if it were put again. The Thrift server closes a connection on
-which nothing was asked for a minute, so no piece gets there later than that after its look.
+Before each piece the ledger is read on the same connection: a driver that slept while another
+finished the epoch stops there. It would be harmless anyway (its puts would be older versions, its
+deletes hide nothing new), with one exception: a compaction of all files forgets deletes, and what
+they hid would reappear if it were put again. The Thrift server closes a connection on which nothing
+was asked for a minute, so no piece arrives later than that after its ledger was read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.retry import Denied, Rejected
-from beadline.sink import EpochId, holds
+from beadline.sink import Denied, EpochId, Rejected, holds
 from beadline.sinks.hbase.changes import Changes, Mutations, mutations, pieces
 from beadline.sinks.hbase.client import HBaseClient, ThriftServer, connected
 from beadline.sinks.hbase.columns import Cells
@@ -92,7 +91,8 @@ class EpochWriter:
         except Rejected as error:
             if len(call.rows) == 1:
                 raise HBaseRowRejected(call.rows[0].row, str(error)) from error
-            # HBase does not say which: one by one it does, and writing a row twice is nothing.
+            # HBase does not say which: sent one by one it does, and writing a row twice is
+            # harmless.
             return all(self._send(client, Mutations([row], call.at_ms)) for row in call.rows)
         return True
 

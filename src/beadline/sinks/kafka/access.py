@@ -1,18 +1,18 @@
 """Access: a broker that refuses this user, told apart from one that is away.
 
-The one passes by itself and is waited for; the other needs a person, and would be asked without
-end. Rights are refused in the broker's answers. A login is not: the broker closes the connection,
-which kafka-python shows as an outage, so librdkafka is asked, which reads the reason before.
+An outage passes by itself and is waited for; a refusal needs a person, and would otherwise be
+retried without end. Rights are refused in the broker's answers. A login is not: the broker closes
+the connection, which kafka-python shows as an outage, so librdkafka is asked, which reads the
+reason before.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection
 from typing import Any
 
-from beadline.sink import CommitBlocked, EpochId
+from beadline.sink import CommitBlocked, EpochId, Retries, Verdict
 from beadline.sinks.kafka.settings import KafkaSettings
 
 # The broker's names for "this user may not".
@@ -27,7 +27,7 @@ DENIED = frozenset(
 _LOGIN_TIMEOUT_S = 3.0
 _POLL_S = 0.1
 _SURE = 2  # a broker that just starts may not know its users yet
-# librdkafka's own words for a connection that was cut while somebody logged in: nobody refused it.
+# librdkafka's own words for a connection that was cut during a login: no broker refused it.
 _CUT = re.compile(r"Local:|Disconnected")
 
 
@@ -52,8 +52,8 @@ def login_refused(settings: KafkaSettings) -> str:
     heard: list[Any] = []
     told: dict[str, Any] = {**settings.client(), "error_cb": heard.append}
     admin = AdminClient(told)
-    deadline_s = time.monotonic() + _LOGIN_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    retries = Retries({Verdict.AWAY: _LOGIN_TIMEOUT_S}, (0.0,))  # a poll waits by itself
+    while True:
         try:
             admin.list_topics(timeout=_POLL_S)
         except KafkaException:
@@ -62,14 +62,15 @@ def login_refused(settings: KafkaSettings) -> str:
             return ""
         if why := refusal(heard):
             return settings.redacted(why)
-    return ""
+        if not retries.again(Verdict.AWAY):
+            return ""
 
 
 def refusal(heard: Collection[Any]) -> str:
     """Return what one broker said to a login, if it refused it more than once; empty if none did.
 
-    Each broker is judged by itself: one that is down says nothing. That a login was accepted is
-    seen by the answer that follows it, and then nobody asks here.
+    Each broker is judged by itself: one that is down says nothing. A login that is accepted shows
+    in the answer that follows it, and then this is not called.
     """
     from confluent_kafka import KafkaError
 

@@ -7,7 +7,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.kafka import topic_id
+from beadline.shared.topic_ids import topic_id
 from beadline.sink import BadSink, require
 from beadline.sinks.kafka.settings import KafkaSettings, said
 

@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from beadline.shared.retry import Retries, Verdict, retry
-from beadline.sink import reach, require
+from beadline.sink import Retries, Verdict, reach, require, retry
 from beadline.sinks.kafka import topics as kafka_topics
 from beadline.sinks.kafka.access import denied
 from beadline.sinks.kafka.settings import KafkaSettings
@@ -29,8 +28,8 @@ _INIT_VERSION_MAX = 5
 _REQUEST_TIMEOUT_S = 10.0
 _ANSWER_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 30.0  # a broker may be starting, or a connection may have gone stale
-# Of the transactions that nobody will begin under an id that is fenced; the broker wants one below
-# its maximum, and no transaction of ours may be shorter.
+# Of transactions that will never begin, under an id that is fenced; the broker requires one below
+# its maximum, and none of ours may be shorter.
 _FENCED_TIMEOUT_MS = 1_000
 
 UNANSWERED = "UNANSWERED"
@@ -139,9 +138,9 @@ class TransactionClient:
     def abort(self, transactions: Sequence[Transaction]) -> Answers:
         """Abort what is open, and fence its writer, however long the brokers take (rule 21).
 
-        To an open transaction ``InitProducerId``, which fences, does not care for the producer's
-        epoch; ``EndTxn`` does. So that whoever took a name over is left alone, what is open is
-        ended first, and what is not there any more is not fenced.
+        Where a transaction is open, ``InitProducerId``, which fences, ignores the producer's epoch;
+        ``EndTxn`` compares it. So what is open is ended first, and what is no longer there is not
+        fenced: a new owner of the name is left alone.
         """
         transactions = list(dict.fromkeys(transactions))
         if transactions:
@@ -151,14 +150,14 @@ class TransactionClient:
         return {**answers, **self.until_answered(self.fence, left)}
 
     def end(self, transactions: Sequence[Transaction], commit: bool) -> Answers:
-        """Ask once, many at once, and do no more: for whoever looks after what comes of it."""
+        """Ask once, many at once, and leave the answers to the caller."""
         return self._end(transactions, commit, ())[0]
 
     def fence(self, transactions: Sequence[Transaction]) -> Answers:
-        """Abort what is open and let no writer that still lives begin anew (rule 21); asks once.
+        """Abort what is open and keep any live writer from beginning again (rule 21); asks once.
 
-        Only if id and epoch of the producer are still these: whoever took the name over since, a
-        newer generation, is left alone, and the answer is one of ``GONE``.
+        Only if id and epoch of the producer are still these: a newer generation that has taken over
+        the name is left alone, and the answer is one of ``GONE``.
         """
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 

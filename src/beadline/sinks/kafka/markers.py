@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BadSink, CommitFailed, EpochId, PartId
+from beadline.sink import BadSink, CommitFailed, EpochId, PartId, Retries, Verdict
 from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import KafkaSettings
@@ -252,9 +251,9 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
 def never_known(epoch: EpochId, sink: str, error: LookupError) -> CommitFailed:
     """Return the error where a marker is missing: asking again would find no more."""
     return CommitFailed(
-        f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: it cannot be known "
-        f"whether the decided rows show: {error}. No later start will know more. Look for rows of "
-        "this epoch in the target, write those that are missing yourself, and continue with "
+        f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: it is impossible to "
+        f"tell whether the decided rows are visible: {error}. A restart will not help. Look for "
+        "rows of this epoch in the target, write the missing ones yourself, and continue with "
         f'start(..., drop=["{sink}@{epoch.number}"]), which treats the epoch as finished '
         "for this sink, and touches neither the rows that are there nor other sinks."
     )

@@ -100,9 +100,9 @@ class NativeProducer:
     """A librdkafka producer, without confluent-kafka around it, under the same method names.
 
     confluent-kafka tells only of records that it queued itself, and librdkafka does not fail a
-    transaction over every record that was not taken, so somebody has to listen. Told of failures
-    only, so that a million records that were taken cost nothing; and by events, not by a callback,
-    with which librdkafka's flush looks up only every 10 ms.
+    transaction over every record that was not taken, so this class listens for failures. It is told
+    of nothing else, so that a million records that were taken cost nothing; and by events, not by a
+    callback, with which librdkafka's flush looks up only every 10 ms.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ class NativeProducer:
         self._queue = library.rd_kafka_queue_get_main(self._handle)
 
     def _listen(self, timeout_s: float = 0) -> None:
-        """Note every record that failed, which also lets go of it."""
+        """Note every record that failed, which also frees it."""
         library, wait_ms = _library(), int(timeout_s * 1000)
         while event := library.rd_kafka_queue_poll(self._queue, wait_ms):
             if library.rd_kafka_event_type(event) == _REPORTS:

@@ -1,9 +1,9 @@
 """The committable of a Kafka part, and the transactional ids that writers go by.
 
 An id is made of the query, its incarnation, the sink, the writer's slot and the epoch's parity. No
-generation, epoch or attempt is in it, so there are only so many, whatever the number of epochs and
+generation, epoch or attempt is in it, so their number is bounded, whatever the number of epochs and
 restarts: the broker remembers each for a week. Two sets by parity, because a producer that a
-decision names must not begin anew before the next decision is finished (rule 17).
+decision names must not begin again before the next decision is finished (rule 17).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Making one takes half a second, mostly waiting for the broker, so each worker ke
 made. The driver ends a producer's transaction without it; before its next use the producer is told
 what happened by committing "again", which the broker answers as done. That is right only for a
 transaction that was decided and finished, which the driver says by name (rule 18); in any doubt the
-producer is thrown away and made anew under the same name, which aborts what it left.
+producer is thrown away and made again under the same name, which aborts what it left.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from beadline.shared.retry import Verdict, retry, running
-from beadline.sink import Part, PartId, reach
+from beadline.sink import Part, PartId, Verdict, reach, retry, running
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.client import Transaction, connect
 from beadline.sinks.kafka.markers import PARTITION, Marker
@@ -36,6 +35,7 @@ class Producer:
     """librdkafka's producer: its own, for whole batches, or else confluent-kafka's.
 
     ``client`` is either; they share their method names. It notices every record that was not taken.
+    Its waits are no retries: librdkafka does the work, and has to be polled until it is done.
     """
 
     def __init__(self, settings: KafkaSettings, **special: Any) -> None:
@@ -197,7 +197,7 @@ class Writer:
         """Send the marker and flush everything; answer with what ends the transaction anywhere.
 
         The identity is known before the marker is sent, so that a marker that was taken proves
-        that the identity was ours and not that of somebody who took the name over since.
+        that the identity was ours and not that of a writer that has taken over the name since.
         """
         from confluent_kafka import KafkaException
 
@@ -304,7 +304,7 @@ class Pool:
             producer.close()
 
     def _ready(self, writer: Writer, part: Part) -> bool:
-        """Whether a writer may go on: nothing of it is open that we are not sure of."""
+        """Whether a writer may be used again: the outcome of its last transaction is known."""
         from confluent_kafka import KafkaException
 
         if writer.part is None:

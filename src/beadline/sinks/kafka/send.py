@@ -83,7 +83,7 @@ class Sending:
     def _without_unknown(self, records: rows.Records) -> rows.Records:
         """Refuse rows for partitions that the topic does not have.
 
-        librdkafka refuses them too, but of a batch it goes on to count them as queued, so that no
+        librdkafka refuses them too, but in a batch it continues to count them as queued, so that no
         flush ever ends.
         """
         import pyarrow.compute as pc

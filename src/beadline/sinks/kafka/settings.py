@@ -7,14 +7,12 @@ driver has kafka-python for those, and what it needs to connect is translated he
 
 from __future__ import annotations
 
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.shared import secrets
-from beadline.sink import BadSink
+from beadline.sink import SECRET_NAME, BadSink, redacted
 
 ClientOptions = Mapping[str, Any]
 
@@ -46,8 +44,6 @@ DEFAULTS: dict[str, Any] = {
     # Without transactions too: a retry must not change the order of a key.
     "enable.idempotence": True,
 }
-
-_SECRET = re.compile(r"password|secret|token|credential|jaas|oauthbearer|pem$|[.]key[.]")
 
 # Beadline says itself what goes wrong; librdkafka would print each try to connect to stderr.
 LOG_LEVEL = 2
@@ -140,8 +136,8 @@ class KafkaSettings:
 
     def redacted(self, text: object) -> str:
         """Return what a client says, without the values of secret settings."""
-        found = (str(value) for name, value in self.options.items() if _SECRET.search(name))
-        return secrets.redacted(str(text), found)
+        found = (str(value) for name, value in self.options.items() if SECRET_NAME.search(name))
+        return redacted(str(text), found)
 
     def client(self) -> dict[str, Any]:
         """Return what any librdkafka client is told."""

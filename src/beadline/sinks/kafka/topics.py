@@ -1,4 +1,4 @@
-"""Topics: which there are, and which they are.
+"""Topics: which of them exist, and under which ids.
 
 Rows for a topic that is not there are refused, by the producer that asks. A row that is refused is
 a dead-letter record for good, so "does not exist" must be sure: a topic that was just made is not
@@ -9,7 +9,7 @@ Kafka gives a topic an id when it is created, and never to another, so one that 
 created again has another id under the old name. Kafka ends a transaction without an error where the
 topic is another by now: the answer is "no error", and the rows are nowhere. So the ids travel with
 the committable, and are compared at commit; that of the topic which the sink names is asked for
-before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.kafka``.
+before each decision too (``KafkaSink.instance_now``). Ids are text, as in ``shared.topic_ids``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beadline.shared.kafka import topic_id
-from beadline.shared.retry import Retries, Verdict
-from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared
+from beadline.shared.topic_ids import topic_id
+from beadline.sink import NEW_QUERY, CommitFailed, EpochId, Prepared, Retries, Verdict
 
 if TYPE_CHECKING:
     from beadline.sinks.kafka.client import TransactionClient
@@ -156,7 +155,7 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
     """Return the topics that parts were written to, with the ids that they had then.
 
     Where two writers know different ids, one of them looked before the topic was created again:
-    either way the ids of now cannot be both, so that the first is enough.
+    either way the current id differs from one of theirs, so that the first is enough.
     """
     found: TopicIds = {}
     for part in parts:
@@ -217,14 +216,14 @@ def rows_gone(
     if any(wrong.values()):
         what += " and created again"
         gone += "; what was written after it was recreated shows now"
-        advice = "Look which rows of this epoch are there and write only the missing ones yourself"
+        advice = "Check which rows of this epoch are there, and write only the missing ones"
     touched = [
         part for part in parts if any(topic in wrong for topic, _ in part.committable.topics)
     ]
     rows = sum(part.rows for part in touched)
     return CommitFailed(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink!r}: {what} after rows of "
-        f"this epoch were on their way to it. {len(touched)} of its {len(parts)} parts wrote there "
+        f"this epoch had been sent to it. {len(touched)} of its {len(parts)} parts wrote there "
         f"({rows} rows, those for other topics included): {gone}. The epoch is decided and does "
         "not count as committed to this sink; its transactions are ended, so that no reader is "
         f"held up and rows for other topics show. {advice}, or do without them, and continue with "

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import retry, starting
+from beadline.sink import retry, starting
 from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServer
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan
@@ -42,12 +42,12 @@ class ServerFacts:
     brand: str
     version: tuple[int, ...]
     identity: str
-    unsafe: tuple[str, ...]  # settings by which a power cut takes back what was acknowledged
+    unsafe: tuple[str, ...]  # settings by which a power cut undoes what was acknowledged
     wsrep: bool
 
     @classmethod
     def read(cls, connection: Connection, address: MySqlAddress) -> ServerFacts:
-        """Ask. MySQL has an id of its own; MariaDB's changes with its port and network card.
+        """Ask it. MySQL has an id of its own; MariaDB's changes with its port and network card.
 
         So a MariaDB is known by the address that it has for its users.
         """
@@ -66,11 +66,12 @@ class ServerFacts:
         )
 
     def check(self, settings: MySqlSettings) -> None:
-        """Raise if the server is older than what this was written for, or one of many equals."""
+        """Raise if the server is too old, or one of several primaries of a cluster."""
         oldest = _OLDEST[self.brand]
         if self.wsrep:
             raise settings.bad(
-                "it is a Galera cluster, where one node may not yet show what another has taken."
+                "it is a Galera cluster, where one node may not yet show what another has "
+                "committed."
             )
         if self.version < oldest:
             raise settings.bad(f"{self._is_older(oldest)}.")
@@ -89,7 +90,7 @@ def _unsafe(connection: Connection, flush: int) -> tuple[str, ...]:
     # MariaDB's 3 waits for the disk twice where 1 waits once.
     found = () if flush in (1, 3) else ("innodb_flush_log_at_trx_commit",)
     ((binary_log, sync),) = connection.ask("SELECT @@log_bin, @@sync_binlog")
-    # A restart takes back every transaction that the binary log has not got.
+    # A restart rolls back every transaction that the binary log lacks.
     return (*found, "sync_binlog") if int(binary_log) and int(sync) != 1 else found
 
 

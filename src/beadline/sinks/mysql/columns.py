@@ -101,7 +101,7 @@ class MySqlColumn:
 
 
 def family_of(type_: pa.DataType) -> Family | None:
-    """How values of an Arrow type are written; None if MySQL has no place for them."""
+    """How values of an Arrow type are written; None if MySQL cannot hold them."""
     from pyarrow import types
 
     if types.is_decimal(type_):
@@ -192,7 +192,7 @@ def misfit(type_: pa.DataType, column: MySqlColumn) -> str:
 
 
 def keeps(was: MySqlColumn, now: MySqlColumn) -> bool:
-    """Whether a column that was altered still takes every value as it is, or refuses it aloud.
+    """Whether an altered column still takes every value as it is, or refuses it with an error.
 
     A double would silently be rounded by an integer; an integer is not changed by a bigint, and
     one that is out of range is an error.

@@ -1,9 +1,9 @@
 """The ledger: one row per query, table and sink, locked first in every transaction that writes.
 
-Whoever holds its lock is alone: a second driver waits for it, and then finds its epoch there.
+One driver at a time holds its lock: a second one waits for it, and then finds its epoch there.
 
-What a sink writes by XA has a row of its own, so that parts that are staged because such a one is
-lost find their epoch not there. For whether earlier epochs are there, both rows count.
+What a sink writes by XA has a row of its own, so that parts that are staged in place of a lost
+transaction do not find their epoch there. For whether earlier epochs are there, both rows count.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from beadline.sink import LEDGER, EpochId, QueryId, Seen, holds
+from beadline.sink import LEDGER, EpochId, LedgerRows, QueryId, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
-from beadline.sinks.shared.sql.ledger import LedgerRows
 
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 MAKE = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -44,7 +43,7 @@ class MySqlLedger:
     sink: str = ""
 
     def lock(self) -> None:
-        """In a transaction: make others wait who write an epoch of this sink, until it ends."""
+        """In a transaction: make other writers of this sink's epochs wait until it ends."""
         incarnation = self.query.incarnation
         self.connection.run(_LOCK, (self.query.name, self._target, self.sink, incarnation))
 

@@ -1,7 +1,7 @@
 """Rows into one table: by ``LOAD DATA LOCAL`` where the server allows it, or by ``INSERT``.
 
 ``LOAD DATA LOCAL`` changes what does not fit and only warns, in strict mode too, because the server
-cannot stop the client; so it runs inside a transaction, and any warning takes it back.
+cannot stop the client; so it runs inside a transaction, and any warning rolls it back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Misfit(Exception):
 
     @property
     def shown(self) -> str:
-        """What an error may say: warnings come one by one, as each begins anew."""
+        """What an error may show: each warning masked alone, or all between two would be hidden."""
         return "; ".join(map(without_values, self.args))
 
     def __str__(self) -> str:

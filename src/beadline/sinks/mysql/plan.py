@@ -97,7 +97,7 @@ def _elsewhere(settings: MySqlSettings) -> str:
 
 
 def _check_unique(settings: MySqlSettings, schema: pa.Schema, table: MySqlTable) -> None:
-    """``ON DUPLICATE KEY`` goes by any unique key: only the one that is meant may be there."""
+    """``ON DUPLICATE KEY`` goes by any unique key, so only the one that is meant may be there."""
     if not settings.key:
         return
     index = quoted(f"{settings.table[:50]}_key")
@@ -111,6 +111,7 @@ def _check_unique(settings: MySqlSettings, schema: pa.Schema, table: MySqlTable)
         )
         if members != key and not numbered:
             raise settings.bad(
-                f"beside the key there is another unique index, {index!r}: a row that meets that "
-                "one would change a row of another key. Drop it, or use mode='append'."
+                f"the table has another unique index besides the key, {index!r}: a row that "
+                "conflicts with it would update a row with a different key. Drop it, or use "
+                "mode='append'."
             )

@@ -1,4 +1,4 @@
-"""What an error of the server or the way to it means: gone, busy, or a value that does not fit.
+"""What an error of the server or the connection means: gone, busy, or a value that does not fit.
 
 Told by the numbers of MySQL and MariaDB, which are the same where both have them.
 """
@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from beadline.shared.retry import Verdict, retry, running
-from beadline.shared.secrets import redacted
+from beadline.sink import NOT_SHOWN, Verdict, redacted, retry, running
 from beadline.sinks.mysql.connection import MySqlAddress
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ BAD_VALUE = frozenset(
 )
 # A row that the table, as it stands, does not take: found at commit.
 CONSTRAINT = frozenset((*DUPLICATE_KEY, 1216, 1452, 3819, 4025, 1644))
-_SIGNALLED = frozenset((1642, 1643, 1644))  # by somebody's trigger, in any words
+_SIGNALLED = frozenset((1642, 1643, 1644))  # by a user's trigger, in any words
 # Errors whose text holds values of rows, in quotes; names of columns and keys come after.
 _ABOUT_ROWS = DUPLICATE_KEY | BAD_VALUE
 _VALUE = re.compile(
@@ -85,7 +84,7 @@ def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code_of(error) in _SIGNALLED:
-        text = "a trigger refuses it, in words that may hold values of rows (not shown)"
+        text = f"a trigger refuses it, in words that may hold values of rows {NOT_SHOWN}"
     if code_of(error) in _ABOUT_ROWS:
         text = without_values(text)
     text = redacted(" ".join(text.split()), [address.password])
@@ -98,7 +97,7 @@ def without_values(text: str) -> str:
     >>> without_values("Incorrect integer value: '4111' for column 'n' at row 1")
     "Incorrect integer value: (not shown) for column 'n' at row 1"
     """
-    return _VALUE.sub("(not shown)", text)
+    return _VALUE.sub(NOT_SHOWN, text)
 
 
 def retried(act: Callable[[], T], timeout_s: float) -> T:

@@ -98,7 +98,7 @@ class MySqlSink(Sink[MySqlPart]):
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right, whatever the server says."""
+        """Refuse settings that are wrong for every server."""
         object.__setattr__(self, "key", names_of(self.key))
         name = MYSQL.fold(self.table)
         bad = not self.table or "\0" in self.table or len(self.table) > 64
@@ -149,7 +149,7 @@ class MySqlSink(Sink[MySqlPart]):
             sentence += "transaction of the database."
         for setting in facts.unsafe:
             sentence += f" This server's {setting} is not 1: a power cut may "
-            sentence += "take back its last second, epochs that were finished included."
+            sentence += "undo its last second, finished epochs included."
         return Capabilities(
             guarantee=Guarantee.EXACTLY_ONCE,
             sentence=sentence,
@@ -270,7 +270,7 @@ class MySqlSink(Sink[MySqlPart]):
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
         """Return what is staged in this database or prepared on this server, half-written too.
 
-        Whatever sink it was for: that of a sink that is gone is found by no other.
+        Whatever sink it was for: nothing else finds what a sink that is gone has left.
         """
 
         def look(connection: Connection) -> list[Prepared[MySqlPart]]:
@@ -288,7 +288,7 @@ class MySqlSink(Sink[MySqlPart]):
         )
 
     def _ask(self, act: Callable[[Connection], T]) -> T:
-        """On a new connection until the server is back; errors that say where, and no secret."""
+        """Retry on new connections until the server is back; errors say where, and no secret."""
 
         def once() -> T:
             with closing(self._server.connect()) as connection:

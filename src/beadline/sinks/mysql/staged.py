@@ -1,21 +1,20 @@
-"""Staging tables: a part's rows, durable and seen by nobody, in a table of their own.
+"""Staging tables: a part's rows, durable and invisible, in a table of their own.
 
 DDL commits by itself, so nothing else can be in one transaction with it. The table therefore says
 itself whose it is: its comment, made with it in the same statement, is the part's id. There is no
 moment at which a crash leaves a table that cannot be found, or a note of a table that is not there.
 
 Every chunk is a transaction of its own and rows are numbered, so a chunk whose answer was lost is
-sent again: what is there already is skipped by its number, whoever comes first.
+sent again: what is there already is skipped by its number, whichever copy comes first.
 
 At commit all rows and the ledger row are one transaction, or nothing. The table is read from before
-its columns are looked at: while this transaction goes on, nobody can alter it then, and what was
-looked at is what is written to.
+its columns are checked: from then on it cannot be altered until the transaction ends, so that what
+was checked is what is written to.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,8 @@ from beadline.sink import (
     Prepared,
     PrepareFailed,
     QueryId,
+    Retries,
+    Verdict,
     reach,
 )
 from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, MySqlColumn, keeps, quoted
@@ -91,7 +92,7 @@ class StagedWriter(PartWriter):
         self._sent = self._kept = 0
 
     def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
-        """Stage the rows. It begins on this connection, and goes on with others if it is lost."""
+        """Stage the rows. It begins on this connection, and continues on others if it is lost."""
         self._connection = connection
         try:
             for chunk in chunks_of(batches):
@@ -168,7 +169,7 @@ class StagedWriter(PartWriter):
         return text
 
     def _retried(self, act: Any) -> Any:
-        """Once more on a new connection until the server is back; say which part if it is not."""
+        """Retry on new connections until the server is back; say which part if it is not."""
 
         def once() -> Any:
             try:
@@ -223,9 +224,9 @@ def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared
 def drop(connection: Connection, names: Sequence[str]) -> None:
     """Drop staging tables, those that exist and are not being read.
 
-    Whoever has read one keeps it locked until their transaction ends, which may be hours. Nothing
+    A reader keeps one locked until its transaction ends, which may be hours. Nothing
     waits for that: no later part has the name of one that is left, and a later sweep finds it. Nor
-    does anything wait for one that this user may not drop, of a sink that had another user.
+    does anything wait for one that this user may not drop, left by a sink with another user.
     Afterwards this connection waits as briefly for every other lock.
     """
     if any(not name.startswith(STAGE) for name in names):
@@ -235,9 +236,9 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
     connection.run(f"SET SESSION lock_wait_timeout = {_DROP_LOCK_WAIT_S}")
     if _dropped(connection, names) or len(names) == 1:
         return
-    deadline_s = time.monotonic() + _DROP_LOCKED_S
+    retries = Retries({Verdict.BUSY: _DROP_LOCKED_S}, (0.0,))  # the server waits for each lock
     for name in names:
-        if not _dropped(connection, [name]) and time.monotonic() > deadline_s:
+        if not _dropped(connection, [name]) and not retries.again(Verdict.BUSY):
             return
 
 
@@ -261,7 +262,7 @@ def commit_staged(
     epoch: EpochId,
     parts: MySqlParts,
 ) -> CommitResult:
-    """Closing the connection with the transaction open takes everything back."""
+    """Closing the connection with the transaction open rolls everything back."""
     parts = sorted(parts, key=lambda part: part.id.partition)
     ledger = MySqlLedger(connection, epoch.query, settings.table, parts[0].id.sink)
     connection.run("START TRANSACTION")
@@ -289,7 +290,7 @@ def commit_staged(
 
 
 def _columns(connection: Connection, stages: Sequence[str]) -> StagedColumns:
-    """The columns of staging tables, and what else than writing they are for; empty if gone."""
+    """The columns of staging tables, and which are not to be written; empty if gone."""
     marks = ", ".join(["%s"] * len(stages))
     found: StagedColumns = defaultdict(dict)
     for stage, column, use in connection.ask(_COLUMNS.format(marks), stages):

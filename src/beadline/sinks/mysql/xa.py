@@ -1,14 +1,14 @@
 """Prepared XA transactions: rows in the table itself, which one statement makes visible.
 
-With the connection of a part all rows of it go, so they are kept, up to a limit, and sent again on
-the next one. The id stays the same: what a lost answer may have left prepared under it is rolled
-back first, and one that still runs, because the server has not noticed that its client is gone, is
-waited for.
+If a part's connection is lost, all rows of the part are lost with it, so they are kept, up to a
+limit, and sent again on the next connection. The id stays the same: what a lost answer may have
+left prepared under it is rolled back first, and one that still runs, because the server has not
+noticed that its client is gone, is waited for.
 
 A server keeps a prepared XA transaction over the end of its connection and over its own crash. What
 it does not keep is a memory of having committed it: "unknown XID" is the answer to a transaction
 that was committed, to one that is lost, and to one whose connection is just being closed. So every
-transaction holds a mark, a row in a table of ours. To read it with a lock is the proof: while the
+transaction holds a mark, a row in a table of ours. Reading it with a lock is the proof: while the
 transaction is there in any state, that read must wait; afterwards the mark shows, or there is none.
 
 XA COMMIT cannot be in one transaction with anything else, so whether the server has all earlier
@@ -21,8 +21,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Retries, Verdict, running
-from beadline.sink import EpochId, Outcome, Part, PartId, Prepared, PrepareFailed, QueryId, reach
+from beadline.sink import (
+    EpochId,
+    Outcome,
+    Part,
+    PartId,
+    Prepared,
+    PrepareFailed,
+    QueryId,
+    Retries,
+    Verdict,
+    reach,
+    running,
+)
 from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import APART, MySqlLedger
@@ -78,7 +89,7 @@ class XaWriter(PartWriter):
     def write(self, connection: Connection, batches: Iterator[pa.RecordBatch]) -> MySqlPart | None:
         """Leave a prepared transaction; ``None`` and nothing if there are no rows.
 
-        The connection must be closed then: nobody else can end what is prepared before.
+        The connection must be closed then: until it is, no other can end what is prepared.
         """
         rows = ResendableRows(self._plan, chunks_of(batches), self._part)
         try:
@@ -140,7 +151,7 @@ def commit_xa(
 ) -> dict[PartId, Outcome]:
     """Commit every transaction; write the ledger when all of them are there."""
     sink, where = parts[0].id.sink, settings.where
-    # A row of its own: parts that are staged because this one is lost ask another one.
+    # A ledger row of its own: parts that are staged in place of a lost one use another.
     ledger = MySqlLedger(connection, epoch.query, settings.table, f"{sink}{APART}")
     if ledger.is_past(epoch, where):
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}
@@ -167,7 +178,7 @@ def _commit(
         if code_of(error) not in BUSY:
             raise
         connection.run("ROLLBACK")
-        return Outcome.UNKNOWN  # it is there, and somebody else is at work on it
+        return Outcome.UNKNOWN  # it is there, and another process is finishing it
     # Marks are forgotten when a newer epoch is there: look at the ledger after, not before.
     if marked or ledger.is_past(epoch, where):
         return Outcome.ALREADY_COMMITTED
@@ -199,8 +210,8 @@ def abort_xa(connection: Connection, ids: Sequence[PartId]) -> None:
 def end(connection: Connection, how: str, xid: Xid) -> bool:
     """Commit or roll back; False if the server does not know the transaction.
 
-    It does not as long as the connection that prepared it is being closed, and lists it all the
-    same: then wait a little.
+    While the connection that prepared it is being closed, the server does not know it, and yet
+    lists it: then wait a little.
     """
     retries = Retries({Verdict.BUSY: _DETACH_S})
     while True:

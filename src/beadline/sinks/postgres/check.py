@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import retry, starting
-from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId
+from beadline.sink import LEDGER, Capabilities, Guarantee, QueryId, retry, starting
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.ledger import MARKERS
 from beadline.sinks.postgres.plan import PostgresSettings, plan_of, why_not_prepared, why_staged
@@ -145,8 +144,8 @@ def _capabilities(
         sentence += " The server runs with fsync=off: a power cut may lose what it has confirmed."
     for (name,) in run("SELECT pubname FROM pg_publication WHERE puballtables LIMIT 1"):
         sentence += (
-            f" Publication {name!r} has all tables, also Beadline's own, which come and go: a "
-            "subscriber that lacks one of them stops. Better name the tables in it."
+            f" Publication {name!r} publishes all tables, including Beadline's own, which come and "
+            "go: a subscriber that lacks one of them stops. Name the tables in it instead."
         )
     return Capabilities(
         guarantee=Guarantee.EXACTLY_ONCE,

@@ -70,19 +70,19 @@ def fit(field: pa.Field, column: PostgresColumn) -> Fit | None:
 
 
 def keeps(was: PostgresColumn, now: PostgresColumn) -> bool:
-    """Whether a column that was altered still takes every value as it is, or refuses it aloud.
+    """Whether an altered column still takes every value as it is, or refuses it with an error.
 
     The question that is asked of rows before they are sent, asked of a staged column: a double
     would silently be rounded by an integer; an integer is not changed by a bigint.
     """
     same = (was.declared, was.base, was.modifier) == (now.declared, now.base, now.modifier)
     if same or was.kind != "b" or was.element:
-        return same  # another collation compares otherwise, and stores the same
+        return same  # another collation compares differently, and stores the same
     type_ = _arrow_of(was)
     if type_ is None or now.base not in _PLAIN:
         return False
     if now.base in _TEXTS and (now.base == "bpchar" or not _is_longer(was, now)):
-        return False  # blanks at the end would be added or cut off, in silence
+        return False  # blanks at the end would be added or cut off silently
     import pyarrow as pa
 
     return fit(pa.field(was.name, type_), now) is not None

@@ -1,4 +1,4 @@
-"""The server: connections to it, SQL's texts, and questions that wait for it while it is away.
+"""The server: connections to it, SQL literals, and queries that wait for it while it is away.
 
 The settings that every connection needs go with the start of it, so that they cost no round trip.
 """
@@ -13,8 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from beadline.shared.retry import retry, running
-from beadline.sink import BadSink, require
+from beadline.sink import BadSink, require, retry, running
 from beadline.sinks.postgres.problems import is_database_error, said, verdict
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ RunStatement = Callable[[str], list[tuple[Any, ...]]]
 
 _CONNECT_TIMEOUT_S = 10.0
 # Commits, and the making of a staging table, must survive a power cut whatever the server's
-# default; other values than "off" are somebody's choice of which standby to wait for.
-# A limit on transactions, unknown to servers before 17, would make large epochs fail for ever.
+# default; values other than "off" are the user's choice of which standby to wait for. A limit on
+# transactions, unknown to servers before 17, would make large epochs fail for ever.
 _FIRST = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off' "
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 def _conninfo(dsn: str, timeout_s: float) -> str:
-    """Return the address with Beadline's settings; raise without echo if it is none."""
+    """Return the address with Beadline's settings; raise without repeating it if it is none."""
     require("postgres")
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -148,7 +147,7 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# Connections that nobody uses now, of this process: a fork must not use its parent's.
+# Idle connections of this process: a fork must not use its parent's.
 _idle: dict[tuple[int, str, str], Any] = {}
 
 
@@ -198,7 +197,7 @@ def _answers(connection: Any, run_on: Callable[[Any], RunStatement]) -> bool:
 
 
 def _close(connection: Any) -> None:
-    """Which takes back what is not committed; to a server that is gone it cannot be said."""
+    """Close it, which rolls back what is not committed; a server that is gone notices by itself."""
     try:
         connection.close()
     except Exception as error:

@@ -1,10 +1,11 @@
 """Leftovers: finding the parts that are prepared and not visible, and throwing them away.
 
 Staging tables go a few at a time, because the server keeps about six locks for each until the
-transaction ends, in a table of locks of a fixed size. One that somebody reads at the moment, such
-as a dump that runs for hours, stays where it is: nothing waits for that, and a later sweep finds
-it. So does one that this user may not drop, of a sink that had another user: it holds nothing up. A
-prepared transaction of another user does, so that one is an error, which says who can end it.
+transaction ends, in a table of locks of a fixed size. One that is being read at the moment, by a
+dump that runs for hours for example, stays where it is: nothing waits for that, and a later sweep
+finds it. So does one that this user may not drop, left by a sink with another user: it holds
+nothing up. A prepared transaction of another user does, so that one is an error, which says who can
+end it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
-from beadline.shared.retry import Verdict, retry
-from beadline.sink import CommitFailed, PartId, Prepared, QueryId
+from beadline.sink import CommitFailed, PartId, Prepared, QueryId, Verdict, retry
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
@@ -56,7 +56,7 @@ def drop(run: RunStatement, tables: Sequence[str]) -> None:
 
 
 def drop_within(run: RunStatement, tables: Sequence[str]) -> None:
-    """Drop a few staging tables in the transaction that goes on, just before its end."""
+    """Drop a few staging tables in the current transaction, just before its end."""
     try:
         run(
             f"SAVEPOINT dropping; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "

@@ -2,10 +2,10 @@
 
 The ledger says up to which epoch *everything* of a query is in the table. A staged epoch moves it
 in the transaction that writes the rows. Prepared transactions cannot be committed together with
-anything, so each brings a marker, a row of its own that shows with its rows. When the next epoch
-is committed, the one before is complete: then the ledger moves up to it, and its markers go, in
-one transaction. So whoever looks, in one statement, sees of a committed part its marker, or a
-ledger that is past it; of a lost part, neither.
+anything, so each brings a marker, a row of its own that shows with its rows. When the next epoch is
+committed, the one before is complete: then the ledger moves up to it, and its markers go, in one
+transaction. So a single statement finds its marker or a ledger past it for a committed part, and
+neither for a lost one.
 
 In that same transaction the ledger says how many parts are to come, as a negative number of rows.
 With fewer markers than that the epoch is not whole: so a server that was restored to a moment
@@ -18,10 +18,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beadline.sink import LEDGER, EpochId, PartId, QueryId, Seen
+from beadline.sink import LEDGER, EpochId, LedgerRows, PartId, QueryId, Seen
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.shared.sql.dialect import quoted
-from beadline.sinks.shared.sql.ledger import LedgerRows
 
 MARKERS = "_beadline_parts"
 # Two starts that make the same tables at once would block each other.
@@ -75,7 +74,7 @@ class PostgresLedger:
         self.run(f"INSERT INTO {self._markers} VALUES ({values})")
 
     def lock(self, query: QueryId, sink: str) -> None:
-        """Make others wait who write an epoch of this sink, until this transaction ends."""
+        """Make other writers of this sink's epochs wait until this transaction ends."""
         key = f"{literal(query.name)}, {literal(self.target)}, {literal(sink)}"
         self.run(
             f"INSERT INTO {self._ledger} VALUES ({key}, {literal(query.incarnation)}, {_NO_EPOCH}, "

@@ -38,7 +38,7 @@ class PostgresPart(Committable):
     name: str
 
     def is_same(self, other: Committable) -> bool:
-        """A transaction is the whole database's: who finds it does not know for which schema."""
+        """A transaction belongs to the whole database: its id does not say for which schema."""
         if not isinstance(other, PostgresPart) or (self.way, self.name) != (other.way, other.name):
             return False
         return self.way == PREPARED or self.schema == other.schema
@@ -62,7 +62,7 @@ def global_id(id_: PartId, nonce: str) -> str:
     """Return the global id of a part's prepared transaction, at most 199 bytes.
 
     Where the names are so long that it would not fit, the query's is left out: its incarnation is
-    unique, and whoever looks for his own parts knows his name.
+    unique, and a query that looks for its own parts knows its name.
     """
     whole = f"{id_}{_SEPARATOR}{nonce}"
     if len(whole) <= GID_BYTES_MAX:

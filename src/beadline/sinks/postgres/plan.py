@@ -1,9 +1,9 @@
 """How the rows of a query go into a table, prepared or staged; or why they cannot.
 
 A part is a prepared transaction, or a staging table that one transaction per epoch reads. A
-prepared transaction keeps its locks until it is committed. Two parts of one epoch that meet in
-a unique index would wait for each other, one of them for ever. So they are only used where two
-parts cannot meet: for plain appends into a table in which nothing but rows is kept.
+prepared transaction keeps its locks until it is committed. Two parts of one epoch that meet in a
+unique index would wait for each other, one of them for ever. So they are only used where two parts
+cannot meet: for plain appends into a table without unique indexes, triggers and the like.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PostgresHow = Literal["auto", "staged", "prepared"]
 
-# So many free slots must be left to others, and to parts that begin at the same moment.
+# How many free slots are left to others, and to parts that begin at the same moment.
 _FREE_MIN = 4
 
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from beadline.shared.retry import Retries, running
-from beadline.sink import Part, PrepareFailed, Reason, reach
+from beadline.sink import Part, PrepareFailed, Reason, Retries, reach, running
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import discard
 from beadline.sinks.postgres.ledger import PostgresLedger
@@ -106,9 +105,9 @@ class Preparing:
         return self._wait(error)
 
     def _wait(self, error: BaseException) -> bool:
-        """Whether there is time for another try; it runs from when the server went away.
+        """Whether there is time for another try, counted from when the server went away.
 
-        It went away anew if the last try got further than the one before.
+        If the last try got further than the one before, it has gone away again since.
         """
         got = 0 if self._rows is None else self._rows.batches
         if got > self._got:

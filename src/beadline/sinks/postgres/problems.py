@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 
-from beadline.shared.retry import Verdict
-from beadline.shared.secrets import redacted
-from beadline.sink import Reason
+from beadline.sink import NOT_SHOWN, Reason, Verdict, redacted
 
 # The server cannot be asked now; later it may answer. Everything else is its last word.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57")
@@ -21,23 +19,23 @@ _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
 _MISFIT_NEVER = {"22P03", "22P04"}
 UNKNOWN_OBJECT = "42704"
-BUSY = "55000"  # said of a prepared transaction that somebody else is finishing
+BUSY = "55000"  # said of a prepared transaction that another session is finishing
 LOCKED = "55P03"
 DENIED = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
 CANCELLED = "57014"
-# Classes of errors that the server itself raises, in words that hold no value of a row but for the
-# first, where values stand in quotes or as bytes. What triggers raise has any class, mostly others.
+# Classes of errors that the server itself raises, in words that hold no value of a row, except for
+# the first, where values stand in quotes or as bytes. What triggers raise has any class, mostly
+# others.
 _VALUES = "22"
 _SERVERS_OWN = re.compile("0[1238AB]|2[0-8BD]|34|3[BDF]|4[024]|5[34578]|72|F0|XX")
-# Where an error comes from that the code of a trigger or function raised, in whatever class.
+# The context of an error that a trigger or function raised, whatever its class.
 _RAISED = re.compile(r"\b(?:pl_exec\.c|plpy_|plperl|pltcl|plv8|plr\b|pljava)")
 _QUOTES = "\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a\u300c\u300d\u300e\u300f"
 # From the first quotation mark to the last, as a value may hold some; of every language.
 _VALUE = re.compile(
     f"[{_QUOTES}].*[{_QUOTES}]|0x[0-9a-fA-F]{{2}}(?:[ ,]+0x[0-9a-fA-F]{{2}})*", re.DOTALL
 )
-_HIDDEN = "(not shown)"
 _NAMES = ("constraint", "column", "table", "schema")
 # A connection that failed has no SQLSTATE, only text: of the server, after its severity and two
 # blanks, in whatever language it speaks; or of the client library, in English.
@@ -103,7 +101,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_blocked(error: BaseException) -> bool:
-    """Whether it says nothing about rows: a login, a right, a limit, somebody who cancelled."""
+    """Whether it says nothing about rows: a login, a right, a limit, a cancelled statement."""
     state = sql_state(error)
     return state is None or state[:2] == "28" or state in (DENIED, OUT_OF_MEMORY, CANCELLED)
 
@@ -131,7 +129,7 @@ def _shown(error: BaseException, state: str) -> str:
     """Return the server's first sentence without a value of a row.
 
     Names of tables, columns and constraints are quoted where a constraint is broken; where a value
-    is bad, the value is. A sentence of somebody's trigger may hold anything.
+    is bad, the value is. A sentence of a user's trigger may hold anything.
     """
     text = _field(error, "MESSAGE_PRIMARY")
     if not text or not _SERVERS_OWN.match(state) or _RAISED.search(_field(error, "SOURCE_FILE")):
@@ -142,7 +140,7 @@ def _shown(error: BaseException, state: str) -> str:
             "the server's own log has them"
         )
     in_function = "PL/" in _field(error, "CONTEXT")
-    return _VALUE.sub(_HIDDEN, text) if state[:2] == _VALUES or in_function else text
+    return _VALUE.sub(NOT_SHOWN, text) if state[:2] == _VALUES or in_function else text
 
 
 def _field(error: BaseException, field: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, get_args
 
-from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     LEDGER,
     NOTHING_WRITTEN,
@@ -27,9 +26,12 @@ from beadline.sink import (
     PartId,
     Prepared,
     QueryId,
+    Retries,
     Seen,
     Sink,
+    Verdict,
     name_from,
+    running,
     way_out,
 )
 from beadline.sinks.postgres import staged, two_phase
@@ -88,7 +90,7 @@ class PostgresSink(Sink[PostgresPart]):
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right on any server."""
+        """Refuse settings that are wrong for every server."""
         object.__setattr__(self, "key", names_of(self.key))
         ours = self.table in (LEDGER, MARKERS) or self.table.startswith(STAGE_PREFIX)
         for name in (self.table, *(() if self.schema is None else (self.schema,))):
@@ -155,7 +157,7 @@ class PostgresSink(Sink[PostgresPart]):
                 if not is_database_error(error):
                     raise
                 judged = verdict(error)
-                # What is not understood is not asked without end, as the coordinator would.
+                # What is not understood is not retried without end, as the coordinator would.
                 if judged is Verdict.UNCLEAR and retries.again(judged):
                     continue
                 words = f"{self._settings.where}: {said(error, self.dsn)}"
@@ -186,7 +188,7 @@ class PostgresSink(Sink[PostgresPart]):
         if table is None:
             raise CommitFailed(
                 f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} is gone. The "
-                "epoch is decided: bring the table back, and the next start finishes it. "
+                "epoch is decided: restore the table, and the next start finishes it. "
                 f"{way_out(parts[0].id.sink, epoch.number)}"
             )
         outcomes: dict[PartId, Outcome] = {}
@@ -216,7 +218,7 @@ class PostgresSink(Sink[PostgresPart]):
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[PostgresPart]]:
         """List this query's prepared transactions and staging tables in this database.
 
-        Whatever sink they were for: those of a sink that is gone are found by no other.
+        Whatever sink they were for: nothing else finds those of a sink that is gone.
         """
         return self._ask(lambda run: list(in_doubt(run, query)))
 

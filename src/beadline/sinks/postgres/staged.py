@@ -2,7 +2,7 @@
 
 The ledger row is locked first, so two drivers that commit at once come one after the other, and the
 second one finds the epoch in the ledger. Then the table is locked against being altered, as the
-INSERT would do, so that what is looked at is what is written to.
+INSERT would do, so that what was checked is what is written to.
 """
 
 from __future__ import annotations

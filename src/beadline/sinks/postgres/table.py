@@ -131,7 +131,8 @@ def _column(found: dict[str, Any]) -> PostgresColumn:
 
 
 # What a type is underneath. A domain may be made of a domain, and the last one has the length or
-# the precision. To look costs more than all the rest, so only a table that has domains is asked.
+# the precision. Looking costs more than all the rest, so it is done only for a table that has
+# domains.
 _PLAIN = "SELECT t.*, a.atttypmod AS modifier, true AS takes_null"
 _DOMAINS = """
 WITH RECURSIVE chain (oid, modifier, takes_null) AS (SELECT a.atttypid, a.atttypmod, true

@@ -1,8 +1,8 @@
 """Commit of prepared transactions: each by its global id, and a proof where the id is unknown.
 
-"There is no such prepared transaction" is said of one that was committed, and of one that is lost.
-The marker that is committed with the rows tells them apart. A late commit changes nothing: an id
-names one attempt at one part of one epoch, and whoever names it holds the decision.
+"There is no such prepared transaction" is the answer for one that was committed and for one that is
+lost. The marker that is committed with the rows tells them apart. A late commit changes nothing: an
+id names one attempt at one part of one epoch, and only a process that has the decision commits it.
 
 COMMIT PREPARED cannot be in one transaction with anything, so whether the server has all earlier
 epochs is asked just before. A server that took over in between has, where it knows the id, also
@@ -41,7 +41,7 @@ def commit(
     parts: PostgresParts,
     of_all: int,
 ) -> tuple[dict[PartId, Outcome], str]:
-    """Commit every part; return what became of each, and a word on what is unknown.
+    """Commit every part; return what became of each, and an explanation of what is unknown.
 
     ``of_all`` is how many parts the epoch has, with those that are staged.
     """
@@ -97,7 +97,7 @@ def _commit_all(
 def _commit_some(
     run: RunStatement, server: PostgresAddress, parts: PostgresParts
 ) -> dict[PartId, str]:
-    """What the server answered for each: nothing is good, its code says that it does not know."""
+    """The error code that the server answered for each: empty if it was committed."""
     answers = {}
     for part in parts:
         reach("ledger.before")

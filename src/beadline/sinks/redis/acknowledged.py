@@ -1,13 +1,13 @@
 """What the server has acknowledged, kept beside the staged parts, so that a loss is noticed.
 
 A Redis that lost its newest writes, or all, or was restored from a backup, would take the next
-epoch without a word. So the number of the newest epoch that it acknowledged is kept in a small
-file, and compared with its ledger before each commit and at each start. The file is never ahead;
-whoever compares reads it before the ledger, as another driver may move both on in between.
+epoch silently. So the number of the newest epoch that it acknowledged is kept in a small file, and
+compared with its ledger before each commit and at each start. The file is never ahead; it is read
+before the ledger, as another driver may advance both in between.
 
 Neither file nor folder knows the server's address: a replica that took over has another one, and
-must be asked the same question. Nor could an address tell a server from another that was put in its
-place. What identifies it is what it holds.
+must be asked the same question. Nor could an address tell a server from one that replaced it. What
+identifies it is what it holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chunks written, and what the answers mean: done, go on from elsewhere, or stop.
+"""Chunks written, and what the answers mean: done, continue from elsewhere, or stop.
 
 Several chunks of one ledger are in flight at a time. That is safe, because each takes effect only
 if the ledger stands at its first row: if one fails, those behind it change nothing.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.shared.retry import Rejected, Unavailable
+from beadline.sink import Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
 from beadline.sinks.redis.client import RedisClient
 from beadline.sinks.redis.ledger import Entry, Guard
@@ -28,7 +28,7 @@ _ANSWERS = (APPLIED, ELSEWHERE, REFUSED, NEWER, OTHER, ANOTHER, BEHIND)
 
 
 class Overtaken(Exception):
-    """The ledger is not where this commit could go on; ``entry`` says where it is."""
+    """The ledger is not where this commit could continue; ``entry`` says where it is."""
 
     def __init__(self, status: bytes, entry: Entry | None) -> None:
         super().__init__(status.decode())
@@ -54,7 +54,7 @@ class RedisRowRejected(Exception):
 
 
 def mark(client: RedisClient, key: bytes, guard: Guard, first: int) -> None:
-    """Move a ledger without rows of its own one step on; fine if another process has."""
+    """Advance a ledger without rows of its own by one step; fine if another process has."""
     script = mark_script()
     answer = client.run(script, [(key, script.call(key, guard.arguments(first, 1)))])[0]
     status = _status(answer)
@@ -99,7 +99,7 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
             continue
         done = _done(answer[1], guard)
         if done < chunk.first and chunk.ledger not in waiting:
-            text = "the ledger went back while rows were written: Redis has restarted"
+            text = "the ledger moved backwards while rows were written: Redis has restarted"
             raise Unavailable(text, answered=True)
         if done < chunk.end:
             again.append(chunk.after(max(done, chunk.first)))

@@ -1,8 +1,8 @@
 """Which rows go into one script: of one ledger, in their order, and few enough.
 
-A script holds everybody else up while it runs, so it is kept to some milliseconds. Without a
-cluster the rows go in the order of parts and of rows in each. In a cluster they are sorted by slot
-first, the order within a slot kept: enough rows at a time that a slot's share is worth a script.
+Redis does nothing else while a script runs, so each is kept to some milliseconds. Without a cluster
+the rows go in the order of parts and of rows in each. In a cluster they are sorted by slot first,
+the order within a slot kept: enough rows at a time that a slot's share is worth a script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SORTED_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class Chunk:
-    """ScriptRows of one ledger, of which the first is number ``first`` of the epoch there."""
+    """Rows of one ledger, of which the first is number ``first`` of the epoch there."""
 
     ledger: bytes
     first: int
@@ -85,7 +85,7 @@ def _cut(key: bytes, first: int, rows: ScriptRows) -> Iterator[Chunk]:
 
 
 def _cut_by_bytes(chunk: Chunk) -> Iterator[Chunk]:
-    """Cut by the bytes of each row, once more: the mean does not tell of a large one."""
+    """Cut by the bytes of each row, once more: the average does not reveal a large one."""
     if _bytes(chunk.rows) <= BYTES_MAX:
         yield chunk
         return

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from beadline.shared.retry import Denied, Rejected, Unavailable
-from beadline.shared.secrets import redacted
-from beadline.sink import BadSink, require
+from beadline.sink import BadSink, Denied, Rejected, Unavailable, redacted, require
 from beadline.sinks.redis.script import RedisScript
 
 _SCHEMES = ("redis", "rediss", "unix")
@@ -25,8 +23,8 @@ _SCHEMES = ("redis", "rediss", "unix")
 _OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
 _OPTIONS_BEGIN = ("socket_", "ssl_")
 COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
-# The server says: not now, or not here. Whether it is so is asked again. Redis before 7.0 says what
-# stopped a script in the middle of a text: "Error running script (...): @user_script:4: -OOM ...".
+# The server says "not now" or "not here", which may pass. Redis before 7.0 says in the middle of a
+# text what stopped a script: "Error running script (...): @user_script:4: -OOM ...".
 _NOT_NOW = re.compile(
     r"(^|\s-)(LOADING|BUSY|READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|MOVED|ASK"
     r"|TRYAGAIN|NOSCRIPT|UNBLOCKED)\b"

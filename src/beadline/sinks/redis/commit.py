@@ -54,7 +54,7 @@ class Commit:
         """Write what is not there; repeating it, late or at the same time, changes nothing."""
         # The setting may name another folder by now than the one that the parts are in.
         staged = (part.committable.file.rpartition("/")[0] for part in self.epoch.parts)
-        # Before the ledger: between the two looks another driver may move both on.
+        # Read before the ledger: in between, another driver may advance both.
         newest = acknowledged({self.folder, *staged}, self.epoch.id.query, self.epoch.sink)
         held = self._look(client)
         if self._there(held):
@@ -68,7 +68,7 @@ class Commit:
         try:
             self._write(client, held)
         except Overtaken as stopped:
-            # Somebody else commits the same epoch, and may have finished it.
+            # Another process commits the same epoch, and may have finished it.
             if not self._there(self._look(client)):
                 raise self._stuck(stopped) from None
             return Outcome.ALREADY_COMMITTED
@@ -87,7 +87,7 @@ class Commit:
         )
 
     def _stuck(self, stopped: Overtaken) -> Exception:
-        """Return why a commit could not go on, although the head of the ledger lets it."""
+        """Return why a commit could not continue although the head of the ledger allows it."""
         entry = stopped.entry
         if entry is None or not holds(entry.seen, self._alone, self.where):
             return OutcomeUnknown(f"{self.where}: another process commits the same epoch")
@@ -115,7 +115,7 @@ class Commit:
             raise CommitFailed(
                 f"{self.epoch}: {self.where} holds {held.done} of {held.total} rows of this epoch "
                 "by another decision, and which rows those are cannot be known. Nothing more was "
-                "written. Compare the target with the source, and start over if need be."
+                "written. Compare the target with the source, and start over if necessary."
             )
         return False
 
@@ -132,7 +132,7 @@ class Commit:
             raise damaged  # nothing of the epoch is there: all parts are lost, not some
         raise CommitFailed(
             f"{self.epoch}: {self.where} holds the epoch in part, and the rest cannot be written: "
-            f"{damaged}. Put the file back, and the next start goes on. "
+            f"{damaged}. Put the file back, and the next start continues. "
             f"{way_out(self.epoch.sink, self.epoch.id.number)}"
         )
 

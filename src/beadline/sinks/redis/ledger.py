@@ -10,12 +10,13 @@ Two more fields per sink are not entries of commits: ``<sink>~opened`` in the he
 incarnation that opened the sink here, so that this server can be told from another, and
 ``<sink>~published`` the newest epoch that was written without a decision, for ``at_least_once``.
 
-An entry counts rows, not chunks, so that whoever goes on after a crash may cut them differently.
-The keys begin with the prefix, so that a user who may only touch ``<prefix>*`` can write them.
+An entry counts rows, not chunks, so that a commit that continues after a crash may cut them
+differently. The keys begin with the prefix, so that a user who may only touch ``<prefix>*`` can
+write them.
 
-A cluster gives every key one of 16,384 slots, by a checksum of the key or of what stands between
-the first ``{`` and the next ``}``. A script may use keys of one slot only, so each slot that has
-rows has a ledger in that very slot, named by a short tag that the checksum leads there.
+A cluster gives every key one of 16,384 slots, by a checksum of the key or of the part between the
+first ``{`` and the next ``}``. A script may use keys of one slot only, so each slot that has rows
+has a ledger in that very slot, named by a short tag that the checksum leads there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from beadline.sink import Seen
+from beadline.sink import LedgerRows, QueryId, Seen
 
 MARK = "beadline:ledger:"
 SLOTS = 16384
@@ -92,6 +93,13 @@ class Head:
             if entry is not None:
                 (head.published if tilde + kind == PUBLISHED else head.entries)[sink] = entry
         return head
+
+    def rows(self, query: QueryId) -> LedgerRows:
+        """Return what is there of a query; what was published counts for its own incarnation."""
+        mine = query.incarnation
+        published = [(s, entry) for s, entry in self.published.items() if entry.incarnation == mine]
+        found = [*self.entries.items(), *published]
+        return LedgerRows(query, [(sink, entry.seen) for sink, entry in found])
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Rejected, Retries, Unavailable, running, verdict
-from beadline.sink import PartId, PrepareFailed
+from beadline.sink import PartId, PrepareFailed, Rejected, Retries, Unavailable, running, verdict
 from beadline.sinks.redis import chunks, ledger
 from beadline.sinks.redis.apply import Overtaken, RedisRowRejected, apply
 from beadline.sinks.redis.client import RedisClient
@@ -30,7 +29,8 @@ def publish(
     """Write a batch, unless a newer epoch is there; while Redis is away, wait for it.
 
     After a lost connection the whole batch is written again: that is what at-least-once means. An
-    attempt that wakes up when a newer epoch is there would show the past for good, and fails.
+    attempt that wakes up after a newer epoch was written would leave old values there for good, so
+    it fails.
     """
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
     rows = rows_of(batch, layout, part.partition)

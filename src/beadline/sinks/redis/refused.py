@@ -1,7 +1,7 @@
 """Rows that Redis would never take, found while nothing is decided.
 
-What only the server can know, a key that holds something of another type or a total that leaves
-64 bits, comes up at commit.
+What only the server can know, a key that holds something of another type or a total beyond 64 bits,
+is found at commit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _without_bad_values(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa
 
 
 def _kept(batch: pa.RecordBatch, layout: Layout, bad: Any) -> Any:
-    """Of a row that deletes its key nobody needs the value."""
+    """The value of a row that deletes its key is not needed."""
     import pyarrow.compute as pc
 
     if bad is None or not layout.deleted:

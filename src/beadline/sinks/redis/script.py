@@ -1,11 +1,11 @@
 """The one atomic act: a script that compares the ledger, writes rows, and counts them.
 
-Redis runs a script alone, and puts all that it wrote into its log as one transaction; but it takes
-nothing back when a command fails in the middle (a key of another type, a sum that leaves 64 bits).
-So the ledger counts rows: the script writes first that all will be done, which also finds out
-whether the server takes writes at all, and at the first row that fails it writes how many were. The
-next script goes on from exactly there. Nothing that is called after the first write may end the
-script by an error, hence ``pcall`` around every row.
+Redis runs a script alone, and puts all that it wrote into its log as one transaction; but it rolls
+nothing back when a command fails in the middle (a key of another type, a sum beyond 64 bits). So
+the ledger counts rows: the script first records all rows as written, which also finds out whether
+the server takes writes at all, and at the first row that fails it records how many were. The next
+script continues exactly there. Nothing that is called after the first write may end the script by
+an error, hence ``pcall`` around every row.
 
 It answers one of::
 

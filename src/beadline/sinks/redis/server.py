@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from beadline.shared.retry import Rejected
-from beadline.sink import NOTHING_WRITTEN, BadSink, Guarantee
+from beadline.sink import NOTHING_WRITTEN, BadSink, Guarantee, Rejected
 from beadline.sinks.redis.client import RedisClient
 
 VERSION_MIN = (6, 0)

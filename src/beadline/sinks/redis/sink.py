@@ -14,34 +14,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from beadline.shared.retry import (
-    Denied,
-    Rejected,
-    Unavailable,
-    retry,
-    running,
-    starting,
-    verdict,
-)
 from beadline.sink import (
     NOTHING_WRITTEN,
     BadSink,
     Capabilities,
     CommitBlocked,
     CommitFailed,
+    Denied,
     Outcome,
     OutcomeUnknown,
     Part,
     QueryId,
+    Rejected,
     Seen,
     StagedEpoch,
     StagedPart,
     StagedSink,
+    Unavailable,
     WrongCheckpoint,
     check_writable,
     folders_in,
     local_folder,
     name_from,
+    retry,
+    running,
+    starting,
+    verdict,
 )
 from beadline.sinks.redis import ledger
 from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
@@ -98,7 +96,7 @@ class RedisSink(StagedSink):
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be right; resolve the folder, as executors work in other ones."""
+        """Refuse invalid settings; make the folder absolute, as executors work in others."""
         RedisUrl.parse(self.url)
         object.__setattr__(self, "command", str(self.command).upper())
         check_layout(self._layout)
@@ -183,13 +181,13 @@ class RedisSink(StagedSink):
         return self._asked(ask, "checked")
 
     def _asked(self, question: Callable[[RedisClient], T], what: str) -> T:
-        """Ask the server while nothing depends on it: an error says that nothing was written."""
+        """Ask the server before anything is written, which an error says."""
 
         def once() -> T:
             with self._connect() as client:
                 return question(client)
 
-        # Whoever opens or reads has found it there at the start.
+        # When it is opened or read, it was reachable at the start.
         limits = (starting if what == "checked" else running)(self.timeout_s)
         try:
             return retry(once, verdict, limits)
@@ -227,8 +225,8 @@ class RedisSink(StagedSink):
         first = 0 if held is None else held.epoch + held.complete
         logger.warning(
             "query %s, sink %s: %s has acknowledged epoch %s and now holds %s; on_loss='continue' "
-            "goes on without what it lacks of epochs %s to %s (but for one that is decided and not "
-            "finished, which is written now)",
+            "continues without what it lacks of epochs %s to %s (but for one that is decided and "
+            "not finished, which is written now)",
             *(query.name, name, self.target_name, newest),
             *("nothing" if held is None else f"epoch {held.epoch}", first, newest),
         )
@@ -250,8 +248,8 @@ class RedisSink(StagedSink):
         except Rejected as error:
             kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
             raise kind(
-                f"{epoch}: {self.target_name} rejects it: {error}. The epoch is decided, and what "
-                "of it took effect is counted; the next start finishes it."
+                f"{epoch}: {self.target_name} rejects the epoch: {error}. It is decided, and its "
+                "rows that took effect are counted; the next start finishes it."
             ) from None
 
     def after_commit(self, epoch: StagedEpoch) -> None:
@@ -269,7 +267,7 @@ class RedisSink(StagedSink):
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""
         key = ledger.head_key(self.prefix, query.name)
-        # Before the ledger: between the two looks another driver may move both on.
+        # Read before the ledger: in between, another driver may advance both.
         newest = acknowledged((self.staging_area.folder,), query, name)
         texts = self._asked(lambda client: client.ask(lambda redis: redis.hgetall(key)), "asked")
         try:
@@ -278,20 +276,12 @@ class RedisSink(StagedSink):
             raise BadSink(
                 f"{self.target_name}, key {key.decode()!r}: {error}. {NOTHING_WRITTEN}"
             ) from None
-        strange = [e for e in head.entries.values() if e.incarnation != query.incarnation]
-        if strange:
-            return strange[0].seen
+        seen = head.rows(query).last_seen(name)
+        if seen is not None and seen.incarnation != query.incarnation:
+            return seen
         held = head.entries.get(name)
         opened = head.opened.get(name) == query.incarnation
         if self.on_loss == "stop" and is_lost(newest, held, opened):
             text = loss(self.target_name, newest, held)
             raise WrongCheckpoint(f"query {query.name!r}: {text} {NOTHING_WRITTEN}")
-        published = {
-            sink: entry
-            for sink, entry in head.published.items()
-            if entry.incarnation == query.incarnation
-        }
-        own = [each[name] for each in (head.entries, published) if name in each]
-        # One that has written nothing under its name may have been called otherwise.
-        found = own or [*head.entries.values(), *published.values()]
-        return max(found, key=lambda entry: entry.epoch).seen if found else None
+        return seen

@@ -29,7 +29,7 @@ _TEXT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*.*?\*/""", 
 # Nulls in a NOT NULL column are refused at prepare, whatever its clause says.
 _NOT_NULL = re.compile(r"\bNOT\s+NULL\s+ON\s+CONFLICT\s+\w+", re.IGNORECASE)
 _DROPS = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
-# After the row is written it stays: only what runs before counts.
+# Once written, the row stays: only what runs before it is written counts.
 _BEFORE = re.compile(r"\bTRIGGER\b.*?\b(AFTER|DELETE|INSERT|UPDATE)\b", re.IGNORECASE | re.DOTALL)
 _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
 
@@ -91,7 +91,7 @@ def check_file(path: Path, busy_timeout_s: float, table: str) -> SqliteTable | N
             try:
                 database.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
-                if not is_busy(error):  # busy is no fault: a commit will wait
+                if not is_busy(error):  # busy is not an error: a commit will wait
                     raise
             return found
     except sqlite3.DatabaseError as error:

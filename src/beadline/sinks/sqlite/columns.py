@@ -116,7 +116,7 @@ def affinity(declared: str) -> str:
 
 
 def kind_of(type_: pa.DataType) -> SqliteType | None:
-    """Return how a column is stored, or None if SQLite has no place for it."""
+    """Return how a column is stored, or None if SQLite cannot hold it."""
     from pyarrow import types
 
     if types.is_uint64(type_):

@@ -1,7 +1,7 @@
 """Rows that a table would refuse or change, found while nothing is decided.
 
 At commit the epoch is decided, and a row that the database will not take would hold it up for good.
-What only the database can know (UNIQUE, CHECK, a trigger) still comes up there.
+What only the database can know (UNIQUE, CHECK, a trigger) is still only found there.
 """
 
 from __future__ import annotations

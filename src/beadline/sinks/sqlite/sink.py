@@ -24,6 +24,7 @@ from beadline.sink import (
     CommitBlocked,
     CommitFailed,
     Guarantee,
+    LedgerRows,
     Outcome,
     OutcomeUnknown,
     Part,
@@ -39,7 +40,6 @@ from beadline.sink import (
     way_out,
 )
 from beadline.sinks.shared.sql.dialect import listed, quoted
-from beadline.sinks.shared.sql.ledger import LedgerRows
 from beadline.sinks.shared.sql.modes import added
 from beadline.sinks.shared.sql.plan import create_statement
 from beadline.sinks.shared.sql.settings import Mode, TableSettings, names_of
@@ -86,10 +86,10 @@ class SqliteSink(StagedSink):
     Dates and timestamps are kept as ISO text (timestamps in UTC), decimals as text; SQLite has no
     NaN and keeps it as null.
 
-    Refused at prepare, and so for a dead-letter sink: null in the key or in a NOT NULL column,
-    text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit; of a row
-    that deletes, only the key has to fit. A row that breaks UNIQUE, CHECK or a trigger, and a sum
-    beyond 64 bits, is only found at commit, and stops the query with its epoch decided. A table
+    Refused at prepare, so that a dead-letter sink can take them: null in the key or in a NOT NULL
+    column, text that is not UTF-8, dates outside the years 0 to 9999, rows above SQLite's limit; of
+    a row that deletes, only the key has to fit. A row that breaks UNIQUE, CHECK or a trigger, and a
+    sum beyond 64 bits, is only found at commit, and stops the query with its epoch decided. A table
     that drops rows silently, by ON CONFLICT IGNORE or REPLACE or a trigger with RAISE(IGNORE), is
     refused at the start.
 
@@ -108,7 +108,7 @@ class SqliteSink(StagedSink):
     busy_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Settle the path here, as executors work in other folders; refuse what cannot be right."""
+        """Make the path absolute, as executors work in other folders; refuse invalid settings."""
         object.__setattr__(self, "key", names_of(self.key))
         if os.fspath(self.path) == ":memory:":
             raise BadSink(f"':memory:' ends with the process; use MemorySink. {NOTHING_WRITTEN}")
@@ -150,7 +150,7 @@ class SqliteSink(StagedSink):
         return folders_in(f"file:{self._staging_root}")
 
     def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
-        """Rows that were staged to be added must not be upserted, nor a delete be stored."""
+        """Rows that were staged to be added must not be upserted, nor deletes be stored."""
         return {"mode": self.mode, "key": list(self.key), "deleted": self.deleted}
 
     @property
@@ -186,7 +186,7 @@ class SqliteSink(StagedSink):
     def write_epoch(self, epoch: StagedEpoch) -> Outcome:
         """Write all parts and the ledger row in one transaction, or nothing."""
         try:
-            # Closing the connection with the transaction open takes everything back.
+            # Closing the connection with the transaction open rolls everything back.
             with closing(self._connect()) as database:
                 return self._write_epoch(database, epoch)
         except sqlite3.OperationalError as error:
@@ -200,14 +200,14 @@ class SqliteSink(StagedSink):
             raise OutcomeUnknown(f"{self.target_name} is locked by another program") from error
 
     def _write_epoch(self, database: sqlite3.Connection, epoch: StagedEpoch) -> Outcome:
-        # Locked from the first statement on: nobody can write between the look and the write.
+        # Locked from the first statement on: no other writer gets between the look and the write.
         database.execute("BEGIN IMMEDIATE")
         database.execute(_MAKE_LEDGER)
         ledger = self._ledger(database, epoch.id.query)
         if epoch.is_committed(ledger.seen(epoch.id.number, epoch.sink)):
             return Outcome.ALREADY_COMMITTED
         if not self._has(database, self.table):
-            check_previous(epoch.id, None)  # dropped, with the ledger left: must not begin anew
+            check_previous(epoch.id, None)  # dropped, with the ledger left: must not start empty
         epoch.check_parts()
         for part in epoch.parts:
             try:
@@ -216,8 +216,8 @@ class SqliteSink(StagedSink):
                 reason = error if isinstance(error, _NotTaken) else f"it refuses a row: {error}"
                 raise CommitFailed(
                     f"{epoch}, part {part.id.partition}: {self.target_name}: {reason}. The epoch "
-                    "is decided and none of it is visible. Remove what is in its way there (a "
-                    "constraint, a trigger, a row, another type of a column), and the next start "
+                    "is decided and none of it is visible. Remove what prevents it (a constraint, "
+                    "a trigger, a conflicting row, a changed column type), and the next start "
                     f"finishes the epoch. {way_out(epoch.sink, epoch.id.number)}"
                 ) from error
         query, id_ = epoch.id.query, epoch.id
@@ -234,7 +234,7 @@ class SqliteSink(StagedSink):
 
         def note(column: str) -> int:
             too_large.append(column)
-            return 0  # taken back with all the rest
+            return 0  # rolled back with everything else
 
         database.create_function(_TOO_LARGE, 1, note)
         insert, rows, written = "", 0, 0
@@ -314,7 +314,7 @@ class SqliteSink(StagedSink):
             return f"{column} = {new}"
         total = added(column, new)
         if kind_of(field.type) is INTEGER:
-            # Where a sum of two integers has no place in 64 bits, SQLite makes a float of it.
+            # Where a sum of two integers does not fit into 64 bits, SQLite makes it a float.
             grown = f"typeof({column}) || typeof({new}) || typeof({column} + {new})"
             name = field.name.replace("'", "''")
             said = f"{_TOO_LARGE}('{name}')"

@@ -1,9 +1,9 @@
 """One commit of one epoch: round by round, under the lock, looking at what is done before each.
 
 A round is one batch, or one of each of ``parallel`` parts. Before it, ledger and progress are
-looked at again: in the meantime another driver may have gone on with this epoch, or with newer
-ones, and then there is nothing left to do here. After it, what was accepted is made durable.
-Between two rounds, and while an endpoint is waited for, the lock is free.
+looked at again: in the meantime another driver may have continued this epoch, or finished it and
+begun newer ones, and then there is nothing left to do here. After it, what was accepted is made
+durable. Between two rounds, and while an endpoint is waited for, the lock is free.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Retries, Verdict, running
 from beadline.sink import (
     CommitFailed,
     Outcome,
     OutcomeUnknown,
     PartId,
     Prepared,
+    Retries,
     StagedEpoch,
     StagedPart,
+    Verdict,
     holds,
     reach,
+    running,
     way_out,
 )
 from beadline.sinks.write_ahead.endpoint import (
@@ -118,7 +120,8 @@ class EpochDelivery:
         progress = self.progress
         if progress is not None and holds(progress.seen, self.epoch, where):
             if progress.seen.epoch > self.epoch.number:
-                # Only after drop= is an epoch begun whose last one has no end: ours is given up.
+                # Only after drop= is an epoch begun before the last one has ended: ours was given
+                # up.
                 return self._finished(Outcome.ALREADY_COMMITTED)
             self._check_same(progress)
         else:
@@ -149,7 +152,7 @@ class EpochDelivery:
         if progress.content == content_of(self.parts):
             return
         if not self.epoch.nonce or not progress.seen.nonce:
-            # at_least_once: nothing was decided, and the epoch was prepared anew.
+            # at_least_once: nothing was decided, and the epoch was prepared again.
             self._forget_progress()
             return
         raise CommitFailed(
@@ -160,7 +163,7 @@ class EpochDelivery:
         )
 
     def _check_staged(self) -> None:
-        """Are the staged files what they were? Asked once: before the ledger, nobody deletes."""
+        """Are the staged files unchanged? Asked once: none is deleted before the ledger says so."""
         if self.checked:
             return
         progress = self.progress
@@ -181,7 +184,7 @@ class EpochDelivery:
         return CommitFailed(
             f"{self.staged}: {where} cannot be delivered to {self.settings.where}: "
             f"{'; '.join(damage.values())}. The epoch is decided, and what comes before was "
-            "delivered. Bring the file back, and the next start goes on. "
+            "delivered. Put the file back, and the next start continues. "
             f"{way_out(self.files.sink, self.epoch.number)}"
         )
 
@@ -339,7 +342,7 @@ class _Sender:
     def _deliver(self, batch: Delivery) -> _Answer:
         try:
             said: object = self._endpoint.deliver(batch)
-            if said is not None:  # a response that nobody looked at, or False
+            if said is not None:  # a response that was not checked, or False
                 raise TypeError(
                     f"deliver returned {type(said).__name__}, and Beadline cannot know what that "
                     "means: return nothing if the rows were accepted, and raise if not"
@@ -383,7 +386,7 @@ def _rejected(batch: Delivery, raised: Exception, where: str) -> CommitFailed:
     error = CommitFailed(
         f"query {batch.query!r}, sink {batch.sink!r}, {batch.where}: {where} does not accept them: "
         f"{_said(raised)}.{hint} The epoch is decided: what comes before these rows is delivered, "
-        "and nothing is lost. Make the endpoint accept them and start again, which goes on with "
+        "and nothing is lost. Make the endpoint accept them and start again, which continues with "
         f"this batch. {way_out(batch.sink, batch.epoch)} Rows that an endpoint can never accept "
         "are best refused by accepts=, before an epoch is decided."
     )

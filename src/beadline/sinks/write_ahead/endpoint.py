@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from beadline.shared.retry import Rejected
+from beadline.sink import Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ __all__ = [
     "TryAgain",
 ]
 
-# Of these nobody can say whether the rows arrived before the connection broke.
+# With these it is unknown whether the rows arrived before the connection broke.
 UNSURE = (ConnectionError, TimeoutError)
 
 

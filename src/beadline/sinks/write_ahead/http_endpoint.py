@@ -25,8 +25,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from beadline.shared.row_json import plain_rows, to_json
-from beadline.shared.secrets import redacted
-from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
+from beadline.sink import NOTHING_WRITTEN, BadSink, name_from, redacted
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
 BodyForm = Literal["lines", "array"]
@@ -219,7 +218,7 @@ class HttpEndpoint(Endpoint):
             connection.close()
             raise
         if not response.isclosed():
-            connection.close()  # there is more, which nobody reads; it connects again by itself
+            connection.close()  # there is more, which is not read; it connects again by itself
         self._idle.append(connection)
         wait = response.headers.get("Retry-After", "")
         return response.status, response.reason, float(wait) if wait.isdigit() else 0.0, body

@@ -31,13 +31,13 @@ from beadline.sink import (
     StagedEpoch,
     StagedPart,
     StagedSink,
+    delete_temporaries,
     folders_in,
     local_folder,
     name_from,
     refuse,
     without_unreadable,
 )
-from beadline.sink.staged import tidy
 from beadline.sinks.write_ahead.commit import DeliverySettings, EpochDelivery, RetryAfter
 from beadline.sinks.write_ahead.endpoint import Deliver, Endpoint, FunctionEndpoint
 from beadline.sinks.write_ahead.state import StateFiles, last_seen
@@ -74,7 +74,7 @@ class WriteAheadSink(StagedSink):
     _retry_after: RetryAfter = field(default_factory=RetryAfter, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Resolve name and folder here, as executors work in other folders."""
+        """Make name and folder definite here, as executors work in other folders."""
         _check_callable("deliver", self.deliver, endpoint=True)
         if self.accepts is not None:
             _check_callable("accepts", self.accepts, endpoint=False)
@@ -160,7 +160,7 @@ class WriteAheadSink(StagedSink):
 
     def open(self, query: QueryId, name: str) -> None:
         """Throw away what crashes left half-written beside the ledger."""
-        tidy(self._state)
+        delete_temporaries(self._state)
 
     def _sentence(self) -> str:
         order = "in order" if self.parallel == 1 else "in order within each part"
@@ -226,7 +226,7 @@ def _check_callable(setting: str, value: object, endpoint: bool) -> None:
     if isinstance(value, type):
         what = f"the class {name} itself; make one: {name}(...)"
     elif "<" in name:
-        what = f"{name}, which is made anew in every run"
+        what = f"{name}, which is created again in every run"
     elif inspect.iscoroutinefunction(getattr(value, "deliver", value)):
         what = f"{name or 'one'} that is async: nobody would await it"
     elif not callable(value) and not (endpoint and isinstance(value, Endpoint)):

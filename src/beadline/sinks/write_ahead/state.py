@@ -8,8 +8,8 @@ One set of files per query and sink, all in one folder::
 
 Ledger and progress are lines with a checksum, so that a line half-written, or changed afterwards,
 is not taken for the truth: eight hex digits, the CRC-32 of the rest, then a JSON object. The last
-line of a file that is appended to may be torn by a crash: it was never acknowledged, so it is as
-if it were not there. A bad line anywhere else is damage, and nobody guesses what it said.
+line of a file that is appended to may be torn by a crash: it was never acknowledged, so it is as if
+it were not there. A bad line anywhere else is damage, and what it said is not guessed.
 
 The first line of a progress file says which epoch was begun, with which parts; it is written, by a
 rename, before the first row goes out. Then one line is appended and fsynced for every batch that
@@ -130,7 +130,7 @@ class Lock:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[bool]:
-        """Take the lock, waiting so long; gives False if another process has it all that time."""
+        """Take the lock, waiting for it; yields False if another process held it all that time."""
         if not wait_for_lock(self._file, timeout_s):
             yield False
             return
@@ -235,7 +235,7 @@ class DeliveryProgress:
         reach("ledger.after")
 
     def recut(self, cut: int) -> None:
-        """From here on batches have so many rows; ``ANY_CUT``: as the next ``batch_rows`` says."""
+        """From here on batches have ``cut`` rows; ``ANY_CUT``: as ``batch_rows`` says next time."""
         if cut != self.cut:
             self._append({"cut": cut})
 

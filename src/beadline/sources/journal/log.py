@@ -226,7 +226,7 @@ class Journal:
             raise JournalProblem(f"journal {self.folder} is closed: its query has ended")
 
     def _check_lost(self) -> None:
-        """Say it once more: whoever had the error of ``append`` may not be who acknowledges."""
+        """Say it again: who got the error of ``append`` may not be the one who acknowledges."""
         if self._lost:
             with self._failing():
                 self._lost = False
@@ -268,7 +268,7 @@ class Journal:
         os.fsync(self._file)
 
     def _begin_anew(self) -> None:
-        """Go on in a new segment, behind what is durable; any error leaves the old one in place."""
+        """Continue in a new segment, after what is durable; any error keeps the old one."""
         self._cut_back()
         if self._durable == self._first:  # the same positions: there must not be two such files
             self._path.unlink(missing_ok=True)

@@ -11,9 +11,9 @@ A receiver's ``receive`` runs on a thread beside Spark's driver for as long as t
                     journal.sync()              # on the disk now
                     queue.acknowledge()         # so the sender may forget it
 
-If it raises, it is called again after a pause; the query goes on with what is there. Only where the
-journal itself cannot be written, the query ends. Let errors of ``append`` and ``sync`` through, and
-acknowledge nothing after them: what was appended since the last ``sync`` is not in the journal.
+If it raises, it is called again after a pause; the query continues with what is there. The query
+ends only if the journal itself cannot be written. Let errors of ``append`` and ``sync`` through,
+and acknowledge nothing after them: what was appended since the last ``sync`` is not in the journal.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class JournalReader(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
         """The position up to which everything is on the disk.
 
-        A journal that cannot be written ends the query, once all that is in it was offered: a
-        warning beside a query that runs on would not be seen.
+        A journal that cannot be written ends the query, once all that is in it was offered: a mere
+        warning, while the query continues, would be missed.
         """
         journal = self._open()
         problem, durable = journal.problem, journal.durable
@@ -173,7 +173,7 @@ def _receive(receiver: Receiver, journal: Journal) -> None:
     while not journal.stopping.is_set():
         try:
             receiver.receive(journal)
-        except Exception as error:  # noqa: BLE001 (a user's code; the query goes on)
+        except Exception as error:  # noqa: BLE001 (a user's code; the query continues)
             logger.warning("the receiver of %s failed: %s", journal.folder, error)
         journal.stopping.wait(_PAUSE_S)
 

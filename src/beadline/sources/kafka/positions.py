@@ -121,7 +121,7 @@ class Positions:
                 pause_s = RETRY_EVERY_S
 
     def _next(self, pause_s: float) -> int | None:
-        """Wait for an epoch to write, at least so long; None when there is none and no more come.
+        """Wait for an epoch to write, at least ``pause_s``; None when no more will come.
 
         Closing ends every wait, so that the last positions are written at once.
         """
@@ -234,4 +234,4 @@ def _request(admin: Any, group: str, offsets: Offsets) -> None:
 
 
 def _quiet(kind: str, epoch: int | None = None, **details: Any) -> None:
-    """Tell nobody, before the query has anybody to tell."""
+    """Do nothing: the query has not set its listener yet."""

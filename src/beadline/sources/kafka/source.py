@@ -16,8 +16,8 @@ from beadline import extras
 from beadline.environment.jars import require_connector
 from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
-from beadline.shared import secrets
 from beadline.shared.options import option_text
+from beadline.shared.secrets import SECRET_NAME, redacted
 from beadline.sources.kafka.positions import GROUP, Offsets
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ DEFAULTS: Mapping[str, str] = {
     # As the operating system sees fit: Kafka's own 64 KiB make a fetch a hundred small reads.
     "kafka.receive.buffer.bytes": "-1",
 }
-# Options by which rows are lost or read that never were; by their names in small letters.
+# Options by which rows are lost, or rows are read that were never committed; in lower case.
 _REFUSED = {
     ("kafka.isolation.level", "read_uncommitted"): "records of transactions that are still open or "
     "were aborted would be read, and an epoch redelivered could have other rows",
@@ -61,7 +61,6 @@ _SERVER = re.compile(r"([\w+-]+://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _LOST_RECORDS = re.compile(r"(?i)failOnDataLoss|KAFKA_DATA_LOSS")
 _WHY_LOST = re.compile(r"Reason: (.+)|\[KAFKA_DATA_LOSS\.\w+\] (.+)|(Partition .+? offset .+)")
-_SECRET = re.compile(r"password|secret|jaas|token|credential|keystore\.key", re.IGNORECASE)
 
 
 def kafka(
@@ -126,10 +125,10 @@ def _load(spark: SparkSession, settings: Mapping[str, str]) -> DataFrame:
         return spark.readStream.format("kafka").options(**settings).load()
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
-        hidden = [value for name, value in settings.items() if _SECRET.search(name)]
+        hidden = [value for name, value in settings.items() if SECRET_NAME.search(name)]
         # Not "from error": its text may hold the secret that was just taken out.
         raise BadSetting(
-            f"kafka(): Spark refuses the options: {secrets.redacted(reason, hidden)}"
+            f"kafka(): Spark refuses the options: {redacted(reason, hidden)}"
         ) from None
 
 
@@ -228,7 +227,7 @@ def _is_int(value: object, at_least: int) -> bool:
 
 
 def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Spark's options know no capitals, so neither may an override of a default."""
+    """Spark ignores the case of option names, so overriding a default must too."""
     small = {name.lower() for name in given}
     return {name: value for name, value in defaults.items() if name.lower() not in small}
 
@@ -246,7 +245,7 @@ def with_advice(error: BaseException | None, query: str) -> BaseException | None
     why = next(filter(None, found.groups()), "") if found else ""
     why = re.split(r"(?i)[^.;]*failOnDataLoss", why)[0].strip().rstrip(".:;")
     return SourceGone(
-        f"query {query!r}: Kafka does not have all the records any more that come next: they were "
+        f"query {query!r}: Kafka no longer has all of the records that come next: they were "
         "deleted before they were read (by age, by hand, or with their topic)"
         f"{f'; Spark says: {why[:300]}' if why else ''}. Every epoch that is decided is complete, "
         "and nothing was skipped. Restore the records; or, if they are gone and you accept it, "

@@ -1,9 +1,9 @@
 """Which Kafka topics a query reads, by the ids that Kafka gave them when they were created.
 
 A topic that was deleted and created again has the same name and other records, and the offsets in
-Spark's checkpoint say nothing of it: if it has as many records as the old one had, Spark goes on in
-the middle of them silently. So the ids are kept in the decision log and compared, at each start and
-before each decision; where nothing is decided (at-least-once), before an epoch is done.
+Spark's checkpoint say nothing of it: if it has as many records as the old one had, Spark silently
+continues in the middle of them. So the ids are kept in the decision log and compared, at each start
+and before each decision; where nothing is decided (at-least-once), before an epoch is done.
 
 That costs no time of an epoch's own: the question is asked when the epoch begins, on a thread
 beside it, and counts for the decision if that comes soon after. What becomes of a topic later than
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from beadline import extras
 from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, BadSetting, PrepareFailed, WrongCheckpoint
 from beadline.files import FileSystem, join, open_files
-from beadline.shared.kafka import topic_id
+from beadline.shared.topic_ids import topic_id
 from beadline.sources.kafka.positions import parse_offsets
 from beadline.sources.kafka.settings import PREFIX, librdkafka_settings
 

@@ -35,7 +35,7 @@ class Fit:
 
 
 def outside(type_: pa.DataType, low: int, high: int, reason: str) -> tuple[Check, ...]:
-    """Integers below ``low`` or above ``high``; no check if the rows' type cannot hold such."""
+    """Integers below ``low`` or above ``high``; no check if the rows' type holds none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def quoted(*names: str, quote: str = '"') -> str:
-    """Return a name as SQL, whatever is in it; with its schema before it if two are given.
+    """Return a name quoted for SQL, whatever it contains; two names are a schema and a table.
 
     >>> quoted("shop", '5" nails')
     '"shop"."5"" nails"'

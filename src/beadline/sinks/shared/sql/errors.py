@@ -1,7 +1,7 @@
-"""What is said of a decided epoch that a table does not take, and of a key that comes twice.
+"""The errors of a decided epoch that a table does not take, and of a key that comes twice.
 
-The same words for every database: which query, epoch and part, that nothing of it is visible, where
-its rows are, and what ends it.
+They are worded alike for every database: which query, epoch and part, that nothing of it is
+visible, where its rows are, and how to resolve it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def key_twice_in_part(settings: TableSettings, id_: PartId) -> PrepareFailed:
     return PrepareFailed(
         f"query {id_.query!r}, epoch {id_.epoch}, part {id_.partition}: {settings.where} is given "
         f"{key_twice(settings)}. Nothing of the epoch was decided. {key_twice_advice(settings)} "
-        "Or leave one in rows=."
+        "Or keep only one of them in rows=."
     )
 
 
@@ -34,7 +34,7 @@ def key_twice_in_epoch(
         f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} is given "
         f"{key_twice(settings)}, by two of its parts. The epoch is decided and none of it is "
         f"visible; its rows are in {_shown(tables)}. {key_twice_advice(settings)} The next start "
-        "finishes the epoch with the new setting; its rows are staged as they were, so that "
+        "finishes the epoch with the new setting; its rows are staged already, so that "
         f"another rows= helps later epochs only. {way_out(sink, epoch.number)}"
     )
 
@@ -42,12 +42,12 @@ def key_twice_in_epoch(
 def row_refused(
     settings: TableSettings, epoch: EpochId, parts: Parts, tables: Sequence[str], said: str
 ) -> CommitFailed:
-    """The table does not take a row: a constraint that only it knows, or one made since."""
+    """The table does not take a row: a constraint that only it knows, or one added since."""
     every = ", ".join(str(part.id.partition) for part in parts)
     return CommitFailed(
         f"query {epoch.query.name!r}, epoch {epoch.number}, part {every}: {settings.where} refuses "
         f"a row: {said}. The epoch is decided and none of it is visible; its rows are in "
-        f"{_shown(tables)}. Remove the constraint or the row in its way, or widen the column; the "
+        f"{_shown(tables)}. Remove the constraint or the conflicting row, or widen the column; the "
         f"next start finishes the epoch. {way_out(parts[0].id.sink, epoch.number)}"
     )
 
@@ -67,14 +67,14 @@ def column_altered(
 def column_gone(settings: TableSettings, epoch: EpochId, id_: PartId, column: str) -> CommitFailed:
     """A column was dropped since a part was staged, and the rows have values for it."""
     return CommitFailed(
-        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} has no column "
-        f"{column!r} any more, for which the rows have values. The epoch is decided and none "
-        "of it is visible. Bring the column back, by ADD COLUMN or RENAME, and the next start "
+        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where} no longer has column "
+        f"{column!r}, for which the rows have values. The epoch is decided and none "
+        "of it is visible. Restore the column, by ADD COLUMN or RENAME, and the next start "
         f"finishes the epoch. {way_out(id_.sink, epoch.number)}"
     )
 
 
 def _shown(tables: Sequence[str]) -> str:
-    """Name the staging tables, where a person can look: values of rows are not for a log."""
+    """Name the staging tables, where a person can look: values of rows do not belong in a log."""
     more = f" and {len(tables) - _SHOWN_MAX} more" if len(tables) > _SHOWN_MAX else ""
     return ", ".join(tables[:_SHOWN_MAX]) + more

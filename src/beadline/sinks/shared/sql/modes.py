@@ -1,8 +1,9 @@
 """The SQL of the modes that databases have in common: which of an epoch's staged rows count.
 
-Where a key comes twice in an epoch, ``order_by`` says which row counts, or it is an error: never
-chance. Within a part that is found while nothing is decided; across parts only when all are there,
-at commit. The server compares, as the key's collation does: 'a' and 'A' may be the same key.
+Where a key comes twice in an epoch, ``order_by`` says which row counts, or it is an error; it is
+never left to chance. Within a part, that is found before anything is decided; across parts, only at
+commit, when all of them are there. The server compares, as the key's collation does: 'a' and 'A'
+may be the same key.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ def summed(column: str, *, not_null: bool) -> str:
 
 def added(there: str, new: str) -> str:
     """Return what is there and what is new, added up."""
-    # A sum with null is null, which would wipe out the total: then the one that is there.
+    # A sum with a null is null, which would wipe out the total: then the other value counts.
     return f"COALESCE({there} + {new}, {there}, {new})"
 
 
 def key_twice(settings: TableSettings) -> str:
-    """Say that a key comes twice; not which, values of rows are not for a log."""
+    """Say that a key comes twice, but not which: values of rows do not belong in a log."""
     same = "" if settings.order_by is None else f" with the same {settings.order_by!r}"
     return f"a key ({', '.join(settings.key)}) twice{same} in one epoch"
 

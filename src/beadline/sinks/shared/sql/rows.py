@@ -40,7 +40,7 @@ def misfits(
 
 
 class ResendableRows:
-    """The rows of a part that its table takes, again from the start while they are kept.
+    """The rows of a part that its table takes; readable again from the start while they are kept.
 
     Each batch is read once: a row that was refused is not refused again. Kept as they came, not as
     they are sent: a row that the server refuses becomes a dead-letter record as it was.
@@ -59,7 +59,7 @@ class ResendableRows:
         self._kept_bytes = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is kept, then go on to read."""
+        """Yield what is kept, then read the rest."""
         yield from list(self._kept)
         while True:
             try:
@@ -104,7 +104,7 @@ class ResendableRows:
     def all_differ_in(self, names: Sequence[str]) -> bool:
         """Whether no two rows, now that all are read, are alike in these columns.
 
-        False also where that is not known any more, because not all rows were kept.
+        Also False if that is no longer known, because not all rows were kept.
         """
         import pyarrow as pa
 

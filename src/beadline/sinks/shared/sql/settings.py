@@ -38,7 +38,7 @@ class TableSettings:
     deleted: str | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be right, whatever the database says."""
+        """Refuse settings that are wrong for every database."""
         if self.mode not in get_args(Mode):
             raise self.bad(f"mode {self.mode!r} is not append, upsert or add.")
         if (self.mode == "append") == bool(self.key):
@@ -58,7 +58,7 @@ class TableSettings:
         return self.dialect.fold(name) in map(self.dialect.fold, self.key)
 
     def check_rows(self, schema: pa.Schema) -> None:
-        """Raise unless rows of this schema can be written so, into whatever table."""
+        """Raise unless rows of this schema can be written this way, whatever the table is."""
         self._check_names(schema)
         for setting, names in (
             ("key", self.key),
@@ -116,7 +116,7 @@ class TableSettings:
     def _check_added(self, types: dict[str, pa.DataType]) -> None:
         values = [name for name in types if not self.is_key(name)]
         if not values:
-            raise self.bad("beside the key no column is left to add.")
+            raise self.bad("there is no column to add besides the key.")
         for name in values:
             if not self.dialect.can_be_added(types[name], None):
                 raise self.not_added(name, self.dialect.described(types[name]))
