@@ -15,6 +15,7 @@ import pytest
 
 from beadline.errors import (
     BadSetting,
+    BadSink,
     CheckpointProblem,
     CommitBlocked,
     CommitFailed,
@@ -159,6 +160,20 @@ def test_a_name_gives_up_no_epoch_over_what_a_person_can_correct() -> None:
     del server.seen["closed"]
     run(world, 3)
     assert sorted(server.rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+class Unasked(ModelSink):
+    """Its server is away at a start."""
+
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        raise ConnectionRefusedError("nobody there")
+
+
+def test_a_target_that_cannot_be_asked_is_named() -> None:
+    world = ModelWorld(Setting(sink=Unasked))
+    with pytest.raises(BadSink, match=r"sink '.*' \(.*\) cannot be asked what it holds: Connec"):
+        run(world, 1)
+    assert not world.store.slots()
 
 
 def test_a_name_and_an_epoch_give_up_what_a_person_could_correct() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from beadline.decisions import Claim, Decision, LogState, SinkHistory
 from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
-from beadline.protocol.identity import given_up, newest_certain
+from beadline.protocol.identity import given_up, last_seen, newest_certain
 from beadline.sink import BoundSink, Prepared
 
 Span = tuple[int, int]
@@ -216,7 +216,7 @@ def _check_gone(
 
 def _seen(query: QueryId, sink: BoundSink, name: str) -> int:
     """Return the newest epoch of ours that a sink's target holds under a name; -1 for none."""
-    seen = sink.sink.last_seen(query, name)
+    seen = last_seen(sink, query, name)
     return seen.epoch if seen is not None and seen.incarnation == query.incarnation else -1
 
 
