@@ -312,8 +312,9 @@ def _check_sink(
     if sink.capabilities.remembers and holds >= 0:
         has = _seen(query, sink, name)
         if has < holds:
-            _accept(drop, sink, (has + 1, holds), found, _restored(holds, has))
-            missing.append((has + 1, holds))
+            lacks = (max(has + 1, known.since), holds)
+            _accept(drop, sink, lacks, found, _restored(holds, has))
+            missing.append(lacks)
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
         _check_pending(pending, sink, drop, found)
@@ -442,7 +443,13 @@ def _remade(known: str, now: str) -> str:
 
 
 def epochs_text(spans: Collection[Span]) -> str:
-    """Return epochs for people: ``epoch 3``, or ``epochs 3, 7 to 9``."""
-    one = len(spans) == 1 and all(first == last for first, last in spans)
-    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+    """Return epochs for people, each once: ``epoch 3``, or ``epochs 3, 7 to 9``."""
+    merged: list[Span] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    one = len(merged) == 1 and merged[0][0] == merged[0][1]
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in merged)
     return f"{'epoch' if one else 'epochs'} {shown}"
