@@ -229,7 +229,9 @@ class FileSink(FrameSink[PendingFiles]):
         if begun is None:
             discard(files, parts)
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        reach("files.begun")
         outcomes = {part.id: moving.open(part) for part in parts}
+        reach("files.moving")
         moving.finish()
         reach("files.renamed")
         if Outcome.LOST not in outcomes.values():
