@@ -118,7 +118,7 @@ def _with_os_errors(
     """Let a method raise what a method of ``LocalFiles`` would raise."""
 
     @wraps(act)
-    def call(self: HadoopFiles, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: HadoopFiles, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return act(self, *args, **kwargs)
         except Py4JJavaError as error:

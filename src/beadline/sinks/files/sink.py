@@ -180,6 +180,7 @@ class FileSink(FrameSink[PendingFiles]):
             shared_disk=self.target.startswith("file:"),
             start_over=f"delete the folder {self.target} as a whole",
             remembers=True,
+            refuses_rows=False,  # Spark's writer tells no row from another
         )
 
     def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:
