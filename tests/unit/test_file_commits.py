@@ -108,6 +108,27 @@ def test_a_pending_folder_is_moving_durably_before_a_file_leaves_it(
     assert seen == [[]] * 5
 
 
+def test_orphans_of_a_sink_that_is_gone_lie_in_a_shared_staging_folder(tmp_path: Path) -> None:
+    """Rule 27: its target's folder there is another one; what is not ours is left alone."""
+    staging = tmp_path / "staging"
+    gone, kept = (FileSink(str(tmp_path / name), staging=str(staging)) for name in ("gone", "kept"))
+    ids = [replace(ID, sink="gone"), replace(ID, sink="kept")]
+    stranger = replace(ID, sink="gone", incarnation="c" * 32)
+    for one, id_ in zip((gone, kept, gone), (*ids, stranger), strict=True):
+        folder = Path(one.pending.removeprefix("file:")) / str(id_)
+        folder.mkdir(parents=True)
+        (folder / "one.json").write_text("{}\n")
+    (staging / f"file-{'0' * 12}").write_text("no folder")
+    (staging / "other" / str(ids[0])).mkdir(parents=True)
+    found = list(kept.in_doubt(QUERY, "kept"))
+    assert [part.id for part in found] == [ids[1], ids[0]]
+    assert [part.committable.files for part in found] == [(("one.json", 3),)] * 2
+    kept.abort(found)
+    assert list(kept.in_doubt(QUERY, "kept")) == []
+    assert [path.name for path in staging.glob("gone-*/*")] == [str(stranger)]
+    assert (staging / "other" / str(ids[0])).exists()
+
+
 def pending(part: Prepared[PendingFiles]) -> Path:
     return Path(part.committable.folder.removeprefix("file:"))
 
