@@ -49,6 +49,8 @@ POINTS: dict[str, str] = {
     "epoch.return": "about to tell Spark that the epoch is done",
     "staging.written": "a staged part is written but has no final name",
     "files.written": "Spark has written the files of the epoch; none is counted or synced",
+    "files.begun": "the target's mark says that the epoch is begun; its files are still pending",
+    "files.moving": "the pending files may leave their folder; none has left it since",
     "files.renaming": "some files of the epoch are finished, others pending",
     "files.renamed": "all files of the epoch are finished; the mark does not say so",
     "ledger.before": "rows and ledger row are in an open transaction",

@@ -12,11 +12,13 @@ import signal
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from beadline.demo.check import check
 from beadline.demo.workload import Workload
 from beadline.verify.child import CHILD_TIMEOUT_S, Children
+from tests.kill import rate_job
 from tests.kill.test_zombie import FENCED, fall_asleep, generations
 
 
@@ -48,11 +50,35 @@ def test_spark_of_the_newer_driver_comes_second_and_is_started_again(
 @pytest.mark.parametrize("number", range(20))
 def test_drivers_started_at_once(tmp_path: Path, seed: int, number: int, drivers: Children) -> None:
     """One of them lives: the newest by its claim; a driver that ended before is not beaten."""
-    rng = random.Random(f"{seed} {number}")
     workload = Workload(tmp_path / "run", seed).make()
     workload.add(8)
+    race(drivers, workload.folder, seed, number)
+    found = check(workload)
+    assert found.exactly_once, found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("number", range(20))
+def test_drivers_of_quickly_written_logs_started_at_once(
+    tmp_path: Path, seed: int, number: int, drivers: Children
+) -> None:
+    """Both may take one name of Spark's logs then: what a driver has planned is compared."""
+    drivers.module = rate_job.__name__
+    race(drivers, tmp_path, seed, number)
+    events = [line for driver in drivers.started for line in driver.events]
+    managers = {line["name"] for line in events if line["kind"] == rate_job.MANAGER}
+    assert managers == {"FileSystemBasedCheckpointFileManager"}
+    values = sorted(pq.read_table(tmp_path / "out")["value"].to_pylist())
+    assert values == list(range(len(values)))
+    assert len(values) >= rate_job.EPOCHS * rate_job.ROWS
+
+
+def race(drivers: Children, folder: Path, seed: int, number: int) -> None:
+    """Start two or three drivers; the newest ends well, and the others do or are fenced."""
+    rng = random.Random(f"{seed} {number}")
     for _ in range(2 + number % 2):
-        drivers.start(str(workload.folder))
+        drivers.start(str(folder))
         time.sleep(rng.choice((0.0, 0.0, 0.3, 1.0, 2.0)))
     codes = [driver.wait(CHILD_TIMEOUT_S * 2) for driver in drivers.started]
     claims = [generations(driver) for driver in drivers.started]
@@ -60,5 +86,3 @@ def test_drivers_started_at_once(tmp_path: Path, seed: int, number: int, drivers
     said = "\n".join(driver.complaint() for driver in drivers.started)
     assert codes[newest] == 0, (claims, codes, said)
     assert set(codes) <= {0, FENCED}, (claims, codes, said)
-    found = check(workload)
-    assert found.exactly_once, found

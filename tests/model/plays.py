@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 
-from beadline.errors import BeadlineError, DecisionUnknown, NotDeterministic
+from beadline.errors import BeadlineError, CommitFailed, DecisionUnknown, NotDeterministic
 from beadline.points import hooked
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.epoch import Epoch, State
@@ -157,6 +158,46 @@ def play_moved(setting: Setting, schedule: Schedule) -> int:
 def _may_drop(world: ModelWorld, name: str) -> list[str]:
     """The log knows no sink before there is a claim."""
     return [name] if world.store.data else []
+
+
+STUCK = 1  # the epoch that a sink never takes
+
+
+def play_stuck(setting: Setting, name: str, schedule: Schedule) -> int:
+    """A sink never takes an epoch; drivers die at these points while ``drop=`` gives it up."""
+    world = ModelWorld(setting)
+    world.servers[name].stuck = [STUCK]
+    with suppress(CommitFailed), hooked(world.look):
+        drive(world)
+    used = 0
+    for number in schedule:
+        try:
+            with hooked(crash_at(number, world)):
+                _give_up(world, name)
+        except Crash:
+            used += 1
+        else:
+            break
+    with hooked(world.look):
+        _give_up(world, name)
+        start_only(world)
+    if world.committed != {*range(setting.epochs)} or world.store.given_up != {(name, STUCK)}:
+        raise Violation(f"committed {world.committed}, given up {world.store.given_up}")
+    for each, server in world.servers.items():
+        kept = world.committed - ({STUCK} if each == name else set())
+        if sorted(server.rows()) != sorted(row for epoch in kept for row in world.rows(epoch)):
+            raise Violation(f"{each}: shows {sorted(server.rows())}")
+        if server.prepared:
+            raise Violation(f"{each}: left in doubt: {[*map(str, server.prepared)]}")
+    return used
+
+
+def _give_up(world: ModelWorld, name: str) -> None:
+    """What an operator does: the name alone, and the epoch too where an error asks for it."""
+    try:
+        drive(world, drop=[name])
+    except CommitFailed:
+        drive(world, drop=[f"{name}@{STUCK}"])
 
 
 class Witnessed(Coordinator):

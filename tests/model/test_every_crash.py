@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from beadline.errors import PrepareFailed
+from beadline.errors import CommitFailed, PrepareFailed
 from beadline.ids import EpochId
 from beadline.points import POINTS, hooked
 from beadline.shared import retry as retrying
@@ -45,6 +45,7 @@ from tests.model.model import (
     drive,
 )
 from tests.model.plays import (
+    STUCK,
     play_errors,
     play_failing_append,
     play_lost,
@@ -52,6 +53,7 @@ from tests.model.plays import (
     play_modes,
     play_moved,
     play_stop,
+    play_stuck,
     play_zombie_modes,
 )
 from tests.model.server import LEDGER, PARTS, ModelCommittable
@@ -159,6 +161,23 @@ def test_a_sink_is_moved_away_from_another_one(rng: random.Random) -> None:
     play = partial(play_moved, Setting(epochs=2, kinds=(PARTS, PARTS)))
     play_every(play, 1)
     every_or_sample(play, rng, 300, (60, 80))
+
+
+@pytest.mark.parametrize("name", ["parts0", "ledger1"])
+@pytest.mark.parametrize("setting", [PLAIN, STATEFUL_KEEP_2], ids=named)
+def test_an_epoch_is_given_up(setting: Setting, name: str, rng: random.Random) -> None:
+    """Drivers die anywhere: also around the second claim of a start, which gives it up."""
+    passed: Counter[str] = Counter()
+    world = ModelWorld(setting)
+    world.servers[name].stuck = [STUCK]
+    with pytest.raises(CommitFailed):
+        drive(world)
+    with hooked(lambda point: passed.update([point])):
+        drive(world, drop=[name])
+    assert passed["claim.before"] == passed["claim.after"] == 2, "of one start"
+    play = partial(play_stuck, setting, name)
+    play_every(play, 1)
+    every_or_sample(play, rng, 250, (80, 80))
 
 
 @pytest.mark.parametrize("asleep", [False, True], ids=["alone", "as a zombie"])

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +48,11 @@ def counted(found: Sequence[str]) -> dict[str, int]:
     """Return the last line: how many of these became what."""
     names = {"caught": CAUGHT, "timed_out": TIMED_OUT, "missed": MISSED}
     return {"mutants": len(found)} | {name: found.count(what) for name, what in names.items()}
+
+
+def exit_code(counts: Mapping[str, int]) -> int:
+    """Return 0 if an assertion has seen every mutant."""
+    return 0 if counts["caught"] == counts["mutants"] else 1
 
 
 class Tree:
@@ -155,7 +160,7 @@ def main(words: Sequence[str]) -> int:
     counts = counted(found if clean else [MISSED] * len(mutants))
     print(f"{time.monotonic() - began_s:.0f} s")
     print(json.dumps(counts))
-    return 1 if counts["missed"] else 0
+    return exit_code(counts)
 
 
 if __name__ == "__main__":

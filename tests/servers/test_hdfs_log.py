@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once
 from beadline.decisions import Claim, DecisionLog, FileStore
-from beadline.errors import Fenced, WrongCheckpoint
+from beadline.errors import CommitBlocked, Fenced, WrongCheckpoint
 from beadline.files import join, open_files
+from beadline.files.hadoop import CLIENT
 from beadline.ids import QueryId
 from beadline.points import hooked
 from beadline.sinks import FileSink
@@ -87,7 +88,10 @@ def test_two_drivers_racing_for_slots_have_one_winner_each(home: str) -> None:
 
 @pytest.mark.parametrize(
     "point",
-    ["append.written", "append.linked", "decide.after", "files.renaming", "files.renamed"],
+    [
+        *("append.written", "append.linked", "decide.after"),
+        *("files.begun", "files.moving", "files.renaming", "files.renamed"),
+    ],
 )
 def test_a_death(spark: SparkSession, tmp_path: Path, home: str, point: str) -> None:
     ids = write_input(tmp_path / "in", 3)
@@ -141,6 +145,36 @@ def test_a_namenode_that_dies_and_comes_back(
     time.sleep(5.0)
     query.stop()
     run(stream, home)
+    assert shown(spark, home) == ids
+
+
+def test_a_namenode_that_is_down_gives_no_decided_epoch_up(
+    spark: SparkSession,
+    hdfs_cluster: HdfsCluster,
+    tmp_path: Path,
+    home: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with drop= either: the epoch is whole, and is finished when the NameNode is back."""
+    monkeypatch.setitem(CLIENT, "dfs.client.retry.policy.spec", "200,2")  # not for minutes
+    ids = write_input(tmp_path / "in", 3)
+    stream = job(spark, tmp_path, home)
+    checkpoint = str(tmp_path / "checkpoint")  # the log outlives the NameNode
+    with hooked(die_at("decide.after", times=2)), pytest.raises(BaseException, match="decide"):
+        assert stream.start(checkpoint, available_now=True).awaitTermination(120)
+
+    def kill(point: str) -> None:
+        if point == "recover.before":
+            hdfs_cluster.namenode.kill()
+
+    try:
+        with hooked(kill), pytest.raises(CommitBlocked, match="gave up nothing") as raised:
+            stream.start(checkpoint, drop=["files-out"])
+    finally:
+        hdfs_cluster.namenode.restart()
+        hdfs_cluster.wait_ready()
+    assert "\n" not in str(raised.value), "no Java stack"
+    assert stream.start(checkpoint, available_now=True).awaitTermination(120)
     assert shown(spark, home) == ids
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from beadline import Stream, at_least_once, exactly_once
-from beadline.errors import BadSink, GuaranteeRefused, PrepareFailed
+from beadline.errors import BadQuery, BadSink, GuaranteeRefused, PrepareFailed
 from beadline.observe.history import read_history
 from beadline.sink import AnySink, Part
 from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
@@ -259,6 +259,9 @@ def test_what_is_refused_at_start(spark: SparkSession, tmp_path: Path, out: Sqli
     narrow = SqliteSink(tmp_path / "letters.db", "letters")
     with pytest.raises(BadSink, match="no column 'query'"):
         stream.to(out, dead_letter=narrow).start(checkpoint)
+    files = FileSink(str(tmp_path / "files"))
+    with pytest.raises(BadQuery, match="sink 'files-files' cannot hand rows over to dead_letter="):
+        stream.to(files, dead_letter=out).start(checkpoint)
     assert not Path(checkpoint).exists()
     allowed = stream.to(out, dead_letter=ConsoleSink(), allow="at-least-once")
     allowed.start(checkpoint, available_now=True).awaitTermination(60)

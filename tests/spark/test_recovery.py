@@ -171,6 +171,8 @@ def test_every_driver_side_point_is_tried_here_or_by_the_kill_tests() -> None:
     elsewhere = {"prepare.part", "prepare.acked", "prepare.between", "staging.written"}
     elsewhere |= {
         "files.written",
+        "files.begun",
+        "files.moving",
         "files.renaming",
         "files.renamed",
         "recover.before",

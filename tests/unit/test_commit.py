@@ -5,15 +5,16 @@ The sinks here are slow to answer and honest: what they do not say they have not
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.threads import InOrder, Threads
@@ -25,6 +26,11 @@ from tests.model.server import PARTS, SCHEMA, ModelCommittable, ModelServer, Mod
 QUERY = QueryId("orders", "0" * 32, "memory:/c")
 EPOCH = EpochId(QUERY, 0, "nonce", 1)
 Held = Prepared[ModelCommittable]
+# Errors of a disk or a network that are the same whatever is written.
+_OF_NO_ROW = (
+    *("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "EMFILE", "ENFILE"),
+    *("ENOTCONN", "ENETUNREACH", "EHOSTUNREACH"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +139,39 @@ def test_an_error_of_the_outside_system_is_no_outcome() -> None:
     with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'.*no route to host"):
         commit_sink(bound, EPOCH, parts, InOrder())
     assert len(sink.server.prepared) == 3
+
+
+@dataclass(frozen=True)
+class RaisingOne(Slow):
+    """Raises what it was given."""
+
+    error: OSError = field(default_factory=OSError, compare=False)
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Any]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (PermissionError("not this user"), CommitBlocked),
+        (ConnectionRefusedError("nobody there"), CommitBlocked),
+        (TimeoutError("no answer"), CommitBlocked),
+        *((OSError(getattr(errno, code), "it"), CommitBlocked) for code in _OF_NO_ROW),
+        (FileNotFoundError(errno.ENOENT, "gone"), CommitFailed),
+        (OSError(errno.ENAMETOOLONG, "a name of the epoch"), CommitFailed),
+        (OSError("said without a code"), CommitFailed),
+    ],
+)
+def test_what_says_nothing_about_the_rows_blocks_the_commit(
+    error: OSError, kind: type[CommitFailed]
+) -> None:
+    """A full disk is cleared by a person; drop= must not give rows up for it."""
+    sink, bound, parts = prepared(RaisingOne)
+    bound = replace(bound, sink=replace(sink, error=error))  # type: ignore[call-arg]
+    with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'") as raised:
+        commit_sink(bound, EPOCH, parts, InOrder())
+    assert type(raised.value) is kind
 
 
 class Changed(Slow):

@@ -67,14 +67,15 @@ def test_there_is_no_mark_before_every_file_is_finished_durably(
     with watched(disk), hooked(look):
         assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.COMMITTED}
     renaming = [("files.renaming", False, 1), ("files.renaming", False, 2)]
-    assert seen == [*renaming, ("files.renamed", False, 3)]
+    before = [("files.begun", False, 0), ("files.moving", False, 0)]
+    assert seen == [*before, *renaming, ("files.renamed", False, 3)]
     assert disk.problems() == []
     found = sink.last_seen(QUERY, ID.sink)
     assert found is not None
     assert found.epoch == 0
 
 
-@pytest.mark.parametrize("nth", [0, 1, 2])
+@pytest.mark.parametrize("nth", range(5))
 def test_a_crash_among_the_renames_is_finished_by_the_next_commit(
     sink: FileSink, part: Prepared[PendingFiles], nth: int
 ) -> None:
@@ -104,7 +105,28 @@ def test_a_pending_folder_is_moving_durably_before_a_file_leaves_it(
 
     with watched(disk), hooked(look):
         sink.commit(EPOCH, [part])
-    assert seen == [[]] * 3
+    assert seen == [[]] * 5
+
+
+def test_orphans_of_a_sink_that_is_gone_lie_in_a_shared_staging_folder(tmp_path: Path) -> None:
+    """Rule 27: its target's folder there is another one; what is not ours is left alone."""
+    staging = tmp_path / "staging"
+    gone, kept = (FileSink(str(tmp_path / name), staging=str(staging)) for name in ("gone", "kept"))
+    ids = [replace(ID, sink="gone"), replace(ID, sink="kept")]
+    stranger = replace(ID, sink="gone", incarnation="c" * 32)
+    for one, id_ in zip((gone, kept, gone), (*ids, stranger), strict=True):
+        folder = Path(one.pending.removeprefix("file:")) / str(id_)
+        folder.mkdir(parents=True)
+        (folder / "one.json").write_text("{}\n")
+    (staging / f"file-{'0' * 12}").write_text("no folder")
+    (staging / "other" / str(ids[0])).mkdir(parents=True)
+    found = list(kept.in_doubt(QUERY, "kept"))
+    assert [part.id for part in found] == [ids[1], ids[0]]
+    assert [part.committable.files for part in found] == [(("one.json", 3),)] * 2
+    kept.abort(found)
+    assert list(kept.in_doubt(QUERY, "kept")) == []
+    assert [path.name for path in staging.glob("gone-*/*")] == [str(stranger)]
+    assert (staging / "other" / str(ids[0])).exists()
 
 
 def pending(part: Prepared[PendingFiles]) -> Path:
@@ -269,6 +291,22 @@ def test_a_target_that_is_gone_after_a_crash_took_files_of_the_first_epoch_with_
     assert finished(sink) == 3
 
 
+@pytest.mark.parametrize("point", ["files.begun", "files.moving"])
+@pytest.mark.parametrize("after", ["deleted", "made again"])
+def test_a_target_that_is_gone_before_a_file_came_into_it_took_nothing_with_it(
+    sink: FileSink, part: Prepared[PendingFiles], point: str, after: str
+) -> None:
+    target = Path(sink.path)
+    with hooked(dying(point, 0)), pytest.raises(Crash):
+        sink.commit(EPOCH, [part])
+    assert finished(sink) == 0
+    target.rename(target.with_name("away"))
+    if after == "made again":
+        target.mkdir()
+    assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.COMMITTED}
+    assert finished(sink) == 3
+
+
 @pytest.mark.parametrize(("point", "nth"), [("files.renaming", 0), ("files.renamed", 0)])
 def test_a_target_that_is_restored_after_a_crash_lacks_files_of_the_epoch_in_hand(
     sink: FileSink, part: Prepared[PendingFiles], tmp_path: Path, point: str, nth: int
@@ -316,7 +354,7 @@ def test_that_an_epoch_is_begun_is_durable_before_a_file_comes_in(
 
     with watched(disk), hooked(look):
         sink.commit(SECOND, [second])
-    assert seen == [[]]
+    assert seen == [[]] * 3
     assert not [
         problem for problem in disk.problems() if ".beadline/" in problem and "~1~" in problem
     ]

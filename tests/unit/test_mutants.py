@@ -16,6 +16,7 @@ from tests.mutants.__main__ import (
     TIMED_OUT,
     TOO_LONG,
     counted,
+    exit_code,
     judged,
 )
 
@@ -59,3 +60,16 @@ def test_only_a_test_that_fails_has_caught_a_mutant(ended: int, what: str) -> No
 def test_what_timed_out_is_counted_apart() -> None:
     found = [CAUGHT, TIMED_OUT, CAUGHT, MISSED]
     assert counted(found) == {"mutants": 4, "caught": 2, "timed_out": 1, "missed": 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ([], 0),
+        ([CAUGHT, CAUGHT], 0),
+        ([CAUGHT, TIMED_OUT], 1),
+        ([CAUGHT, MISSED], 1),
+    ],
+)
+def test_what_no_assertion_has_seen_fails_the_run(found: list[str], code: int) -> None:
+    assert exit_code(counted(found)) == code

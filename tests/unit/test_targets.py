@@ -15,6 +15,7 @@ import pytest
 
 from beadline.errors import (
     BadSetting,
+    BadSink,
     CheckpointProblem,
     CommitBlocked,
     CommitFailed,
@@ -25,6 +26,7 @@ from beadline.errors import (
 from beadline.ids import EpochId, QueryId
 from beadline.observe import Event
 from beadline.points import hooked
+from beadline.protocol.targets import epochs_text
 from beadline.sink import BoundSink, Capabilities, CommitResult, Part, Prepared, Seen
 from tests.model.model import Crash, ModelWorld, Setting, drive
 from tests.model.server import IN_DOUBT, ModelCommittable, ModelServer, ModelSink
@@ -159,6 +161,20 @@ def test_a_name_gives_up_no_epoch_over_what_a_person_can_correct() -> None:
     del server.seen["closed"]
     run(world, 3)
     assert sorted(server.rows()) == sorted(world.rows(0) + world.rows(2))
+
+
+class Unasked(ModelSink):
+    """Its server is away at a start."""
+
+    def last_seen(self, query: QueryId, name: str) -> Seen | None:
+        raise ConnectionRefusedError("nobody there")
+
+
+def test_a_target_that_cannot_be_asked_is_named() -> None:
+    world = ModelWorld(Setting(sink=Unasked))
+    with pytest.raises(BadSink, match=r"sink '.*' \(.*\) cannot be asked what it holds: Connec"):
+        run(world, 1)
+    assert not world.store.slots()
 
 
 def test_a_name_and_an_epoch_give_up_what_a_person_could_correct() -> None:
@@ -389,6 +405,44 @@ def test_a_sink_that_is_added_says_from_where_it_has_rows() -> None:
     assert [e.epoch for e in events if e.kind == "added"] == [2]
     assert told(events, "claimed") == [{"since": {"parts0": 0, "ledger1": 2}, "lacks": {}}]
     assert not told(listening(world, epochs=4), "added")
+
+
+def test_a_sink_that_was_added_late_lacks_nothing_from_before() -> None:
+    world = ModelWorld()
+    drive(world, names=["parts0"], epochs=2)
+    run(world, 4)
+    lose(world, "ledger1")
+    with refused(world, "Its rows of epochs 2 to 3 are missing", CheckpointProblem):
+        run(world, 5)
+    events = listening(world, drop=["ledger1"], epochs=5)
+    assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epochs 2 to 3"}]
+    assert told(listening(world, epochs=5), "claimed")[0]["lacks"] == {"ledger1": "epochs 2 to 3"}
+
+
+def test_epochs_that_are_lost_twice_are_told_once() -> None:
+    world = ModelWorld()
+    run(world, 3)
+    lose(world, "ledger1", holds=0)
+    drive(world, drop=["ledger1"], epochs=5)
+    run(world, 5)
+    lose(world, "ledger1")
+    events = listening(world, drop=["ledger1"], epochs=6)
+    assert told(events, "claimed")[0]["lacks"] == {"ledger1": "epochs 0 to 4"}
+
+
+@pytest.mark.parametrize(
+    ("spans", "text"),
+    [
+        ([(3, 3)], "epoch 3"),
+        ([(3, 3), (3, 3)], "epoch 3"),
+        ([(2, 7), (3, 4)], "epochs 2 to 7"),
+        ([(3, 4), (2, 3)], "epochs 2 to 4"),
+        ([(2, 3), (4, 4)], "epochs 2 to 4"),
+        ([(7, 9), (3, 3)], "epochs 3, 7 to 9"),
+    ],
+)
+def test_spans_of_epochs_are_shown_each_once(spans: list[tuple[int, int]], text: str) -> None:
+    assert epochs_text(spans) == text
 
 
 def test_each_start_logs_what_a_sink_does_not_have(caplog: pytest.LogCaptureFixture) -> None:

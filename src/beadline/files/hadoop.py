@@ -7,8 +7,11 @@ is refused for exactly-once.
 
 from __future__ import annotations
 
+import errno
 import uuid
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
@@ -33,6 +36,24 @@ CLIENT = {
 _IMPATIENT = {"dfs.client.retry.policy.spec": "200,2"}
 _ABSENT = "java.io.FileNotFoundException"
 _TAKEN = "org.apache.hadoop.fs.FileAlreadyExistsException"
+_REMOTE = "org.apache.hadoop.ipc.RemoteException"
+# Errors of Hadoop's client and of the NameNode, by the last words of their classes' names.
+_KINDS: dict[type[OSError], tuple[str, ...]] = {
+    PermissionError: (
+        *("AccessControlException", "AuthorizationException", "KerberosAuthException"),
+        *("InvalidToken", "SaslException", "LoginException", "GSSException"),
+    ),
+    ConnectionError: (
+        *("ConnectException", "ConnectTimeoutException", "SocketTimeoutException"),
+        *("SocketException", "NoRouteToHostException", "UnknownHostException", "EOFException"),
+        *("ClosedChannelException", "StandbyException", "RetriableException", "SafeModeException"),
+    ),
+    FileNotFoundError: ("FileNotFoundException",),
+    FileExistsError: ("FileAlreadyExistsException",),
+}
+_QUOTA = "QuotaExceededException"
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def is_running() -> bool:
@@ -71,6 +92,41 @@ def _java_class(error: Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getName())
 
 
+def _as_os_error(error: Py4JJavaError) -> OSError:
+    """Return the error that a local disk would raise, without the Java stack.
+
+    The protocol tells a NameNode that is away, or refuses the user, from a file that is wrong.
+    """
+    java: Any = error.java_exception
+    text = str(java.toString()).splitlines()[0]
+    while java is not None:
+        name = str(java.getClass().getName())
+        if name == _REMOTE:
+            name = str(java.getClassName())
+        for kind, names in _KINDS.items():
+            if name.endswith(names):
+                return kind(text)
+        if name.endswith(_QUOTA):
+            return OSError(errno.EDQUOT, text)
+        java = java.getCause()
+    return OSError(text)
+
+
+def _with_os_errors(
+    act: Callable[Concatenate[HadoopFiles, P], R],
+) -> Callable[Concatenate[HadoopFiles, P], R]:
+    """Let a method raise what a method of ``LocalFiles`` would raise."""
+
+    @wraps(act)
+    def call(self: HadoopFiles, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return act(self, *args, **kwargs)
+        except Py4JJavaError as error:
+            raise _as_os_error(error) from None
+
+    return call
+
+
 class HadoopFiles(FileSystem):
     """One Hadoop file system. It is cheap to make, and does not travel between processes."""
 
@@ -103,6 +159,7 @@ class HadoopFiles(FileSystem):
         self._overwrite = gateway.new_array(self._fs.Options.Rename, 1)
         self._overwrite[0] = self._fs.Options.Rename.OVERWRITE
 
+    @_with_os_errors
     def create_exclusive(self, uri: str, data: bytes) -> bool:
         """Temporary file, synced to disk, renamed without overwrite."""
         folder, _, name = uri.rpartition("/")
@@ -125,12 +182,14 @@ class HadoopFiles(FileSystem):
             reach("append.linked")
             return True
 
+    @_with_os_errors
     def write(self, uri: str, data: bytes) -> None:
         """Write beside it and rename over it."""
         temporary = f"{uri.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
         self._create(temporary, data)
         self._context.rename(self._path(temporary), self._path(uri), self._overwrite)
 
+    @_with_os_errors
     def read(self, uri: str) -> bytes | None:
         """Return the content, or None if there is no such file."""
         try:
@@ -144,6 +203,7 @@ class HadoopFiles(FileSystem):
         finally:
             stream.close()
 
+    @_with_os_errors
     def names(self, uri: str) -> list[str]:
         """Return the names in a folder, in one call: entry by entry is slow over the gateway."""
         folder = self._path(uri)
@@ -158,6 +218,7 @@ class HadoopFiles(FileSystem):
         prefix = self._context.makeQualified(folder).toString().rstrip("/") + "/"
         return text.removeprefix(prefix).split(f",{prefix}") if text else []
 
+    @_with_os_errors
     def walk(self, uri: str) -> list[FoundFile]:
         """Return every file below a folder; a folder that vanishes meanwhile is listed again."""
         while self.exists(uri):
@@ -178,14 +239,17 @@ class HadoopFiles(FileSystem):
             found.append(FoundFile(path, int(status.getLen())))
         return found
 
+    @_with_os_errors
     def exists(self, uri: str) -> bool:
         """Whether a file or folder is there."""
         return bool(self._util.exists(self._path(uri)))
 
+    @_with_os_errors
     def make_folder(self, uri: str) -> None:
         """Make a folder and its parents; no error if it is there."""
         self._context.mkdir(self._path(uri), None, True)
 
+    @_with_os_errors
     def make_child(self, uri: str) -> bool:
         """Make a folder, but none of its parents."""
         try:
@@ -197,6 +261,7 @@ class HadoopFiles(FileSystem):
                 raise
         return True
 
+    @_with_os_errors
     def rename(self, source: str, target: str) -> bool:
         """Rename without overwrite; a source that is gone was renamed by another process."""
         try:
@@ -207,6 +272,7 @@ class HadoopFiles(FileSystem):
             raise
         return True
 
+    @_with_os_errors
     def delete(self, uri: str) -> None:
         """Delete a file or a whole folder; no error if it is not there."""
         self._context.delete(self._path(uri), True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Sequence
@@ -30,6 +31,12 @@ logger = logging.getLogger("beadline")
 
 # What a sink's own code raises that says nothing about rows.
 _NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError)
+_NO_WAY_IN_CODES = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOTCONN, errno.ENETUNREACH, errno.EHOSTUNREACH),
+    )
+)
 # Nothing decided is ever dropped: there is no deadline (rule 14).
 _FOR_EVER = {Verdict.UNCLEAR: math.inf}
 
@@ -76,7 +83,7 @@ def commit_sink(
         except BeadlineError:
             raise
         except Exception as error:
-            kind = CommitBlocked if isinstance(error, _NO_WAY_IN) else CommitFailed
+            kind = CommitBlocked if _is_blocked(error) else CommitFailed
             raise _failed(sink, epoch, f"{type(error).__name__}: {error}", kind) from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
         # A part that the sink did not mention is as unknown as one that it called so.
@@ -88,6 +95,12 @@ def commit_sink(
         why = result.detail or "the outside system does not say"
         logger.warning("sink %s, epoch %s: outcome unknown: %s", sink.name, epoch.number, why)
         retries.again(Verdict.UNCLEAR)
+
+
+def _is_blocked(error: Exception) -> bool:
+    """Whether an error would be the same for any rows: a full disk, a server that is away."""
+    code = error.errno if isinstance(error, OSError) else None
+    return isinstance(error, _NO_WAY_IN) or code in _NO_WAY_IN_CODES
 
 
 def _failed(

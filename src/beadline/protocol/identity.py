@@ -11,11 +11,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from beadline.decisions import Decision, DecisionLog, LogState
-from beadline.errors import NEW_QUERY, NOTHING_WRITTEN, WrongCheckpoint
+from beadline.errors import (
+    NEW_QUERY,
+    NOTHING_WRITTEN,
+    BadSink,
+    BeadlineError,
+    WrongCheckpoint,
+)
 from beadline.files import same_folder
 from beadline.ids import QueryId
 from beadline.protocol.batch import Progress
-from beadline.sink import BoundSink, Guarantee
+from beadline.sink import BoundSink, Guarantee, Seen
 
 EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
 
@@ -155,7 +161,7 @@ def check_seen(
     committed = progress.last_committed()
     newest = max(newest_certain(state), committed, published(state, committed))
     for sink in sinks:
-        seen = sink.sink.last_seen(query, sink.name)
+        seen = last_seen(sink, query, sink.name)
         if seen is None:
             continue
         where = f"sink {sink.name!r} ({sink.capabilities.target})"
@@ -185,6 +191,19 @@ def check_seen(
             )
         version_ms = max(version_ms, seen.version_ms)
     return version_ms
+
+
+def last_seen(sink: BoundSink, query: QueryId, name: str) -> Seen | None:
+    """Return what a sink's target remembers under a name; an error says that it cannot tell."""
+    try:
+        return sink.sink.last_seen(query, name)
+    except BeadlineError:
+        raise
+    except Exception as error:
+        raise BadSink(
+            f"query {query.name!r}: sink {sink.name!r} ({sink.capabilities.target}) cannot be "
+            f"asked what it holds: {type(error).__name__}: {error}. {NOTHING_WRITTEN}"
+        ) from error
 
 
 def decision_was_replayed(decision: Decision | None) -> bool:

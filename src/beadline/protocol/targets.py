@@ -15,7 +15,7 @@ from typing import Any
 from beadline.decisions import Claim, Decision, LogState, SinkHistory
 from beadline.errors import NOTHING_WRITTEN, BadSetting, CheckpointProblem
 from beadline.ids import QueryId
-from beadline.protocol.identity import given_up, newest_certain
+from beadline.protocol.identity import given_up, last_seen, newest_certain
 from beadline.sink import BoundSink, Prepared
 
 Span = tuple[int, int]
@@ -216,7 +216,7 @@ def _check_gone(
 
 def _seen(query: QueryId, sink: BoundSink, name: str) -> int:
     """Return the newest epoch of ours that a sink's target holds under a name; -1 for none."""
-    seen = sink.sink.last_seen(query, name)
+    seen = last_seen(sink, query, name)
     return seen.epoch if seen is not None and seen.incarnation == query.incarnation else -1
 
 
@@ -312,8 +312,9 @@ def _check_sink(
     if sink.capabilities.remembers and holds >= 0:
         has = _seen(query, sink, name)
         if has < holds:
-            _accept(drop, sink, (has + 1, holds), found, _restored(holds, has))
-            missing.append((has + 1, holds))
+            lacks = (max(has + 1, known.since), holds)
+            _accept(drop, sink, lacks, found, _restored(holds, has))
+            missing.append(lacks)
             holds = has
     if pending is not None and pending.sinks.get(name) and name not in found.dropped:
         _check_pending(pending, sink, drop, found)
@@ -442,7 +443,13 @@ def _remade(known: str, now: str) -> str:
 
 
 def epochs_text(spans: Collection[Span]) -> str:
-    """Return epochs for people: ``epoch 3``, or ``epochs 3, 7 to 9``."""
-    one = len(spans) == 1 and all(first == last for first, last in spans)
-    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in sorted(spans))
+    """Return epochs for people, each once: ``epoch 3``, or ``epochs 3, 7 to 9``."""
+    merged: list[Span] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    one = len(merged) == 1 and merged[0][0] == merged[0][1]
+    shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in merged)
     return f"{'epoch' if one else 'epochs'} {shown}"

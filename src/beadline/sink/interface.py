@@ -87,6 +87,8 @@ class Capabilities:
     columns: tuple[str, ...] | None = None
     # Does it implement ``publish``, for ``at_least_once``?
     publishes: bool = False
+    # Can it hand single rows over to ``part.refuse``? If not, ``dead_letter=`` is refused.
+    refuses_rows: bool = True
 
     # Does ``last_seen`` always return the newest committed epoch that has rows, or a later one? If
     # so, a target that returns an older one was restored from an older backup.

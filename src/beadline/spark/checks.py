@@ -172,6 +172,12 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. "
                 f"{NOTHING_WRITTEN}"
             ) from error
+        if output.name in dead_letters and not found.refuses_rows:
+            raise BadQuery(
+                f"sink {output.name!r} cannot hand rows over to dead_letter=: one that it cannot "
+                "keep stops the query, with an error that says why. Leave dead_letter= out, and "
+                f"select such rows into a sink of their own with rows=. {NOTHING_WRITTEN}"
+            )
         needed = output.allow if output.allow is not None else stream.mode
         if refuse and found.guarantee < min(needed, stream.mode):
             hint = f" {found.raised_by}" if found.raised_by else ""

@@ -58,6 +58,8 @@ LEAVES_DECIDED = NEEDS_DECIDED | {
     "commit.between",
     "commit.after",
     "epoch.return",
+    "files.begun",
+    "files.moving",
     "files.renaming",
     "files.renamed",
     "ledger.before",

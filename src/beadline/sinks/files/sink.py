@@ -25,11 +25,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from beadline.files import join, open_files, qualify, split_uri
+from beadline.files import FileSystem, join, open_files, qualify, split_uri
 from beadline.sink import (
     NEW_QUERY,
     BadSink,
@@ -90,6 +92,9 @@ _LOCAL = {
 }
 
 
+# What a target's folder in a shared ``staging`` is called: its last name and a digest of it all.
+_DIGEST_DIGITS = 12
+_STAGED_NAME = re.compile(rf".+-[0-9a-f]{{{_DIGEST_DIGITS}}}", re.DOTALL)
 # Another process of this query may be at the same commit: then what was seen is looked at again.
 LOOKS_MAX = 10
 EXCHANGED = "the target was deleted or replaced while this epoch was committed to it"
@@ -143,7 +148,7 @@ class FileSink(FrameSink[PendingFiles]):
         if self.staging is None:
             return join(folder, f".{name}.beadline")
         # A staging folder may be shared: two targets must not take each other's files for theirs.
-        digest = hashlib.sha256(self.target.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(self.target.encode()).hexdigest()[:_DIGEST_DIGITS]
         return join(qualify(self.staging), f"{name}-{digest}")
 
     @property
@@ -180,6 +185,7 @@ class FileSink(FrameSink[PendingFiles]):
             shared_disk=self.target.startswith("file:"),
             start_over=f"delete the folder {self.target} as a whole",
             remembers=True,
+            refuses_rows=False,  # Spark's writer tells no row from another
         )
 
     def prepare(self, frame: DataFrame, part: Part) -> PendingFiles | None:
@@ -229,7 +235,9 @@ class FileSink(FrameSink[PendingFiles]):
         if begun is None:
             discard(files, parts)
             return CommitResult.all(parts, Outcome.ALREADY_COMMITTED)
+        reach("files.begun")
         outcomes = {part.id: moving.open(part) for part in parts}
+        reach("files.moving")
         moving.finish()
         reach("files.renamed")
         if Outcome.LOST not in outcomes.values():
@@ -246,15 +254,31 @@ class FileSink(FrameSink[PendingFiles]):
         """Every pending folder of this query, in whatever state its writer left it.
 
         One that is ``.moving`` too: it may be of an epoch that was dropped by name, or published
-        without a decision; the coordinator knows which are decided.
+        without a decision; the coordinator knows which are decided. In a ``staging`` folder, those
+        of other targets as well: their sinks may have been removed from the query.
         """
         files = open_files(self.target)
-        for name in files.names(self.pending):
+        for place, name in self._staged(files):
             id_ = PartId.parse(name.removesuffix(MOVING))
             if id_ is not None and id_.belongs_to(query):
-                found = sorted((f.path, f.size) for f in walk(files, join(self.pending, name)))
-                folder = join(self.pending, str(id_))
+                found = sorted((f.path, f.size) for f in walk(files, join(place, name)))
+                folder = join(place, str(id_))
                 yield Prepared(id_, 0, PendingFiles(self.target, folder, tuple(found)))
+
+    def _staged(self, files: FileSystem) -> Iterator[tuple[str, str]]:
+        """Every folder of pending files and each name in it, this target's first."""
+        pending = self.pending
+        yield from ((pending, name) for name in files.names(pending))
+        if self.staging is None:
+            return
+        staging = qualify(self.staging)
+        for other in files.names(staging):
+            place = join(staging, other)
+            if place != pending and _STAGED_NAME.fullmatch(other):
+                names: list[str] = []
+                with suppress(NotADirectoryError, PermissionError):  # it is somebody else's
+                    names = files.names(place)
+                yield from ((place, name) for name in names)
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest whole epoch of this sink; another incarnation's, of any sink, comes first."""
