@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.threads import InOrder, Threads
@@ -133,6 +133,29 @@ def test_an_error_of_the_outside_system_is_no_outcome() -> None:
     with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'.*no route to host"):
         commit_sink(bound, EPOCH, parts, InOrder())
     assert len(sink.server.prepared) == 3
+
+
+@dataclass(frozen=True)
+class NoWayIn(Slow):
+    """The system cannot be reached, or used; one call after the other says why."""
+
+    why: Sequence[Exception] = ()
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Any]:
+        raise self.why[times - 1]
+
+
+def test_what_says_nothing_about_the_rows_only_blocks() -> None:
+    """A sink that lets such errors through: drop= must not give the epoch up because of them."""
+    _, bound, parts = prepared(NoWayIn)
+    no_way = [PermissionError("no"), ConnectionRefusedError("no"), TimeoutError("no")]
+    other = [OSError("no"), ValueError("no")]
+    blocked = replace(bound, sink=replace(bound.sink, why=[*no_way, *other]))
+    for kind, errors in ((CommitBlocked, no_way), (CommitFailed, other)):
+        for error in errors:
+            with pytest.raises(CommitFailed, match=type(error).__name__) as told:
+                commit_sink(blocked, EPOCH, parts, InOrder())
+            assert type(told.value) is kind
 
 
 class Changed(Slow):

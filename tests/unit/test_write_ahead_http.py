@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed
 from beadline.sink import Outcome
 from beadline.sinks.write_ahead import Delivery, HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, pickled
@@ -173,14 +173,30 @@ def test_the_next_call_respects_retry_after_too(shop: Shop, url: str, tmp_path: 
     assert shop.numbers == [1, 2, 3]
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 404, 413])
+@pytest.mark.parametrize("status", [301, 400, 404, 413])
 def test_a_rejection_names_epoch_part_and_rows(
     shop: Shop, url: str, tmp_path: Path, status: int
 ) -> None:
     shop.answers = [200, status]
     sink = sink_to(url, tmp_path)
     parts = prepare(sink, 5, rows(1, 2, 3, 4))
-    with pytest.raises(CommitFailed, match=f"epoch 5, part 0, rows 2 to 3: .*{status} .*as I said"):
+    says = f"epoch 5, part 0, rows 2 to 3: .*{status} .*as I said"
+    with pytest.raises(CommitFailed, match=says) as told:
+        commit(sink, 5, parts)
+    assert not isinstance(told.value, CommitBlocked)
+    assert commit(sink, 5, parts) == FINE
+    assert shop.numbers == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_a_refused_password_says_nothing_about_the_rows(
+    shop: Shop, url: str, tmp_path: Path, status: int
+) -> None:
+    """A token that has expired: drop= must not give the epoch up because of it."""
+    shop.answers = [200, status]
+    sink = sink_to(url, tmp_path)
+    parts = prepare(sink, 5, rows(1, 2, 3, 4))
+    with pytest.raises(CommitBlocked, match=f"epoch 5, part 0, rows 2 to 3: .*{status} "):
         commit(sink, 5, parts)
     assert commit(sink, 5, parts) == FINE
     assert shop.numbers == [1, 2, 3, 4]

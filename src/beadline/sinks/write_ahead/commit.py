@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from beadline.shared.retry import Retries, Verdict, running
+from beadline.shared.retry import Denied, Retries, Verdict, running
 from beadline.sink import (
+    CommitBlocked,
     CommitFailed,
     Outcome,
     OutcomeUnknown,
@@ -380,7 +381,8 @@ def _rejected(batch: Delivery, raised: Exception, where: str) -> CommitFailed:
     hint = ""
     if isinstance(raised, AlreadyTaken):
         hint = " If it drops repeats by their ids, say so with honours_ids=True."
-    error = CommitFailed(
+    kind = CommitBlocked if isinstance(raised, Denied | PermissionError) else CommitFailed
+    error = kind(
         f"query {batch.query!r}, sink {batch.sink!r}, {batch.where}: {where} does not accept them: "
         f"{_said(raised)}.{hint} The epoch is decided: what comes before these rows is delivered, "
         "and nothing is lost. Make the endpoint accept them and start again, which goes on with "

@@ -6,6 +6,7 @@ endpoint can drop repeats by either. Answers are read as follows::
     2xx                            taken
     already_taken_status, if given taken before, if the sink says honours_ids; else an error
     408, 409, 429, 5xx, no answer  not known, or not now: tried again
+    401, 403, 407                  this user may not: the query stops, and no row is given up
     anything else                  rejected: the query stops, and says which rows
 
 409 has two meanings in use: "I have these already", and "a request with this key is under way",
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from beadline.shared.retry import Denied
 from beadline.shared.row_json import plain_rows, to_json
 from beadline.shared.secrets import redacted
 from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
@@ -34,6 +36,7 @@ _TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application
 _OURS = {"idempotency-key", "content-type", "content-length", "transfer-encoding", "host"}
 _TRY_AGAIN = {408, 409, 429}
 _NEVER_TAKEN = {408, 429}
+_DENIED = {401, 403, 407}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _ANSWER_BYTES = 1 << 16
@@ -182,7 +185,7 @@ class HttpEndpoint(Endpoint):
         if status in _TRY_AGAIN or status >= 500:
             hint = _CONFLICT if status == 409 else ""
             raise TryAgain(f"it answers {said}{hint}", retry_after)
-        raise Rejected(f"it answers {said}")
+        raise (Denied if status in _DENIED else Rejected)(f"it answers {said}")
 
     def close(self) -> None:
         """Close what is open."""
