@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.shared.retry import Rejected, Unavailable
+from beadline.shared.retry import Denied, Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
-from beadline.sinks.redis.client import RedisClient
+from beadline.sinks.redis.client import RedisClient, is_denied
 from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
@@ -90,6 +90,8 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
         if status == REFUSED:
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
+            if is_denied(problem):
+                raise Denied(problem)
             raise RedisRowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
         if status == BEHIND:
             raise Behind(Entry.parse(answer[1]))
