@@ -174,12 +174,12 @@ class HttpEndpoint(Endpoint):
     def deliver(self, delivery: Delivery) -> None:
         """One POST; what was answered decides."""
         try:
-            status, reason, retry_after, body = self._post(delivery)
+            status, reason, retry_after = self._post(delivery)
         except (OSError, http.client.HTTPException) as error:
             raise TryAgain(f"no answer from {self.target} ({self._said(error)})") from None
         if 200 <= status < 300:
             return
-        said = self._shown(f"{status} {reason}", body)
+        said = self._shown(f"{status} {reason}")
         if status == self.already_taken_status:
             raise AlreadyTaken(f"it answers {said}")
         if status in _TRY_AGAIN or status >= 500:
@@ -201,8 +201,8 @@ class HttpEndpoint(Endpoint):
             )
         return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=self.timeout_s)
 
-    def _post(self, delivery: Delivery) -> tuple[int, str, float, bytes]:
-        """Send the batch; return status, reason, seconds to wait, and the body's beginning."""
+    def _post(self, delivery: Delivery) -> tuple[int, str, float]:
+        """Send the batch; return status, reason, and seconds to wait. The body may hold rows."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -217,7 +217,7 @@ class HttpEndpoint(Endpoint):
         try:
             connection.request("POST", path, self._body(delivery), headers)
             response = connection.getresponse()
-            body = response.read(_ANSWER_BYTES)
+            response.read(_ANSWER_BYTES)
         except BaseException:
             connection.close()
             raise
@@ -225,7 +225,7 @@ class HttpEndpoint(Endpoint):
             connection.close()  # there is more, which nobody reads; it connects again by itself
         self._idle.append(connection)
         wait = response.headers.get("Retry-After", "")
-        return response.status, response.reason, float(wait) if wait.isdigit() else 0.0, body
+        return response.status, response.reason, float(wait) if wait.isdigit() else 0.0
 
     def _body(self, delivery: Delivery) -> bytes:
         rows = [
@@ -238,13 +238,11 @@ class HttpEndpoint(Endpoint):
 
     def _said(self, error: Exception) -> str:
         hint = _TRUST if isinstance(error, ssl.SSLCertVerificationError) else ""
-        return self._shown(f"{type(error).__name__}: {error}", b"") + hint
+        return self._shown(f"{type(error).__name__}: {error}") + hint
 
-    def _shown(self, text: str, body: bytes) -> str:
+    def _shown(self, text: str) -> str:
         """What the other side said, in one line, without our secrets: it may have echoed them."""
-        answer = body.decode(errors="replace").strip()
-        whole = f"{text}: {answer}" if answer else text
-        whole = " ".join(redacted(whole, self._secrets()).split())
+        whole = " ".join(redacted(text, self._secrets()).split())
         return whole if len(whole) <= _SHOWN_CHARACTERS else whole[: _SHOWN_CHARACTERS - 1] + "…"
 
     def _secrets(self) -> set[str]:
