@@ -130,7 +130,7 @@ class Answering:
     ],
 )
 def test_no_row_is_to_blame_for_a_right_that_is_missing(problem: bytes, kind: type) -> None:
-    chunk = Chunk(b"ledger", 0, ScriptRows([b"k"], [[b"v"]], [0]))
+    chunk = Chunk(b"ledger", 0, ScriptRows([b"k"], [[b"v"]], [(0, 0)]))
     guard = Guard("sink", "a" * 32, 0, "n", 1)
     server: Any = Answering(problem)
     with pytest.raises(Exception, match=r"ERR|WRONGTYPE") as told:

@@ -46,10 +46,9 @@ class Behind(Exception):
 class RedisRowRejected(Exception):
     """The server would not take a row; those before it took effect and are counted."""
 
-    def __init__(self, key: bytes, partition: int, problem: str) -> None:
+    def __init__(self, place: tuple[int, int], problem: str) -> None:
         super().__init__(problem)
-        self.key = key
-        self.partition = partition
+        self.partition, self.row = place
         self.problem = problem
 
 
@@ -92,7 +91,7 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
             problem = answer[2].decode(errors="replace")
             if is_denied(problem):
                 raise Denied(problem)
-            raise RedisRowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+            raise RedisRowRejected(chunk.rows.places[row], problem)
         if status == BEHIND:
             raise Behind(Entry.parse(answer[1]))
         if status in (NEWER, OTHER, ANOTHER):
