@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from beadline.errors import BadSink, CommitBlocked, CommitFailed
+from beadline.shared import retry as retrying
 from beadline.sink import Outcome
 from beadline.sinks.write_ahead import Delivery, HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, pickled
@@ -87,7 +88,10 @@ def test_an_answer_that_is_lost(tmp_path: Path, honours_ids: bool) -> None:
     assert shop.numbers == ([1, 2, 3, 4, 5] if honours_ids else [1, 2, 3, 4, 3, 4, 5])
 
 
-def test_a_server_that_is_down_and_comes_back(shop: Shop, tmp_path: Path) -> None:
+def test_a_server_that_is_down_and_comes_back(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "NO_ANSWER_S", 0.2)
     with serving(shop) as url:
         sink = sink_to(url, tmp_path, timeout_s=0.2, honours_ids=True)
         parts = prepare(sink, 0, rows(1, 2, 3, 4, 5))
@@ -104,6 +108,19 @@ def test_a_server_that_is_down_and_comes_back(shop: Shop, tmp_path: Path) -> Non
         assert commit(sink, 0, parts) == FINE
         assert commit(sink, 0, parts) == {Outcome.ALREADY_COMMITTED}
     assert shop.numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_start_waits_a_moment_for_a_server_that_is_starting(shop: Shop, tmp_path: Path) -> None:
+    with serving(shop) as url:
+        sink = sink_to(url, tmp_path)
+    told: list[Any] = []
+    thread = threading.Thread(target=lambda: told.append(sink.check(SCHEMA, QUERY)))
+    thread.start()
+    thread.join(0.3)
+    with serving(shop, port=int(url.rpartition(":")[2])):
+        thread.join(20)
+    assert len(told) == 1
+    assert shop.requests == []
 
 
 def test_a_server_that_comes_back_while_the_batch_is_tried_again(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from beadline.shared.retry import Denied
+from beadline.shared.retry import Denied, Verdict, retry, starting
 from beadline.shared.row_json import plain_rows, to_json
 from beadline.shared.secrets import redacted
 from beadline.sink import NOTHING_WRITTEN, BadSink, name_from
@@ -52,6 +52,12 @@ _TRUST = (
     " (if an authority of your own has signed its certificate, name a file with that authority's "
     "in the environment variable SSL_CERT_FILE of the driver)"
 )
+
+
+def _verdict(error: Exception) -> Verdict:
+    """What a connection that failed says of the next try; a certificate stays what it is."""
+    passes = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    return Verdict.AWAY if passes else Verdict.FINAL
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,15 +165,19 @@ class HttpEndpoint(Endpoint):
         return urlsplit(self.url)
 
     def check(self) -> None:
-        """Is the endpoint reachable? Nothing is sent."""
-        connection = self._connect()
+        """Is the endpoint reachable? Nothing is sent. One that is starting is waited for."""
         try:
-            connection.connect()
+            retry(self._reach, _verdict, starting(self.timeout_s))
         except (OSError, http.client.HTTPException) as error:
             raise BadSink(
                 f"{self.target} cannot be reached: {self._said(error)}. Start the endpoint, or "
                 f"correct the url. {NOTHING_WRITTEN}"
             ) from None
+
+    def _reach(self) -> None:
+        connection = self._connect()
+        try:
+            connection.connect()
         finally:
             connection.close()
 
