@@ -266,12 +266,14 @@ class HBaseSink(StagedSink):
         """Say where the row is that HBase was sent: the last one that has the key."""
         with suppress(PartsDamaged):
             for part in reversed(epoch.parts):
-                keys: list[bytes] = []
+                row, first = -1, 0
                 for batch in epoch.read(part):
                     cells = self._cells(batch.schema.names)
-                    keys += encode(batch.column(cells.row_key), cells.encoding).to_pylist()
-                if key in keys:
-                    row = len(keys) - 1 - keys[::-1].index(key)
+                    keys = encode(batch.column(cells.row_key), cells.encoding).to_pylist()
+                    if key in keys:
+                        row = first + len(keys) - 1 - keys[::-1].index(key)
+                    first += len(keys)
+                if row >= 0:
                     file = part.committable.file
                     return f"row {row} of part {part.id.partition} (the first is 0, in {file})"
         return "a row"
