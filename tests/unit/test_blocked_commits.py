@@ -127,6 +127,27 @@ def test_hbase(
     assert commit(sink) is (CommitBlocked if blocked else CommitFailed)
 
 
+def test_a_row_that_hbase_rejects_is_told_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last row that has the key, over all batches; the key itself may be secret."""
+    from Hbase_thrift import IOError as ThriftError
+
+    def mutate(_table: bytes, rows: list[Any], *_: Any) -> None:
+        if any(row.row == b"4111" for row in rows):
+            raise ThriftError(message=b"NoSuchColumnFamilyException: no")
+
+    server = type("Refusing", (Thrift,), {"mutateRowsTs": staticmethod(mutate)})
+    monkeypatch.setattr(happybase, "Connection", server)
+    sink = HBaseSink("h", table="orders", row_key="key", family="f", staging=tmp_path)
+    keys = [["a", "4111"], ["4111", "b"]]
+    batches = [pa.RecordBatch.from_pydict({"key": some, "value": ["1", "2"]}) for some in keys]
+    held = sink.prepare(iter(batches), Part(part_id(3)))
+    with pytest.raises(CommitFailed, match=r"rejects row 2 of part 0 \(the first is 0") as told:
+        sink.commit(epoch_id(3), [Prepared(part_id(3), 4, held)])
+    assert "4111" not in str(told.value)
+
+
 def test_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "shop" / "orders.db"
     path.parent.mkdir()
