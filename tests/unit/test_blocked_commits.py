@@ -26,6 +26,7 @@ happybase = pytest.importorskip("happybase")
 psycopg = pytest.importorskip("psycopg")
 pymysql = pytest.importorskip("pymysql")
 redis = pytest.importorskip("redis")
+HBASE = pytest.importorskip("Hbase_thrift")  # which happybase makes
 
 ROWS = pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": ["1", "2"]})
 FAILED = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
@@ -118,9 +119,7 @@ class Thrift:
 def test_hbase(
     call: str, says: str, blocked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from Hbase_thrift import IOError as ThriftError
-
-    error = ThriftError(message=f"org.apache.hadoop.hbase.{says}: no".encode())
+    error = HBASE.IOError(message=f"org.apache.hadoop.hbase.{says}: no".encode())
     server = type("Refusing", (Thrift,), {call: staticmethod(refuses(error))})
     monkeypatch.setattr(happybase, "Connection", server)
     sink = HBaseSink("h", table="orders", row_key="key", family="f", staging=tmp_path)
@@ -131,11 +130,10 @@ def test_a_row_that_hbase_rejects_is_told_by_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the last row that has the key, over all batches; the key itself may be secret."""
-    from Hbase_thrift import IOError as ThriftError
 
     def mutate(_table: bytes, rows: list[Any], *_: Any) -> None:
         if any(row.row == b"4111" for row in rows):
-            raise ThriftError(message=b"NoSuchColumnFamilyException: no")
+            raise HBASE.IOError(message=b"NoSuchColumnFamilyException: no")
 
     server = type("Refusing", (Thrift,), {"mutateRowsTs": staticmethod(mutate)})
     monkeypatch.setattr(happybase, "Connection", server)
@@ -143,6 +141,7 @@ def test_a_row_that_hbase_rejects_is_told_by_its_number(
     keys = [["a", "4111"], ["4111", "b"]]
     batches = [pa.RecordBatch.from_pydict({"key": some, "value": ["1", "2"]}) for some in keys]
     held = sink.prepare(iter(batches), Part(part_id(3)))
+    assert held is not None
     with pytest.raises(CommitFailed, match=r"rejects row 2 of part 0 \(the first is 0") as told:
         sink.commit(epoch_id(3), [Prepared(part_id(3), 4, held)])
     assert "4111" not in str(told.value)

@@ -147,10 +147,11 @@ class NoWayIn(Slow):
 
 def test_what_says_nothing_about_the_rows_only_blocks() -> None:
     """A sink that lets such errors through: drop= must not give the epoch up because of them."""
-    _, bound, parts = prepared(NoWayIn)
+    sink, bound, parts = prepared(NoWayIn)
+    assert isinstance(sink, NoWayIn)
     no_way = [PermissionError("no"), ConnectionRefusedError("no"), TimeoutError("no")]
     other = [OSError("no"), ValueError("no")]
-    blocked = replace(bound, sink=replace(bound.sink, why=[*no_way, *other]))
+    blocked = replace(bound, sink=replace(sink, why=[*no_way, *other]))
     for kind, errors in ((CommitBlocked, no_way), (CommitFailed, other)):
         for error in errors:
             with pytest.raises(CommitFailed, match=type(error).__name__) as told:
