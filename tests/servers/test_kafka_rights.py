@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once
-from beadline.errors import CommitFailed, PrepareFailed
+from beadline.errors import CommitBlocked, PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
@@ -180,7 +180,7 @@ def test_a_password_that_is_wrong_by_the_time_of_the_commit(
         for connection in list(manager._conns.values()):
             manager._net.call_soon(connection.close)
     says = rf"'{query}', epoch 0, sink 'kafka-t'.*refuses this user.*([Cc]redentials|password)"
-    with pytest.raises(CommitFailed, match=says) as caught:
+    with pytest.raises(CommitBlocked, match=says) as caught:
         wrong.commit(epoch, [part])
     assert "decided and its rows are kept; the next start commits them" in str(caught.value)
     assert "Correct the user, password or ACL" in str(caught.value)
@@ -201,7 +201,7 @@ def test_a_right_that_is_taken_away_before_the_commit(
     grant(guarded, *rights(query))
     epoch, part = decided(guarded, query)
     revoke(guarded, *lost)
-    with pytest.raises(CommitFailed, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*ACL"):
+    with pytest.raises(CommitBlocked, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*ACL"):
         sink_to(guarded, "t").commit(epoch, [part])
     grant(guarded, *lost)
     (outcome,) = sink_to(guarded, "t").commit(epoch, [part]).outcomes.values()

@@ -148,6 +148,8 @@ def test_a_staging_table_of_another_user_is_left(
     newcomer = replace(sink, dsn=mariadb_server.dsn_of(table.database, user, "pw"))
     newcomer.abort(list(newcomer.in_doubt(table.query, "mine")))
     assert table.stages() == [left]
-    assert f"staging table {left} is left: this user may not drop it" in caplog.text
+    assert (
+        f"staging table {table.database}.{left} is left: this user may not drop it" in caplog.text
+    )
     sink.abort(list(sink.in_doubt(table.query, "mine")))
     assert table.stages() == []

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, BeadlineError, CommitFailed
+from beadline.errors import BadSink, BeadlineError, CommitBlocked
 from beadline.sink import Outcome
 from beadline.sinks import MySqlSink
 from beadline.testing.servers import MariaDbServer
@@ -184,7 +184,7 @@ def test_a_wrong_password_after_the_decision_is_told_at_once(
     part = table.prepare(sink, rows)
     assert part is not None
     wrong = replace(sink, dsn=mariadb_server.dsn_of(table.database, password="dont-tell-me"))
-    with pytest.raises(CommitFailed, match=r"epoch 0.*is decided; the next start") as caught:
+    with pytest.raises(CommitBlocked, match=r"epoch 0.*is decided; the next start") as caught:
         wrong.commit(table.epoch(), [part])
     assert "dont-tell-me" not in str(caught.value)
     assert table.commit(sink, [part]) == {Outcome.COMMITTED}

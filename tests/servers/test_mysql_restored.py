@@ -164,6 +164,24 @@ def test_orphans_of_other_names_are_found(mariadb_server: MariaDbServer, how: st
     table.run(f"ALTER TABLE {table.database}.t ADD COLUMN more INT")
 
 
+@pytest.mark.parametrize("database", ["elsewhere", "else.where`"])
+def test_orphans_in_another_database_are_found(
+    mariadb_server: MariaDbServer, database: str
+) -> None:
+    """Rule 27: a sink that was moved, under its name, to another database of the server."""
+    table = Restored(mariadb_server, "id INT")
+    part = table.prepare(table.opened(rows(1).schema), rows(1))
+    assert part is not None
+    former, quoted = table.database, "`" + database.replace("`", "``") + "`"
+    table.run(f"CREATE DATABASE IF NOT EXISTS {quoted}")
+    table.run(f"RENAME TABLE {former}.{part.committable.name} TO {quoted}.{part.committable.name}")
+    sink = table.sink()
+    assert [each.id for each in sink.in_doubt(table.query, "mine")] == [part.id]
+    sink.abort(list(sink.in_doubt(table.query, "mine")))
+    assert list(sink.in_doubt(table.query, "mine")) == []
+    assert table.run(f"SHOW TABLES FROM {quoted}") == []
+
+
 def drop_connections(table: Table) -> None:
     """End every session in the table's database, as a proxy or an operator would."""
     where = f"WHERE DB = '{table.database}'"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed, PrepareFailed
+from beadline.errors import BadSink, CommitBlocked, PrepareFailed
 from beadline.sink import Outcome, Part
 from beadline.sinks import PostgresSink
 from beadline.testing.servers import PostgresServer, postgres
@@ -148,7 +148,7 @@ def test_a_wrong_address_after_the_decision_is_told_at_once(
         "database": postgres_server.dsn_of("nowhere"),
     }
     begun_s = time.monotonic()
-    with pytest.raises(CommitFailed, match=r"epoch 0.*decided.*nothing of it is lost") as told:
+    with pytest.raises(CommitBlocked, match=r"epoch 0.*decided.*nothing of it is lost") as told:
         replace(orders.sink, dsn=dsns[wrong]).commit(epoch_id(0), parts)
     assert time.monotonic() - begun_s < 30
     assert "user, password" in str(told.value)

@@ -48,7 +48,7 @@ def test_a_script_is_cut_by_the_bytes_of_its_own_rows(
     monkeypatch.setattr(chunks, "BYTES_MAX", 1000)
     sizes = [1] * 300 + [400] * 7 + [5000, 1, 999, 1] + [1] * 300
     values = [b"x" * size for size in sizes]
-    rows = ScriptRows([b"k"] * len(values), [values], [0] * len(values))
+    rows = ScriptRows([b"k"] * len(values), [values], [(0, 0)] * len(values))
     found = [one for some in chunks.in_order(iter((rows,)), b"ledger", 0) for one in some]
     assert [value for chunk in found for value in chunk.rows.columns[0]] == values
     begins = [chunk.first for chunk in found]

@@ -46,6 +46,16 @@ def test_a_late_attempt_does_not_bring_the_past_back(server: Any, tmp_path: Path
         assert redis.get(store.key("a")) == b"newer"
 
 
+def test_a_key_of_another_type_is_told_by_part_and_row(server: Any, tmp_path: Path) -> None:
+    store = Store(server.url, tmp_path, command="LPUSH")
+    table = pa.table({"key": [f"k{number}" for number in range(9)], "value": ["x"] * 9})
+    with client_of(server) as redis:
+        redis.sadd(store.key("k7"), "a set")
+        with pytest.raises(PrepareFailed, match=r"part 2: .* row 7 .*WRONGTYPE") as failed:
+            store.sink.publish(iter(table.to_batches(max_chunksize=4)), Part(part_id(0, 2)))
+    assert store.key("k7") not in str(failed.value), "a key may be a value that is secret"
+
+
 def test_a_new_checkpoint_begins_again(server: Any, tmp_path: Path) -> None:
     store = Store(server.url, tmp_path)
     publish(store, 5, "of the old one")

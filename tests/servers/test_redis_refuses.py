@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed
 from beadline.shared.retry import NO_ANSWER_S
 from beadline.sink import Guarantee, Outcome
 from beadline.sinks import RedisSink
@@ -112,9 +112,26 @@ def test_a_wrong_password_after_the_decision_is_told_at_once(
     store.sink.open(QUERY, "under-test")
     parts = store.prepare(0, {"key": ["a"], "value": ["1"]})
     wrong = redis_server.url.replace(redis_server.password, "dont-tell-me")
-    with pytest.raises(CommitFailed, match="password") as caught:
+    with pytest.raises(CommitBlocked, match="password") as caught:
         replace(store.sink, url=wrong).commit(epoch_id(0), parts)
     assert "dont-tell-me" not in str(caught.value)
+    assert store.commit(0, parts) == {Outcome.COMMITTED}
+
+
+@pytest.mark.parametrize("right", ["set", "hset", "hget", "evalsha"])
+def test_a_right_that_is_taken_away_after_the_decision(
+    redis_server: RedisServer, tmp_path: Path, right: str
+) -> None:
+    """Of the row's command too, which only the script is told: no row is to blame."""
+    store = Store(redis_server.url, tmp_path)
+    store.sink.open(QUERY, "under-test")
+    parts = store.prepare(0, {"key": ["a"], "value": ["1"]})
+    with redis_server.client() as client:
+        rights = ("on", ">dont-tell-me", "~*", "&*", "+@all", f"-{right}")
+        client.execute_command("ACL", "SETUSER", "clerk", "reset", *rights)
+    clerk = redis_server.url.replace(f":{redis_server.password}", "clerk:dont-tell-me")
+    with pytest.raises(CommitBlocked, match=r"no permissions|can't run this command|NOPERM"):
+        replace(store.sink, url=clerk).commit(epoch_id(0), parts)
     assert store.commit(0, parts) == {Outcome.COMMITTED}
 
 

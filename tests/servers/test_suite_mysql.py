@@ -51,8 +51,12 @@ class MySqlHarness(SinkHarness):
         if key:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
         self.run(f"CREATE TABLE {database}.rows_of_it ({', '.join(columns)}) ENGINE = InnoDB")
-        for transaction in self.prepared():  # of the suite's query, whatever case left them
+        # Of the suite's query, whatever case left them: a sink finds its leftovers everywhere.
+        for transaction in self.prepared():
             self.run(f"XA ROLLBACK {transaction}")
+        for former in self.databases[:-1]:
+            for stage in self.stages(former):
+                self.run(f"DROP TABLE {former}.{stage}")
         return MySqlSink(self.server.dsn_of(database), "rows_of_it", timeout_s=20, **self.settings)
 
     def visible(self, sink: AnySink) -> list[Row]:
@@ -69,9 +73,11 @@ class MySqlHarness(SinkHarness):
             return [{name: _text(v) for name, v in row.items()} for row in cursor.fetchall()]
 
     def leftovers(self, sink: AnySink) -> Collection[str]:
-        found = self.run(f"SHOW TABLES FROM {self.databases[-1]}")
-        stages = [name for (name,) in found if name.startswith("_beadline_stage")]
-        return stages + self.prepared()
+        return self.stages(self.databases[-1]) + self.prepared()
+
+    def stages(self, database: str) -> list[str]:
+        found = self.run(f"SHOW TABLES FROM {database}")
+        return [name for (name,) in found if name.startswith("_beadline_stage")]
 
     def prepared(self) -> list[str]:
         found = self.run("XA RECOVER")

@@ -1,14 +1,17 @@
-"""The id of a topic is the same text, whichever client was asked."""
+"""The id of a topic is the same text, whichever client was asked, and soon there is one."""
 
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from beadline.errors import BadSink
 from beadline.shared.topic_ids import topic_id
-from beadline.sinks.kafka import topics
+from beadline.sinks.kafka import check, topics
 
 pytest.importorskip("kafka")
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -40,3 +43,39 @@ def test_what_is_not_told_is_empty_and_what_does_not_exist_is_left_out() -> None
     not_authorised, unknown = 29, 3
     assert by_kafka_python(uuid.UUID(int=7), not_authorised) == {"orders": ""}
     assert by_kafka_python(None, unknown) == {}
+
+
+class Answering:
+    """An admin client whose brokers answer with these codes about a topic, and then with its id."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = list(codes)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        error = confluent_kafka.KafkaError(self.codes.pop(0)) if self.codes else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+
+    def describe_topics(self, wanted: Any, request_timeout: float) -> Any:
+        told: Future[Any] = Future()
+        told.set_result(SimpleNamespace(topic_id=confluent_kafka.Uuid(0, 7)))
+        return {"orders": told}
+
+
+WAITING = confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE
+
+
+def test_a_start_waits_for_a_topic_whose_leader_is_being_elected() -> None:
+    assert check._check_topic(Answering(WAITING, WAITING), "orders") == "A" * 20 + "Bw"
+
+
+def test_a_leader_that_stays_away_is_not_a_topic_to_create(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_ANSWER_TIMEOUT_S", 0.2)
+    with pytest.raises(BadSink, match="Start again when its brokers are up"):
+        check._check_topic(Answering(*[WAITING] * 100), "orders")
+
+
+def test_a_topic_that_does_not_exist_is_told_at_once() -> None:
+    admin = Answering(confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, WAITING)
+    with pytest.raises(BadSink, match="Create it"):
+        check._check_topic(admin, "orders")
+    assert admin.codes == [WAITING]

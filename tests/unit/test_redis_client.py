@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import pytest
 
 from beadline.errors import BadSink
+from beadline.shared.retry import Denied
 from beadline.sinks import RedisSink
 from beadline.sinks.redis.acknowledged import loss
-from beadline.sinks.redis.client import RedisUrl, is_passing
+from beadline.sinks.redis.apply import RedisRowRejected, apply
+from beadline.sinks.redis.chunks import Chunk
+from beadline.sinks.redis.client import RedisUrl, is_denied, is_passing
+from beadline.sinks.redis.ledger import Guard
+from beadline.sinks.redis.script import RedisScript, ScriptRows
 
 URLS = [
     "redis://:12?s3cret@host:6379/0",
@@ -88,6 +94,48 @@ _SCRIPT = "Error running script (call to f_2c5e): @user_script:18: @user_script:
 def test_errors_of_the_moment_are_known_in_both_forms(text: str, passing: bool) -> None:
     """Redis 6 wraps what stopped a script; Redis 7 says it first."""
     assert is_passing(text) == passing
+
+
+@pytest.mark.parametrize(
+    ("text", "denied"),
+    [
+        (f"{_SCRIPT}The user executing the script can't run this command or subcommand", True),
+        ("ERR The user executing the script can't access at least one of the keys", True),
+        ("NOPERM ACL failure in script: User me has no permissions to run 'set'", True),
+        (f"{_SCRIPT}-NOPERM ACL failure in script: no permissions", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("ERR increment or decrement would overflow", False),
+    ],
+)
+def test_what_this_user_may_not_is_known_in_every_form(text: str, denied: bool) -> None:
+    """It says nothing about the row that the script was at."""
+    assert is_denied(text) == denied
+
+
+class Answering:
+    """A server whose scripts stop at the first row, and say why."""
+
+    def __init__(self, problem: bytes) -> None:
+        self.problem = problem
+
+    def run(self, script: RedisScript, calls: list[tuple[bytes, bytes]]) -> list[list[bytes]]:
+        return [[b"refused", b"0", self.problem] for _ in calls]
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (b"ERR The user executing the script can't run this command", Denied),
+        (b"WRONGTYPE Operation against a key", RedisRowRejected),
+    ],
+)
+def test_no_row_is_to_blame_for_a_right_that_is_missing(problem: bytes, kind: type) -> None:
+    chunk = Chunk(b"ledger", 0, ScriptRows([b"k"], [[b"v"]], [(0, 0)]))
+    guard = Guard("sink", "a" * 32, 0, "n", 1)
+    server: Any = Answering(problem)
+    with pytest.raises(Exception, match=r"ERR|WRONGTYPE") as told:
+        apply(server, RedisScript(b""), guard, [chunk])
+    assert told.type is kind
 
 
 @pytest.mark.parametrize("newest", [None, -1, 4])

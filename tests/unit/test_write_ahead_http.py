@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed
+from beadline.shared import retry as retrying
 from beadline.sink import Outcome
 from beadline.sinks.write_ahead import Delivery, HttpEndpoint, WriteAheadSink
 from beadline.testing.suite.target import QUERY, epoch_id, pickled
@@ -71,6 +72,7 @@ def test_a_server_that_stays_busy_is_unknown(shop: Shop, url: str, tmp_path: Pat
     result = sink.commit(epoch_id(0), parts)
     assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
     assert "503 Service Unavailable" in result.detail
+    assert "as I said" not in result.detail
     shop.answers = []
     assert commit(sink, 0, parts) == FINE
     assert shop.numbers == [1, 2, 3]
@@ -86,7 +88,10 @@ def test_an_answer_that_is_lost(tmp_path: Path, honours_ids: bool) -> None:
     assert shop.numbers == ([1, 2, 3, 4, 5] if honours_ids else [1, 2, 3, 4, 3, 4, 5])
 
 
-def test_a_server_that_is_down_and_comes_back(shop: Shop, tmp_path: Path) -> None:
+def test_a_server_that_is_down_and_comes_back(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "NO_ANSWER_S", 0.2)
     with serving(shop) as url:
         sink = sink_to(url, tmp_path, timeout_s=0.2, honours_ids=True)
         parts = prepare(sink, 0, rows(1, 2, 3, 4, 5))
@@ -103,6 +108,19 @@ def test_a_server_that_is_down_and_comes_back(shop: Shop, tmp_path: Path) -> Non
         assert commit(sink, 0, parts) == FINE
         assert commit(sink, 0, parts) == {Outcome.ALREADY_COMMITTED}
     assert shop.numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_start_waits_a_moment_for_a_server_that_is_starting(shop: Shop, tmp_path: Path) -> None:
+    with serving(shop) as url:
+        sink = sink_to(url, tmp_path)
+    told: list[Any] = []
+    thread = threading.Thread(target=lambda: told.append(sink.check(SCHEMA, QUERY)))
+    thread.start()
+    thread.join(0.3)
+    with serving(shop, port=int(url.rpartition(":")[2])):
+        thread.join(20)
+    assert len(told) == 1
+    assert shop.requests == []
 
 
 def test_a_server_that_comes_back_while_the_batch_is_tried_again(
@@ -173,14 +191,31 @@ def test_the_next_call_respects_retry_after_too(shop: Shop, url: str, tmp_path: 
     assert shop.numbers == [1, 2, 3]
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 404, 413])
+@pytest.mark.parametrize("status", [301, 400, 404, 413])
 def test_a_rejection_names_epoch_part_and_rows(
     shop: Shop, url: str, tmp_path: Path, status: int
 ) -> None:
     shop.answers = [200, status]
     sink = sink_to(url, tmp_path)
     parts = prepare(sink, 5, rows(1, 2, 3, 4))
-    with pytest.raises(CommitFailed, match=f"epoch 5, part 0, rows 2 to 3: .*{status} .*as I said"):
+    says = f"epoch 5, part 0, rows 2 to 3: .*{status} "
+    with pytest.raises(CommitFailed, match=says) as told:
+        commit(sink, 5, parts)
+    assert not isinstance(told.value, CommitBlocked)
+    assert "as I said" not in str(told.value), "bodies repeat what they were sent"
+    assert commit(sink, 5, parts) == FINE
+    assert shop.numbers == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_a_refused_password_says_nothing_about_the_rows(
+    shop: Shop, url: str, tmp_path: Path, status: int
+) -> None:
+    """A token that has expired: drop= must not give the epoch up because of it."""
+    shop.answers = [200, status]
+    sink = sink_to(url, tmp_path)
+    parts = prepare(sink, 5, rows(1, 2, 3, 4))
+    with pytest.raises(CommitBlocked, match=f"epoch 5, part 0, rows 2 to 3: .*{status} "):
         commit(sink, 5, parts)
     assert commit(sink, 5, parts) == FINE
     assert shop.numbers == [1, 2, 3, 4]

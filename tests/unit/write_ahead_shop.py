@@ -70,12 +70,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         echo = {"echo": self.path, "echo decoded": unquote_plus(self.path)}
         if answer in echo:
-            self.answer(400, f"Cannot POST {echo[answer]}, {dict(self.headers)}")
+            said = f"Cannot POST {echo[answer]}, {dict(self.headers)}"
+            self.answer(400, said, reason=said)
         else:
             self.answer(answer, "as I said")
 
-    def answer(self, status: int, said: str) -> None:
-        self.send_response(status)
+    def answer(self, status: int, said: str, reason: str | None = None) -> None:
+        self.send_response(status, reason)
         data = b"" if status == 204 else said.encode()
         self.send_header("Content-Length", str(len(data)))
         if status in (429, 503):

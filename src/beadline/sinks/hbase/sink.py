@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_KEY_SHOWN = 100
 _ONCE = (
     "Each row takes effect once: its cells carry the time of its epoch's decision, so a repeated "
     "write is the same version and a late one is hidden by newer ones; readers may see an epoch "
@@ -233,10 +232,7 @@ class HBaseSink(StagedSink):
         except Unavailable as problem:
             raise OutcomeUnknown(f"{self.target_name} does not answer: {problem}") from problem
         except HBaseRowRejected as error:
-            key = error.key.decode(errors="backslashreplace")
-            shown = key if len(key) <= _KEY_SHOWN else key[:_KEY_SHOWN] + "…"
-            what = f"the row of key {shown!r}{self._part_with(error.key, epoch)}"
-            raise self._rejected(what, error, epoch) from error
+            raise self._rejected(self._row_with(error.key, epoch), error, epoch) from error
         except Rejected as error:
             raise self._rejected("it", error, epoch) from error
 
@@ -269,16 +265,21 @@ class HBaseSink(StagedSink):
             f"{way_out(epoch.sink, epoch.id.number)}"
         )
 
-    def _part_with(self, key: bytes, epoch: StagedEpoch) -> str:
-        """Say in which part the row is that HBase was sent: the last one that has the key."""
+    def _row_with(self, key: bytes, epoch: StagedEpoch) -> str:
+        """Say where the row is that HBase was sent: the last one that has the key."""
         with suppress(PartsDamaged):
             for part in reversed(epoch.parts):
+                row, first = -1, 0
                 for batch in epoch.read(part):
                     cells = self._cells(batch.schema.names)
-                    keys = encode(batch.column(cells.row_key), cells.encoding)
-                    if key in keys.to_pylist():
-                        return f" in part {part.id.partition}"
-        return ""
+                    keys = encode(batch.column(cells.row_key), cells.encoding).to_pylist()
+                    if key in keys:
+                        row = first + len(keys) - 1 - keys[::-1].index(key)
+                    first += len(keys)
+                if row >= 0:
+                    file = part.committable.file
+                    return f"row {row} of part {part.id.partition} (the first is 0, in {file})"
+        return "a row"
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds for this table; another incarnation's row first."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from beadline.shared.topic_ids import topic_id
-from beadline.sink import BadSink, require
+from beadline.sink import BadSink, Verdict, require, retry, starting
 from beadline.sinks.kafka.settings import KafkaSettings, said
 
 _ANSWER_TIMEOUT_S = 10.0
@@ -78,20 +79,41 @@ def check_settings(settings: KafkaSettings) -> None:
 
 
 def _check_topic(admin: Any, topic: str) -> str:
-    """Return its id, which another topic of this name would not have."""
-    from confluent_kafka import KafkaError, TopicCollection
+    """Return its id; while its brokers are starting, or it is just being created, wait a moment."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        return retry(partial(_ask_topic, admin, topic), _verdict, starting(_ANSWER_TIMEOUT_S))
+    except KafkaException as found:
+        error = found.args[0]
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise BadSink(f"not authorised to see topic {topic!r}. Grant it; nothing was written.")
+    advice = "Create it, with the partitions and retention that you want"
+    if _verdict(KafkaException(error)) is not Verdict.FINAL:
+        advice = "Start again when its brokers are up"
+    raise BadSink(f"topic {topic!r} cannot be used: {error.str()}. {advice}; nothing was written.")
+
+
+def _ask_topic(admin: Any, topic: str) -> str:
+    """Return the topic's id, which another topic of this name would not have."""
+    from confluent_kafka import KafkaException, TopicCollection
 
     found = admin.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic]
-    if found.error is None:
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_TIMEOUT_S)
-        return topic_id(asked[topic].result())
+    if found.error is not None:
+        raise KafkaException(found.error)
+    asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_TIMEOUT_S)
+    return topic_id(asked[topic].result())
 
-    if found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        raise BadSink(f"not authorised to see topic {topic!r}. Grant it; nothing was written.")
-    raise BadSink(
-        f"topic {topic!r} cannot be used: {found.error.str()}. Create it, with the partitions and "
-        "retention that you want; nothing was written."
-    )
+
+def _verdict(error: Exception) -> Verdict:
+    """What an answer about a topic says of the next one."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    code = error.args[0].code() if isinstance(error, KafkaException) else None
+    if code in (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION):
+        return Verdict.BUSY
+    away = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+    return Verdict.AWAY if code in away else Verdict.FINAL
 
 
 def _check_timeout(admin: Any, timeout_s: float, brokers: Iterable[int]) -> None:

@@ -268,7 +268,7 @@ class MySqlSink(Sink[MySqlPart]):
         self._ask(sweep)
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
-        """Return what is staged in this database or prepared on this server, half-written too.
+        """Return what is staged or prepared on this server, half-written too.
 
         Whatever sink it was for: nothing else finds what a sink that is gone has left.
         """

@@ -71,6 +71,8 @@ _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_COMMENT FROM information_sc
     WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({}) ORDER BY ORDINAL_POSITION"""
 _TYPES = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME
     FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({})"""
+_STAGES = """SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES
+    WHERE TABLE_NAME LIKE '{}%'"""
 logger = logging.getLogger("beadline")
 
 _DROP_LOCK_WAIT_S = 1  # the least that MySQL takes
@@ -212,13 +214,17 @@ def _create(name: str, id_: PartId, columns: Sequence[MySqlColumn], again: str) 
 
 
 def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared[MySqlPart]]:
-    """Every staging table of this query; what else has such a name is skipped."""
+    """Every staging table of this query on the server; what else has such a name is skipped.
+
+    In every database that this user sees: a sink that was moved to another leaves some behind,
+    which nobody else may look for (rule 27). So their names are given with the database's.
+    """
     pattern = STAGE.replace("_", r"\_")
-    for row in connection.ask(f"SHOW TABLE STATUS LIKE '{pattern}%'"):
-        name, comment = str(row[0]), str(row[17])
+    for row in connection.ask(_STAGES.format(pattern)):
+        database, name, comment = map(_text, row)
         id_ = PartId.parse(comment)
         if id_ is not None and id_.belongs_to(query) and name == stage_name(id_):
-            yield Prepared(id_, 0, MySqlPart("staged", name, 0))
+            yield Prepared(id_, 0, MySqlPart("staged", f"{database}.{name}", 0))
 
 
 def drop(connection: Connection, names: Sequence[str]) -> None:
@@ -229,7 +235,7 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
     does anything wait for one that this user may not drop, left by a sink with another user.
     Afterwards this connection waits as briefly for every other lock.
     """
-    if any(not name.startswith(STAGE) for name in names):
+    if any(not name.rpartition(".")[2].startswith(STAGE) for name in names):
         raise BeadlineError(f"not a staging table: {names}")
     if not names:
         return
@@ -245,7 +251,7 @@ def drop(connection: Connection, names: Sequence[str]) -> None:
 def _dropped(connection: Connection, names: Sequence[str]) -> bool:
     """Drop all of these, or none because one is locked, or another user's."""
     try:
-        connection.run(f"DROP TABLE IF EXISTS {', '.join(map(quoted, names))}")
+        connection.run(f"DROP TABLE IF EXISTS {', '.join(map(_place, names))}")
     except library_errors() as error:
         if code_of(error) not in LOCKED | DENIED:
             raise
@@ -253,6 +259,16 @@ def _dropped(connection: Connection, names: Sequence[str]) -> bool:
             logger.warning("staging table %s is left: this user may not drop it", names[0])
         return False
     return True
+
+
+def _place(name: str) -> str:
+    """Return a staging table's name for a statement; the name of its database may hold dots.
+
+    >>> _place("shop._beadline_stage_1"), _place("_beadline_stage_1")
+    ('`shop`.`_beadline_stage_1`', '`_beadline_stage_1`')
+    """
+    database, _, table = name.rpartition(".")
+    return quoted(database, table) if database else quoted(table)
 
 
 def commit_staged(

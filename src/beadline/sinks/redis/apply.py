@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from beadline.sink import Rejected, Unavailable
+from beadline.sink import Denied, Rejected, Unavailable
 from beadline.sinks.redis.chunks import Chunk
-from beadline.sinks.redis.client import RedisClient
+from beadline.sinks.redis.client import RedisClient, is_denied
 from beadline.sinks.redis.ledger import Entry, Guard
 from beadline.sinks.redis.script import (
     ANOTHER,
@@ -46,10 +46,9 @@ class Behind(Exception):
 class RedisRowRejected(Exception):
     """The server would not take a row; those before it took effect and are counted."""
 
-    def __init__(self, key: bytes, partition: int, problem: str) -> None:
+    def __init__(self, place: tuple[int, int], problem: str) -> None:
         super().__init__(problem)
-        self.key = key
-        self.partition = partition
+        self.partition, self.row = place
         self.problem = problem
 
 
@@ -90,7 +89,9 @@ def _left(chunks: Sequence[Chunk], answers: Sequence[list[bytes]], guard: Guard)
         if status == REFUSED:
             row = int(answer[1])
             problem = answer[2].decode(errors="replace")
-            raise RedisRowRejected(chunk.rows.keys[row], chunk.rows.partitions[row], problem)
+            if is_denied(problem):
+                raise Denied(problem)
+            raise RedisRowRejected(chunk.rows.places[row], problem)
         if status == BEHIND:
             raise Behind(Entry.parse(answer[1]))
         if status in (NEWER, OTHER, ANOTHER):

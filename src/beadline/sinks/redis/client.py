@@ -29,6 +29,8 @@ _NOT_NOW = re.compile(
     r"(^|\s-)(LOADING|BUSY|READONLY|OOM|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|MOVED|ASK"
     r"|TRYAGAIN|NOSCRIPT|UNBLOCKED)\b"
 )
+# This user may not run a command of the script; Redis before 7.2 says so without a code.
+_DENIED = re.compile(r"(^|\s-)NOPERM\b|ACL failure in script|The user executing the script can't ")
 
 T = TypeVar("T")
 
@@ -269,7 +271,7 @@ def _explained(url: str) -> Iterator[None]:
         text = _text(error, url)
         if is_passing(str(error)):
             raise Unavailable(text, answered=True) from None
-        raise Rejected(text) from None
+        raise (Denied if is_denied(str(error)) else Rejected)(text) from None
 
 
 def is_passing(text: str) -> bool:
@@ -279,6 +281,15 @@ def is_passing(text: str) -> bool:
     (True, False)
     """
     return _NOT_NOW.search(text) is not None
+
+
+def is_denied(text: str) -> bool:
+    """Whether an error inside a script is about the user, not about the row.
+
+    >>> is_denied("ERR The user executing the script can't run this command or subcommand")
+    True
+    """
+    return _DENIED.search(text) is not None
 
 
 def _text(error: Exception, url: str) -> str:

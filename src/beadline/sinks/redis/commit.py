@@ -140,7 +140,7 @@ class Commit:
         batches = self._batches()
         first = next(batches)
         script = script_for(self.layout, self.layout.fields(first[0].schema.names))
-        rows = (rows_of(batch, self.layout, number) for batch, number in chain((first,), batches))
+        rows = (rows_of(batch, self.layout, *place) for batch, *place in chain((first,), batches))
         if client.cluster:
             self._write_by_slot(client, script, rows)
             return
@@ -150,11 +150,16 @@ class Commit:
             reach("ledger.before")
             apply(client, script, guard, some)
 
-    def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The order is the same in every process: the ledger counts in it."""
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+        """Each with its part, and the number of its first row there.
+
+        The order is the same in every process: the ledger counts in it.
+        """
         for part in self.epoch.parts:
+            first = 0
             for batch in self.epoch.read(part):
-                yield batch, part.id.partition
+                yield batch, part.id.partition, first
+                first += batch.num_rows
 
     def _write_by_slot(
         self, client: RedisClient, script: RedisScript, rows: Iterator[ScriptRows]
@@ -178,10 +183,15 @@ class Commit:
         return Guard(self.epoch.sink, incarnation, epoch.number, nonce, total, previous)
 
     def _rejected(self, rejected: RedisRowRejected) -> CommitFailed:
+        (file,) = (
+            part.committable.file
+            for part in self.epoch.parts
+            if part.id.partition == rejected.partition
+        )
         return CommitFailed(
-            f"{self.epoch}, part {rejected.partition}: {self.where} rejects "
-            f"{self.layout.command} on key {rejected.key.decode(errors='replace')!r}: "
-            f"{rejected.problem}. The epoch is decided; the rows before this one took effect, each "
-            "once, and are counted. Repair or delete the key; the next start continues with this "
-            f"row. {way_out(self.epoch.sink, self.epoch.id.number)}"
+            f"{self.epoch}, part {rejected.partition}: {self.where} rejects {self.layout.command} "
+            f"of row {rejected.row} (the first is 0) in {file}: {rejected.problem}. The epoch is "
+            "decided; the rows before this one took effect, each once, and are counted. Repair or "
+            "delete the row's key; the next start continues with this row. "
+            f"{way_out(self.epoch.sink, self.epoch.id.number)}"
         )

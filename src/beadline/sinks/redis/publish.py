@@ -23,17 +23,19 @@ def publish(
     layout: Layout,
     batch: pa.RecordBatch,
     part: PartId,
+    first: int,
     where: str,
     timeout_s: float,
 ) -> None:
     """Write a batch, unless a newer epoch is there; while Redis is away, wait for it.
 
+    ``first`` is the number of its first row in the part, of those that were not refused.
     After a lost connection the whole batch is written again: that is what at-least-once means. An
     attempt that wakes up after a newer epoch was written would leave old values there for good, so
     it fails.
     """
     script = script_for(layout, layout.fields(batch.schema.names), guarded=False)
-    rows = rows_of(batch, layout, part.partition)
+    rows = rows_of(batch, layout, part.partition, first)
     what = f"query {part.query!r}, epoch {part.epoch}, part {part.partition}: {where}"
     retries = Retries(running(timeout_s))
     while True:
@@ -43,9 +45,9 @@ def publish(
             return
         except RedisRowRejected as rejected:
             raise PrepareFailed(
-                f"{what} rejects {layout.command} on key "
-                f"{rejected.key.decode(errors='replace')!r}: {rejected.problem}. Rows before it "
-                "are written, and will be again. Repair or delete the key."
+                f"{what} rejects {layout.command} of row {rejected.row} (the first is 0, refused "
+                f"ones not counted): {rejected.problem}. Rows before it are written, and will be "
+                "again. Repair or delete the row's key."
             ) from None
         except Overtaken as late:
             newest = "a newer epoch" if late.entry is None else f"epoch {late.entry.epoch}"

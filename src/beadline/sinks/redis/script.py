@@ -121,12 +121,12 @@ end"""
 class ScriptRows:
     """Rows as a script takes them: a list of keys, and a list of texts for each column.
 
-    ``partitions`` says of each row from which part it is, for errors.
+    ``places`` says of each row in which part it is, and its number there, for errors.
     """
 
     keys: list[bytes]
     columns: list[list[bytes]]
-    partitions: list[int]
+    places: list[tuple[int, int]]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -135,18 +135,18 @@ class ScriptRows:
         """Return the rows from one number to before another."""
         wanted = slice(begin, end)
         columns = [column[wanted] for column in self.columns]
-        return ScriptRows(self.keys[wanted], columns, self.partitions[wanted])
+        return ScriptRows(self.keys[wanted], columns, self.places[wanted])
 
     def take(self, numbers: Sequence[int]) -> ScriptRows:
         """Return the rows of these numbers."""
         columns = [[column[number] for number in numbers] for column in self.columns]
         keys = [self.keys[number] for number in numbers]
-        return ScriptRows(keys, columns, [self.partitions[number] for number in numbers])
+        return ScriptRows(keys, columns, [self.places[number] for number in numbers])
 
     def extend(self, more: ScriptRows) -> None:
         """Put more rows of the same shape behind these."""
         self.keys.extend(more.keys)
-        self.partitions.extend(more.partitions)
+        self.places.extend(more.places)
         if not self.columns:
             self.columns.extend([] for _ in more.columns)
         for column, values in zip(self.columns, more.columns, strict=True):
@@ -228,8 +228,11 @@ def _act(layout: Layout, fields: tuple[str, ...]) -> str:
     return "\n".join((*lines, "return answer"))
 
 
-def rows_of(batch: pa.RecordBatch, layout: Layout, partition: int) -> ScriptRows:
-    """Return a batch as text, made column by column, in the order that ``_act`` expects."""
+def rows_of(batch: pa.RecordBatch, layout: Layout, partition: int, first: int) -> ScriptRows:
+    """Return a batch as text, made column by column, in the order that ``_act`` expects.
+
+    ``first`` is the number of its first row in the part.
+    """
     count = batch.num_rows
     prefix = layout.prefix.encode()
     if layout.key:
@@ -248,7 +251,8 @@ def rows_of(batch: pa.RecordBatch, layout: Layout, partition: int) -> ScriptRows
         columns.append(_texts(batch, layout.expire))
     if layout.deleted:
         columns.append(_texts(batch, layout.deleted))
-    return ScriptRows(keys, columns, [partition] * count)
+    places = [(partition, number) for number in range(first, first + count)]
+    return ScriptRows(keys, columns, places)
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> list[bytes]:

@@ -258,11 +258,13 @@ class RedisSink(StagedSink):
 
     def publish(self, rows: Iterator[pa.RecordBatch], part: Part) -> None:
         """Write the rows at once; while Redis is away, wait, up to ``timeout_s``."""
-        layout = self._layout
+        layout, first = self._layout, 0
         for batch in rows:
             taken = without_refused(batch, layout, part)
             if taken.num_rows:
-                publish(self._connect, layout, taken, part.id, self.target_name, self.timeout_s)
+                place = (part.id, first)
+                publish(self._connect, layout, taken, *place, self.target_name, self.timeout_s)
+            first += taken.num_rows
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the ledger holds; another incarnation first. Raise if it holds too little."""

@@ -9,14 +9,18 @@ durable. Between two rounds, and while an endpoint is waited for, the lock is fr
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beadline.sink import (
+    CommitBlocked,
     CommitFailed,
+    Denied,
     Outcome,
     OutcomeUnknown,
     PartId,
@@ -343,7 +347,7 @@ class _Sender:
         try:
             said: object = self._endpoint.deliver(batch)
             if said is not None:  # a response that was not checked, or False
-                raise TypeError(
+                raise Rejected(
                     f"deliver returned {type(said).__name__}, and Beadline cannot know what that "
                     "means: return nothing if the rows were accepted, and raise if not"
                 )
@@ -383,21 +387,32 @@ def _rejected(batch: Delivery, raised: Exception, where: str) -> CommitFailed:
     hint = ""
     if isinstance(raised, AlreadyTaken):
         hint = " If it drops repeats by their ids, say so with honours_ids=True."
-    error = CommitFailed(
+    kind = CommitBlocked if isinstance(raised, Denied | PermissionError) else CommitFailed
+    return kind(
         f"query {batch.query!r}, sink {batch.sink!r}, {batch.where}: {where} does not accept them: "
         f"{_said(raised)}.{hint} The epoch is decided: what comes before these rows is delivered, "
         "and nothing is lost. Make the endpoint accept them and start again, which continues with "
         f"this batch. {way_out(batch.sink, batch.epoch)} Rows that an endpoint can never accept "
         "are best refused by accepts=, before an epoch is decided."
     )
-    if not isinstance(raised, AlreadyTaken | Rejected):
-        error.__cause__ = raised  # the user's own error, with the line that raised it
-    return error
 
 
 def _said(error: Exception) -> str:
-    """What an error says, without a full stop at its end."""
+    """What an error says, without a full stop at its end.
+
+    Of one that was not made for people, only its kind and the line: others hold values of rows.
+    """
     text = str(error).strip().rstrip(".")
     if isinstance(error, TryAgain | AlreadyTaken | Rejected) and text:
         return text
+    if not isinstance(error, (*UNSURE, PermissionError)):
+        return f"{type(error).__name__}{_raised_at(error)}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _raised_at(error: Exception) -> str:
+    """Return the line of the endpoint that raised it, or called what did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = Path(__file__).parent
+    at = next((frame for frame in frames if Path(frame.filename).parent != ours), None)
+    return "" if at is None else f", raised in {at.name}, {Path(at.filename).name}:{at.lineno}"

@@ -4,6 +4,7 @@ Returning nothing says that the rows are accepted. Everything else is said by ra
 
     TryAgain, ConnectionError, TimeoutError    it is not known whether they arrived: tried again
     AlreadyTaken                               they were accepted before: the endpoint knows the ids
+    PermissionError                            this user may not: the query stops until it may
     Rejected, or anything else                 they were not accepted: the query stops there
 """
 

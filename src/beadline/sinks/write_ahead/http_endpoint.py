@@ -6,6 +6,7 @@ endpoint can drop repeats by either. Answers are read as follows::
     2xx                            taken
     already_taken_status, if given taken before, if the sink says honours_ids; else an error
     408, 409, 429, 5xx, no answer  not known, or not now: tried again
+    401, 403, 407                  this user may not: the query stops, and no row is given up
     anything else                  rejected: the query stops, and says which rows
 
 409 has two meanings in use: "I have these already", and "a request with this key is under way",
@@ -25,7 +26,16 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from beadline.shared.row_json import plain_rows, to_json
-from beadline.sink import NOTHING_WRITTEN, BadSink, name_from, redacted
+from beadline.sink import (
+    NOTHING_WRITTEN,
+    BadSink,
+    Denied,
+    Verdict,
+    name_from,
+    redacted,
+    retry,
+    starting,
+)
 from beadline.sinks.write_ahead.endpoint import AlreadyTaken, Delivery, Endpoint, Rejected, TryAgain
 
 BodyForm = Literal["lines", "array"]
@@ -33,6 +43,7 @@ _TYPES: dict[str, str] = {"lines": "application/x-ndjson", "array": "application
 _OURS = {"idempotency-key", "content-type", "content-length", "transfer-encoding", "host"}
 _TRY_AGAIN = {408, 409, 429}
 _NEVER_TAKEN = {408, 429}
+_DENIED = {401, 403, 407}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 _ANSWER_BYTES = 1 << 16
@@ -48,6 +59,12 @@ _TRUST = (
     " (if an authority of your own has signed its certificate, name a file with that authority's "
     "in the environment variable SSL_CERT_FILE of the driver)"
 )
+
+
+def _verdict(error: Exception) -> Verdict:
+    """What a connection that failed says of the next try; a certificate stays what it is."""
+    passes = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
+    return Verdict.AWAY if passes else Verdict.FINAL
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,33 +172,37 @@ class HttpEndpoint(Endpoint):
         return urlsplit(self.url)
 
     def check(self) -> None:
-        """Is the endpoint reachable? Nothing is sent."""
-        connection = self._connect()
+        """Is the endpoint reachable? Nothing is sent. One that is starting is waited for."""
         try:
-            connection.connect()
+            retry(self._reach, _verdict, starting(self.timeout_s))
         except (OSError, http.client.HTTPException) as error:
             raise BadSink(
                 f"{self.target} cannot be reached: {self._said(error)}. Start the endpoint, or "
                 f"correct the url. {NOTHING_WRITTEN}"
             ) from None
+
+    def _reach(self) -> None:
+        connection = self._connect()
+        try:
+            connection.connect()
         finally:
             connection.close()
 
     def deliver(self, delivery: Delivery) -> None:
         """One POST; what was answered decides."""
         try:
-            status, reason, retry_after, body = self._post(delivery)
+            status, reason, retry_after = self._post(delivery)
         except (OSError, http.client.HTTPException) as error:
             raise TryAgain(f"no answer from {self.target} ({self._said(error)})") from None
         if 200 <= status < 300:
             return
-        said = self._shown(f"{status} {reason}", body)
+        said = self._shown(f"{status} {reason}")
         if status == self.already_taken_status:
             raise AlreadyTaken(f"it answers {said}")
         if status in _TRY_AGAIN or status >= 500:
             hint = _CONFLICT if status == 409 else ""
             raise TryAgain(f"it answers {said}{hint}", retry_after)
-        raise Rejected(f"it answers {said}")
+        raise (Denied if status in _DENIED else Rejected)(f"it answers {said}")
 
     def close(self) -> None:
         """Close what is open."""
@@ -197,8 +218,8 @@ class HttpEndpoint(Endpoint):
             )
         return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=self.timeout_s)
 
-    def _post(self, delivery: Delivery) -> tuple[int, str, float, bytes]:
-        """Send the batch; return status, reason, seconds to wait, and the body's beginning."""
+    def _post(self, delivery: Delivery) -> tuple[int, str, float]:
+        """Send the batch; return status, reason, and seconds to wait. The body may hold rows."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -213,7 +234,7 @@ class HttpEndpoint(Endpoint):
         try:
             connection.request("POST", path, self._body(delivery), headers)
             response = connection.getresponse()
-            body = response.read(_ANSWER_BYTES)
+            response.read(_ANSWER_BYTES)
         except BaseException:
             connection.close()
             raise
@@ -221,7 +242,7 @@ class HttpEndpoint(Endpoint):
             connection.close()  # there is more, which is not read; it connects again by itself
         self._idle.append(connection)
         wait = response.headers.get("Retry-After", "")
-        return response.status, response.reason, float(wait) if wait.isdigit() else 0.0, body
+        return response.status, response.reason, float(wait) if wait.isdigit() else 0.0
 
     def _body(self, delivery: Delivery) -> bytes:
         rows = [
@@ -234,13 +255,11 @@ class HttpEndpoint(Endpoint):
 
     def _said(self, error: Exception) -> str:
         hint = _TRUST if isinstance(error, ssl.SSLCertVerificationError) else ""
-        return self._shown(f"{type(error).__name__}: {error}", b"") + hint
+        return self._shown(f"{type(error).__name__}: {error}") + hint
 
-    def _shown(self, text: str, body: bytes) -> str:
+    def _shown(self, text: str) -> str:
         """What the other side said, in one line, without our secrets: it may have echoed them."""
-        answer = body.decode(errors="replace").strip()
-        whole = f"{text}: {answer}" if answer else text
-        whole = " ".join(redacted(whole, self._secrets()).split())
+        whole = " ".join(redacted(text, self._secrets()).split())
         return whole if len(whole) <= _SHOWN_CHARACTERS else whole[: _SHOWN_CHARACTERS - 1] + "…"
 
     def _secrets(self) -> set[str]:
