@@ -175,7 +175,7 @@ def test_the_sinks_own_topic_while_the_query_runs(
         recreate(kafka_cluster, topic, partitions=2)  # writers know of two
         write_input(tmp_path / "in", 1, first=epochs)
         missing = "epoch 0 are" if epochs == 1 else "epochs 0 to 1 are"
-        lacks = f"epoch {epochs}, sink 'out'.*made again.*{missing} missing.*Nothing of the epoch"
+        lacks = f"epoch {epochs}, sink 'out'.*recreated.*{missing} missing.*Nothing of the epoch"
         with pytest.raises(PrepareFailed, match=lacks):
             query.awaitTermination(60)
     finally:

@@ -151,7 +151,7 @@ def test_chance_where_a_part_may_be_lost_or_state_is_kept() -> None:
 
 def test_chance_in_at_least_once() -> None:
     plan = PlanFacts("the query's plan", FindingKind.PLAN, (RAND,))
-    assert "with another value" in judge(facts(asked=AT_LEAST, plan=plan)).warnings[0].why
+    assert "have a different value" in judge(facts(asked=AT_LEAST, plan=plan)).warnings[0].why
 
 
 def test_where_rows_lie_is_not_chance() -> None:
@@ -173,7 +173,7 @@ def test_python_code_that_uses_a_clock_and_code_that_cannot_be_read() -> None:
     report = judge(facts(plan=PlanFacts("p", FindingKind.PLAN, (udf, dark))))
     whys = " ".join(found.why for found in report.warnings)
     assert "stamp(id), which calls time.time()" in whys
-    assert "dark(id) could not be looked into" in whys
+    assert "dark(id) could not be inspected" in whys
 
 
 def test_what_rows_does_beside_returning_rows_cannot_be_seen() -> None:

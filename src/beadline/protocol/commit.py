@@ -1,4 +1,4 @@
-"""Commit: every sink makes its parts of a decided epoch visible; unknown is asked until known."""
+"""Commit: every sink makes its parts of a decided epoch visible, until every outcome is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from beadline.sink import BoundSink, Outcome, Prepared, way_out
 
 logger = logging.getLogger("beadline")
 
-# What a sink's own code raises that says nothing about rows.
+# Errors from a sink's own code that say nothing about rows.
 _NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError)
 # Nothing decided is ever dropped: there is no deadline (rule 14).
 _FOR_EVER = {Verdict.UNCLEAR: math.inf}
@@ -79,7 +79,7 @@ def commit_sink(
             kind = CommitBlocked if isinstance(error, _NO_WAY_IN) else CommitFailed
             raise _failed(sink, epoch, f"{type(error).__name__}: {error}", kind) from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
-        # A part that the sink did not mention is as unknown as one that it called so.
+        # A part that the sink did not mention is as unknown as one that it reported as unknown.
         parts = [p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
         if not parts:
             return lost
