@@ -149,7 +149,7 @@ def test_checkpoint_and_log_were_rewound_together() -> None:
     store, planned = copy.deepcopy(world.store), dict(world.planned)
     run(world, 4)
     world.store, world.planned, world.committed = store, planned, {0, 1}
-    with refused(world, "holds epoch 3, which the decision log does not know"):
+    with refused(world, "holds epoch 3, which does not match the decision log"):
         run(world, 5)
 
 
@@ -194,7 +194,7 @@ def test_the_decided_epoch_is_another() -> None:
         server.seen[NAME] = replace(server.seen[NAME], epoch=0, nonce="")
     die(world, "decide.after")
     world.servers = theirs
-    with refused(world, "holds epoch 1, which the decision log does not know"):
+    with refused(world, "holds epoch 1, which does not match the decision log"):
         run(world, 3)
 
 

@@ -24,7 +24,7 @@ from beadline.protocol.run import Run
 from beadline.protocol.targets import previous_epochs
 from beadline.protocol.threads import Helpers
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BoundSink, Outcome, Prepared, way_out
+from beadline.sink import BoundSink, Outcome, Prepared
 
 logger = logging.getLogger("beadline")
 
@@ -64,9 +64,9 @@ def commit_sink(
         try:
             result = sink.sink.commit(epoch, parts)
         except TargetRestored as error:
-            other = f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
-            if way_out(sink.name, epoch.number) in str(error):
-                other = ""  # the sink itself has said what is missing, down to the epoch
+            other = ""
+            if error.held is not None:
+                other = f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
             where = f"sink {sink.name!r} ({sink.capabilities.target})"
             restored = TargetRestored(f"{where}, {error}{other}")
             restored.held = error.held

@@ -67,7 +67,7 @@ def claim(
             run.version_ms = identity.check_seen(run.query, state, run.progress, run.sinks)
             sources = run.progress.sources()
             pending = identity.unfinished(state, run.progress)
-            if pending is None:  # otherwise what is decided is finished first: `check_sources`
+            if pending is None:  # or what is decided is finished first: `check_sources`
                 identity.check_sources(run.name, identity.known_sources(state), sources)
             certain = max(identity.newest_certain(state), before)
             found = check_targets(run.query, state, pending, certain, run.sinks, run.drop)
