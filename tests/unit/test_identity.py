@@ -252,7 +252,7 @@ def test_a_busy_driver_is_no_reason_to_doubt_the_checkpoint() -> None:
             busy.claim()
             outer = True
 
-    running = "Another driver of this query is running"
+    running = "another driver took the next slot"
     with hooked(hook), pytest.raises(Fenced, match=running):
         run(world, 2)
 

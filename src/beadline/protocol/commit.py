@@ -66,7 +66,9 @@ def commit_sink(
         except TargetRestored as error:
             other = ""
             if error.held is not None:
-                other = f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
+                other = (
+                    f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
+                )
             where = f"sink {sink.name!r} ({sink.capabilities.target})"
             restored = TargetRestored(f"{where}, {error}{other}")
             restored.held = error.held

@@ -83,7 +83,7 @@ def claim(
         return pending
     raise Fenced(
         f"query {run.name!r}: {CLAIM_TRIES_MAX} times in a row another driver took the next slot "
-        "of the decision log. That driver of this query is still running: stop it first."
+        "of the decision log. Stop that driver of this query first."
     )
 
 
