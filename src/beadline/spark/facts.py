@@ -86,12 +86,12 @@ def expressions(frame: DataFrame) -> Iterator[ExpressionFacts]:
     for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
-        table = _table_read_anew(node)
+        table = _table_read_again(node)
         if table:
             yield ExpressionFacts("Table", f"table {_shortened(table)}", deterministic=False)
 
 
-def _table_read_anew(node: Any) -> str:
+def _table_read_again(node: Any) -> str:
     """Return the name of a table that the stream is joined with and that others may change.
 
     Not for files: which ones they are is fixed when the frame is made.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 60.0
 _TOPIC_LENGTH_MAX = 249
-# Copies keep the times of their records, and old ones would be deleted in the midst of the run.
+# Copies keep the times of their records, and old ones would be deleted during the run.
 _CONFIG = {"retention.ms": "-1", "retention.bytes": "-1"}
 Settings = dict[str, Any]
 
@@ -29,7 +29,7 @@ def settings_of(sink: KafkaSink) -> Settings:
 
 
 def scratch_topic(topic: str, tag: str) -> str:
-    """The name of the copy; the tag is what tells it from the real one."""
+    """The name of the copy; the tag distinguishes it from the real one."""
     return f"{topic[: _TOPIC_LENGTH_MAX - len(tag) - 1]}-{tag}"
 
 
@@ -87,7 +87,7 @@ def delete(settings: Settings, *topics: str) -> None:
 
 
 def consumer(settings: Settings, isolation: str = "read_committed") -> Any:
-    """A reader that joins no group and says when it has come to the end."""
+    """A reader that joins no group and reports the end of a partition."""
     from confluent_kafka import Consumer
 
     return Consumer(
@@ -104,7 +104,7 @@ def consumer(settings: Settings, isolation: str = "read_committed") -> Any:
 
 
 def messages(reader: Any, starts: dict[tuple[str, int], int], timeout_s: float) -> Iterator[Any]:
-    """Every record from these offsets up to the ends that are found; partition by partition."""
+    """Every record from these offsets to the current ends, partition by partition."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     deadline_s = time.monotonic() + timeout_s

@@ -1,7 +1,7 @@
-"""Readers that look at every sink while everything else dies, and compare with what may show.
+"""Readers that read every sink while everything else dies, and compare with what may show.
 
 What shows at the end may be right though it was wrong for a while. So a thread reads all the time,
-and once more after each fault; what it finds is noted under the fault that was on.
+and once more after each fault; what it finds is noted under the current fault.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def settled(
     settle_s: float,
     passing: Callable[[list[Violation]], bool] = bool,
 ) -> list[Violation]:
-    """Judge again while what is wrong may pass: brokers answer before committed records show."""
+    """Judge again while a violation may pass: brokers answer before committed records show."""
     deadline_s = time.monotonic() + settle_s
     found = judge()
     while passing(found) and time.monotonic() < deadline_s:
@@ -41,7 +41,7 @@ def settled(
 
 
 class BackgroundReader:
-    """What reads on a thread of its own, from ``start`` to ``stop``."""
+    """Reads on its own thread, from ``start`` to ``stop``."""
 
     def __init__(self, name: str) -> None:
         """Name the thread; it does not run yet."""
@@ -96,7 +96,7 @@ class SinkWatcher(BackgroundReader):
             self._ended.wait(max(_EVERY_S, (time.monotonic() - began_s) / _SHARE))
 
     def look(self) -> None:
-        """Look at every sink now."""
+        """Read every sink now."""
         with self._lock:
             for name, sink in self._sinks.items():
                 if any(found.sink == name for _, found in self.found):

@@ -29,7 +29,7 @@ class ServerProcess:
     """A server as a process of its own session, with its own folder and log file.
 
     Built stopped. `start` may be called again after `stop` or `kill`: same command, same ports,
-    same data, and the log goes on in the same file.
+    same data, and the log continues in the same file.
     """
 
     def __init__(
