@@ -13,7 +13,6 @@ After the first job the lineage is cut: losing a part then fails the next job.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from functools import cached_property
@@ -23,6 +22,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import _to_seq
+
+from beadline.shared.retry import polls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -131,11 +132,10 @@ def tags_of(metrics: Observation) -> Tags:
 
     Spark omits a branch that gives no rows (a filter that is never true), and its metrics.
     """
-    until_s = time.monotonic() + _PRUNED_WAIT_S
+    again = polls(_PRUNED_WAIT_S, 0.001)
     while not metrics._jo.future().isCompleted():  # type: ignore[union-attr]
-        if time.monotonic() > until_s:
+        if not again():
             return {}
-        time.sleep(0.001)
     row = metrics._jo.getRow()  # type: ignore[union-attr]
     return _by_part(row.toString())  # that is the only metric, or there is none
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from beadline.ids import PartId
+from beadline.shared.retry import polls
 from beadline.verify import faults
 from beadline.verify.compare import EpochEnd, Reference, Violation
 from beadline.verify.faults import Fault
@@ -16,7 +17,7 @@ from beadline.verify.inject import drain, inject
 from beadline.verify.report import FaultResult
 from beadline.verify.rounds import Round, left_behind
 from beadline.verify.scratch import plain
-from beadline.verify.watch import SinkWatcher, settled
+from beadline.verify.watch import SinkWatcher, wait_until_stable
 
 # A fault and the start that drains the range must both fit into the remaining time.
 _RESERVE = 2.0
@@ -25,7 +26,7 @@ _NOT_ALIKE = (
     "driver died between two of Spark's log writes, and the job keeps state: sinks whose rows are "
     "only added are not compared"
 )
-_TRIES = 5
+_PATIENCE_S = 15.0
 _PAUSE_S = 2.0
 T = TypeVar("T")
 
@@ -140,7 +141,7 @@ class Chain:
             last = self.done[-1]
             last.note = f"{last.note}; {_NOT_ALIKE}" if last.note else _NOT_ALIKE
         judge = partial(self.made.judge, self.references, alike)
-        return settled(partial(_patiently, judge), self.made.settle_s)
+        return wait_until_stable(partial(_patiently, judge), self.made.settle_s)
 
     def _left_behind(self, result: FaultResult) -> list[Violation]:
         """What was in doubt before a start that has decided an epoch since, and still is."""
@@ -179,15 +180,13 @@ class Unreadable(Exception):
 
 def _patiently(look: Callable[[], T]) -> T:
     """Read again if a server does not answer: it may still suffer from a fault."""
-    for _ in range(_TRIES - 1):
+    again = polls(_PATIENCE_S, _PAUSE_S)
+    while True:
         try:
             return look()
-        except Exception:  # noqa: BLE001 (whatever a client library raises)
-            time.sleep(_PAUSE_S)
-    try:
-        return look()
-    except Exception as error:
-        raise Unreadable(f"a sink cannot be read: {plain(error)}") from error
+        except Exception as error:
+            if not again():
+                raise Unreadable(f"a sink cannot be read: {plain(error)}") from error
 
 
 def _easier(fault: Fault) -> Fault | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from beadline.points import CrashOrder
+from beadline.shared.retry import polls
 from beadline.verify import processes
 from beadline.verify.driver import STANDBY
 from beadline.verify.plan import GROUP, WORKER
@@ -59,7 +60,6 @@ class Child:
         self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
         self._redact = redact
-        self._news = threading.Condition()
         self._started_s = self._ended_s = time.monotonic()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
         own = {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
@@ -126,19 +126,14 @@ class Child:
 
     def wait_for_events(self, count: int, timeout_s: float) -> bool:
         """Wait until it has emitted ``count`` events; False if it ended before."""
-        deadline = time.monotonic() + timeout_s
-        with self._news:
-            while len(self.events) < count and self.alive and time.monotonic() < deadline:
-                self._news.wait(0.05)
-        return len(self.events) >= count
+        return self.wait_until(lambda: len(self.events) >= count, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = CHILD_TIMEOUT_S) -> bool:
         """Wait until ``ready()``, or until the driver has ended; return the last answer."""
-        deadline_s = time.monotonic() + timeout_s
+        again = polls(timeout_s, _POLL_S)
         while not ready():
-            if not self.alive or time.monotonic() > deadline_s:
+            if not self.alive or not again():
                 return ready()
-            time.sleep(_POLL_S)
         return True
 
     def end(self) -> None:
@@ -166,9 +161,7 @@ class Child:
             except ValueError:
                 continue  # the JVM writes to the same pipe
             if isinstance(line, dict) and "kind" in line:
-                with self._news:
-                    self.events.append(line)
-                    self._news.notify_all()
+                self.events.append(line)
                 self._on_event(line)
 
 
@@ -271,10 +264,11 @@ def _kill_workers(child: Child, rng: random.Random, timeout_s: float) -> int:
 
 def _find_worker(child: Child, rng: random.Random, timeout_s: float) -> int | None:
     """One worker of the child's JVM, as soon as there is one."""
-    deadline_s = time.monotonic() + timeout_s
-    while child.alive and time.monotonic() < deadline_s:
+    again = polls(timeout_s, _POLL_S / 2)
+    while child.alive:
         daemons, workers = child.python_workers()
         if workers:
             return rng.choice(daemons if daemons and rng.random() < 0.2 else workers)
-        time.sleep(_POLL_S / 2)
+        if not again():
+            break
     return None

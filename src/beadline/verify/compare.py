@@ -142,26 +142,26 @@ def plain(value: Any) -> Hashable:
 
 
 def moment(
-    reference: Reference, settled: int | None, shown: CountedRows, after: int | None
+    reference: Reference, certain: int | None, shown: CountedRows, after: int | None
 ) -> list[Violation]:
     """Judge what shows at a moment of the run, against epochs of the undisturbed one.
 
-    ``settled`` is the last before the newest decided one, read before looking; ``after`` is the
+    ``certain`` is the last before the newest decided one, read before looking; ``after`` is the
     newest decided one, read after looking. None is an epoch that the undisturbed run does not have:
     then nothing must show, or all of the end may.
     """
     if not reference.watched:
         return []
     if not reference.grows:
-        if settled is None or after is None:
+        if certain is None or after is None:
             return []
-        return _one_of_the_states(reference, settled, shown, after)
-    settled = -1 if settled is None else settled
+        return _one_of_the_states(reference, certain, shown, after)
+    certain = -1 if certain is None else certain
     after = reference.last if after is None else after
     found = []
-    missing = reference.state(settled).rows - shown
+    missing = reference.state(certain).rows - shown
     if missing:
-        text = f"another epoch is decided after {settled}, and {_some(missing)} is missing"
+        text = f"another epoch is decided after {certain}, and {_some(missing)} is missing"
         found.append(_violation(ViolationKind.LOST, reference, missing, text))
     if not reference.exactly:
         return found
@@ -180,13 +180,13 @@ def moment(
 
 
 def _one_of_the_states(
-    reference: Reference, settled: int, shown: CountedRows, after: int
+    reference: Reference, certain: int, shown: CountedRows, after: int
 ) -> list[Violation]:
     fitting = [
         epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
     ]
     # Above the range are only epochs without rows.
-    low, high = min(settled, reference.last), max(after, -1)
+    low, high = min(certain, reference.last), max(after, -1)
     if any(low <= epoch <= high for epoch in fitting):
         return []
     if not fitting:
@@ -195,7 +195,7 @@ def _one_of_the_states(
     if min(fitting) > high:
         text = f"it shows epoch {min(fitting)}, and {after} is the newest that is decided"
         return [Violation(ViolationKind.ABORTED, reference.sink, text, 1, min(fitting))]
-    text = f"it shows no more than epoch {max(fitting)}, and one after {settled} is decided"
+    text = f"it shows no more than epoch {max(fitting)}, and one after {certain} is decided"
     return [Violation(ViolationKind.LOST, reference.sink, text, 1, max(fitting) + 1)]
 
 
@@ -298,11 +298,11 @@ EpochEnd = tuple[int | str, ...]
 class RunProgress(NamedTuple):
     """How far a run is, in epochs of the undisturbed one; None if none ended there.
 
-    All of ``settled`` shows, because another epoch was begun after it; nothing shows after
+    All of ``certain`` shows, because another epoch was begun after it; nothing shows after
     ``decided``. ``alike`` says that its epochs so far had the boundaries of the undisturbed run.
     """
 
-    settled: int | None
+    certain: int | None
     decided: int | None
     alike: bool = True
 
@@ -324,5 +324,5 @@ def progress(
         found = end_of(epoch)
         return None if found is None else undisturbed.get(found)
 
-    settled, newest = same(decided - 1), same(decided)
-    return RunProgress(settled, newest, alike=newest == max(decided, -1))
+    certain, newest = same(decided - 1), same(decided)
+    return RunProgress(certain, newest, alike=newest == max(decided, -1))

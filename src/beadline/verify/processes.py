@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from beadline.shared.retry import polls
 
 ASLEEP = "T"
 _PROC = Path("/proc")
@@ -67,13 +68,12 @@ def kill_group(group: int) -> bool:
 
 def end_all(session: int, marker: str) -> None:
     """End everything that a child left, and wait until it is gone."""
-    deadline = time.monotonic() + _END_TIMEOUT_S
+    again = polls(_END_TIMEOUT_S, 0.02)
     while left := of_child(session, marker):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"processes of session {session} do not end: {left}")
         for process in left:
             kill(process.pid)
-        time.sleep(0.02)
+        if not again():
+            raise TimeoutError(f"processes of session {session} do not end: {left}")
 
 
 def _read(path: Path, session: int, marker: bytes) -> Process | None:

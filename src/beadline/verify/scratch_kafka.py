@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
+from beadline.shared.retry import polls
 from beadline.verify.kafka_proxy import KafkaProxy, addresses
 from beadline.verify.scratch import ScratchLocation, ScratchStore
 
@@ -58,14 +59,14 @@ def create(settings: Settings, topic: str, count: int) -> None:
     new = NewTopic(topic, num_partitions=count, replication_factor=-1, config=_CONFIG)
     made = admin.create_topics([new])
     made[topic].result(CALL_TIMEOUT_S)
-    deadline_s = time.monotonic() + CALL_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    again = polls(CALL_TIMEOUT_S, 0.1)
+    while True:
         found = admin.list_topics(topic, timeout=CALL_TIMEOUT_S).topics[topic]
         ready = found.error is None and len(found.partitions) == count
         if ready and all(each.leader >= 0 for each in found.partitions.values()):
             return
-        time.sleep(0.1)
-    raise TimeoutError(f"Kafka topic {topic!r} was created and has no leaders")
+        if not again():
+            raise TimeoutError(f"Kafka topic {topic!r} was created and has no leaders")
 
 
 def delete(settings: Settings, *topics: str) -> None:
@@ -107,7 +108,7 @@ def messages(reader: Any, starts: dict[tuple[str, int], int], timeout_s: float) 
     """Every record from these offsets to the current ends, partition by partition."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s  # of all polls together: the client waits in each
     for (topic, partition), offset in starts.items():
         reader.assign([TopicPartition(topic, partition, offset)])
         ended = False

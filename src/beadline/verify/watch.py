@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from beadline.shared.retry import polls
 from beadline.verify import scratch
 from beadline.verify.compare import Reference, RunProgress, Violation, ViolationKind, moment
 
@@ -26,17 +27,15 @@ def _lost(found: list[Violation]) -> bool:
     return any(each.kind is ViolationKind.LOST for each in found)
 
 
-def settled(
+def wait_until_stable(
     judge: Callable[[], list[Violation]],
     settle_s: float,
     passing: Callable[[list[Violation]], bool] = bool,
 ) -> list[Violation]:
     """Judge again while a violation may pass: brokers answer before committed records show."""
-    deadline_s = time.monotonic() + settle_s
-    found = judge()
-    while passing(found) and time.monotonic() < deadline_s:
-        time.sleep(_LOOK_AGAIN_S)
-        found = judge()
+    again = polls(settle_s, _LOOK_AGAIN_S)
+    while passing(found := judge()) and again():
+        pass
     return found
 
 
@@ -102,7 +101,9 @@ class SinkWatcher(BackgroundReader):
                 if any(found.sink == name for _, found in self.found):
                     continue  # once wrong, it stays wrong
                 before = self._progress()
-                found = settled(partial(self._judge, name, sink, before), self._settle_s, _lost)
+                found = wait_until_stable(
+                    partial(self._judge, name, sink, before), self._settle_s, _lost
+                )
                 self.found += [(self.fault, each) for each in found]
 
     def _judge(self, name: str, sink: Any, before: RunProgress) -> list[Violation]:
@@ -112,4 +113,4 @@ class SinkWatcher(BackgroundReader):
         if not reference.comparable(before.alike and after.alike):
             return []
         self.looks += 1
-        return moment(reference, before.settled, shown, after.decided)
+        return moment(reference, before.certain, shown, after.decided)
