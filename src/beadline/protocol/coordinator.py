@@ -8,7 +8,7 @@ Kill the process between any two lines and the next start ends in the same place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from beadline.decisions import Decision
 from beadline.points import reach
@@ -48,14 +48,16 @@ class Coordinator:
         self.sweeper.sweep_older()
         if pending is not None:
             reach("recover.before")
-            self.recovered = recover.finish(self.run, pending, drop, self.sweeper)
+            self.recovered = recover.finish(self.run, pending, drop, self.claim, self.sweeper)
             reach("recover.after")
             recover.check_sources(self.run, self.recovered)
         reach("start.after")
 
-    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+    def claim(
+        self, drop: Collection[str] = (), behind: Mapping[str, int] | None = None
+    ) -> Decision | None:
         """Take the log over; return the decision that may be unfinished."""
-        return recover.claim(self.run, drop)
+        return recover.claim(self.run, drop, behind)
 
     def run_epoch(self, batch: Batch) -> None:
         """Run one epoch. Returns only after every sink has committed (rule 11)."""

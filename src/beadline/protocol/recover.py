@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from beadline.decisions import Claim, Decision
@@ -32,6 +32,8 @@ from beadline.sink import BoundSink, way_out
 logger = logging.getLogger("beadline")
 
 CLAIM_TRIES_MAX = 100
+# ``claim`` for a run: what ``drop=`` names, and what its sinks hold.
+ClaimAgain = Callable[[Collection[str], Mapping[str, int] | None], Decision | None]
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,9 @@ def open_sinks(run: Run) -> None:
             ) from error
 
 
-def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper) -> Recovered:
+def finish(
+    run: Run, pending: Decision, drop: Collection[str], claim: ClaimAgain, sweeper: Sweeper
+) -> Recovered:
     """Commit a decided epoch, once to each sink; lost parts wait for Spark to redeliver it.
 
     A sink that ``drop=`` names is tried before the others, so that nothing is given up that can
@@ -192,14 +196,14 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
             # Its name gives up what it lacks, and no more: it may still take this epoch.
             if (held := restored.held) is None:
                 raise
-            claim(run, drop, {sink.name: held})
+            claim(drop, {sink.name: held})
             found = _try_commit(run, pending, sink)
         if found is None:
             stuck.append(sink.name)
         else:
             lost |= found
     if stuck:
-        claim(run, [*drop, *(f"{name}@{pending.epoch}" for name in stuck)])
+        claim([*drop, *(f"{name}@{pending.epoch}" for name in stuck)], None)
         sweeper.sweep_older()
     others = [sink for sink in run.kept(pending) if sink.name not in names]
     lost |= _commit_unnamed(run, pending, others)

@@ -10,8 +10,7 @@ and starts Spark's query again, which reads those logs again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -20,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from beadline.shared.spark_settings import session_settings
 from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
 from beadline.spark.failures import is_conflict
@@ -34,7 +34,6 @@ _LOCAL_MANAGERS = (
 LOOK_EVERY_S = 1.0
 _END_TIMEOUT_S = 30.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
-_starting = threading.Lock()
 
 OnSparkError = Callable[[BaseException, bool], None]
 
@@ -125,6 +124,7 @@ class SparkQuery:
         """Start Spark's query; False if another driver interfered with that already."""
         try:
             self._use(None)  # or the next one's first epoch would be taken for the last one's
+            # Spark clones the session's settings when a query starts.
             with session_settings(self._session, self._conf):
                 self._query = self._writer.start()
             self._use(self._query)
@@ -176,20 +176,3 @@ def _local_manager(session: SparkSession) -> str | None:
             continue
         return name
     return None
-
-
-@contextmanager
-def session_settings(session: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Start a query with its own settings: Spark clones the session's at start."""
-    with _starting:
-        before = {key: session.conf.get(key, None) for key in conf}
-        try:
-            for key, value in conf.items():
-                session.conf.set(key, value)
-            yield
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    session.conf.unset(key)
-                else:
-                    session.conf.set(key, str(old))

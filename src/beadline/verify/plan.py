@@ -178,11 +178,6 @@ def startable(kills: Sequence[Kill]) -> list[Kill]:
     return list(kills)
 
 
-def text(kills: Sequence[Kill]) -> str:
-    """The form of ``--points``."""
-    return ",".join(map(str, kills))
-
-
 def parse(points: str) -> list[Kill]:
     """Read the form of ``--points``."""
     return [Kill.parse(kill) for kill in points.split(",") if kill.strip()]

@@ -53,12 +53,6 @@ def kafka_cluster() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def old_kafka_cluster() -> Iterator[KafkaCluster]:
-    """One broker with the transactions of Kafka before 4.0, as an upgraded cluster may have."""
-    yield from serve(kafka(transaction_version=0))
-
-
-@pytest.fixture(scope="session")
 def kafka_trio() -> Iterator[KafkaCluster]:
     """Three brokers, three replicas, two in sync: `restart` what you kill, and `wait_ready`."""
     yield from serve(kafka(brokers=3))
