@@ -29,7 +29,6 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     kafka_cluster,
     kafka_trio,
     mariadb_server,
-    old_kafka_cluster,
     postgres_server,
     redis_cluster,
     redis_server,

@@ -42,12 +42,12 @@ NOTHING_WRITTEN = "Nothing was written."  # the end of every error raised before
 NEW_QUERY = (
     "Another name or checkpoint folder makes a new query: it reads the source again from where it "
     "is told to begin, and writes those rows a second time to targets that hold them. Use one only "
-    "with targets that were emptied, or with source positions behind the rows that they hold."
+    "with targets that were emptied, or with source positions after the rows that they hold."
 )
 
 
 def without_meaning(text: str) -> str:
-    """Return an error's text without "Nothing was written.", which is true at a start only.
+    """Return an error's text without "Nothing was written.", which is true only at a start.
 
     A sink may raise the same error during a run: then the protocol says what it means.
     """
@@ -168,7 +168,8 @@ class CommitBlocked(CommitFailed):
 class TargetRestored(CommitFailed):
     """The target holds less than it has acknowledged: it was restored from an older backup."""
 
-    # The newest epoch that it holds, -1 if none; None if only a part of this epoch is missing.
+    # The newest epoch that it holds, -1 if none; None if only a part of this epoch is missing: then
+    # the sink's own text names the way out (``way_out``), and the protocol adds no other.
     held: int | None = None
 
 

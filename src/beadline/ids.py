@@ -3,7 +3,7 @@
 A part's id is stored in outside systems (a file name, a transactional id, a ledger row), so that a
 later process can tell its own leftovers from those of others. Building one checks every field;
 parsing returns ``None`` for anything that is not Beadline's, because a foreign id must never break
-a recovery.
+recovery.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class EpochId:
     """One decided epoch: its number, which decision it is, and when it was decided.
 
     ``decided_at_ms`` is strictly increasing from epoch to epoch, so it can serve as a version.
-    ``previous`` is the newest earlier epoch with rows that the sink at hand must hold by now, -1
-    for none: a target that holds less was restored from an older backup (``sink.check_previous``).
+    ``previous`` is the newest earlier epoch with rows that this sink must hold by now, -1 for none:
+    a target that holds less was restored from an older backup (``sink.check_previous``).
     """
 
     query: QueryId
@@ -99,7 +99,7 @@ class PartId:
     def parse(cls, text: str) -> PartId | None:
         """Read the text form; ``None`` for an id that is not Beadline's.
 
-        >>> PartId.parse("somebody-elses-transaction") is None
+        >>> PartId.parse("another-applications-transaction") is None
         True
         """
         fields = text.split(_SEPARATOR)

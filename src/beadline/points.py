@@ -1,18 +1,18 @@
-"""Named crash points: the places where a process may die, each reached by a real kill in tests.
+"""Named crash points: the places where a process may die, each tested by a real kill.
 
 The protocol and the sinks call ``reach(name)`` between any two acts of which a crash could
 separate one from the other. In production that is one dictionary look-up. The environment makes
 a process kill itself with SIGKILL at one of them::
 
-    BEADLINE_CRASH="decide.before#2"        the second time this process comes by
+    BEADLINE_CRASH="decide.before#2"        the second time this process is there
     BEADLINE_CRASH_MARK=/some/file          made at the kill; while it is there, no second kill
     BEADLINE_CRASH_SCOPE=group              the whole process group, as when a machine dies
-    BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until somebody continues it
+    BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until it is continued
     BEADLINE_CRASH_FILE=/some/file          the same four as JSON, read at every point: an order
-                                            that can be given, and changed, while processes run
-    BEADLINE_POINTS_SEEN=/some/folder       nobody dies: an empty file for each point come by
+    that can be given and changed while processes run BEADLINE_POINTS_SEEN=/some/folder       no
+    process dies: an empty file for each point that is reached
 
-A model test sets a hook instead, so that every order of crashes can be tried in one process.
+A model test sets a hook instead, to try every order of crashes in one process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POINTS: dict[str, str] = {
     "epoch.begin": "Spark has planned the epoch and called back",
     "epoch.again": "Spark redelivered a decided epoch; it is finished, its state has not moved",
     "prepare.before": "nothing of the epoch is written",
-    "prepare.part": "in a Python worker, before the sink is given the part",
+    "prepare.part": "in a Python worker, before the sink gets the part",
     "prepare.acked": "in a Python worker, the part is prepared, its ack not sent",
     "prepare.between": "one sink has every ack, the next has none",
     "prepare.after": "every sink has every ack",
@@ -58,19 +58,19 @@ POINTS: dict[str, str] = {
 }
 KAFKA_POINTS: dict[str, str] = {
     "kafka.begun": "in a Python worker, a transaction is begun; no record is sent",
-    "kafka.sent": "in a Python worker, records are on their way to Kafka; the marker is not",
+    "kafka.sent": "in a Python worker, records have been sent to Kafka; the marker has not",
     "kafka.flushed": "in a Python worker, records and marker are in Kafka; not yet checked",
-    "kafka.prepared": "in a Python worker, the transaction is known to be whole, and is open",
+    "kafka.prepared": "in a Python worker, the transaction is known to be complete, and is open",
     "kafka.commit": "about to end the transactions of a decided epoch",
     "kafka.answered": "the brokers have answered; the answers are not yet read",
-    "kafka.burn": "a transaction of which an answer was lost is ended; its writer may continue",
+    "kafka.burn": "a transaction whose answer was lost is ended; its writer may continue",
     "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
-    "kafka.fence": "about to fence writers, which aborts what they left open",
+    "kafka.fence": "about to fence writers, which aborts their open transactions",
 }
 JOURNAL_POINTS: dict[str, str] = {
     "journal.written": "values are in the journal's file; the disk may not have them",
     "journal.synced": "values are durable; neither their sender nor Spark knows",
-    "journal.segment": "a new segment is there; the folder that names it is not synced",
+    "journal.segment": "a new segment exists; its folder is not synced",
     "journal.forget": "an old segment is about to be deleted",
 }
 EVERY_POINT = {**POINTS, **KAFKA_POINTS, **JOURNAL_POINTS}
@@ -80,7 +80,7 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CrashOrder:
-    """A process that reaches a point for the n-th time dies there, once; the mark is made then."""
+    """A process that reaches a point for the n-th time dies there, once; it then makes the mark."""
 
     point: str
     count: int = 1
@@ -88,7 +88,7 @@ class CrashOrder:
     mark: str | None = None
 
     def __post_init__(self) -> None:
-        """An unknown name is a mistake worth stopping for: it would never be reached."""
+        """An unknown name is an error: it would never be reached."""
         if self.point not in EVERY_POINT:
             known = sorted(EVERY_POINT)
             raise ValueError(f"BEADLINE_CRASH names no crash point: {self.point!r}; known: {known}")
@@ -98,7 +98,7 @@ class CrashOrder:
         return json.dumps(asdict(self))
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which a process is given this order when it starts."""
+        """Return the environment variables that give a process this order when it starts."""
         mark = {} if self.mark is None else {"BEADLINE_CRASH_MARK": self.mark}
         crash = f"{self.point}#{self.count}"
         return {"BEADLINE_CRASH": crash, "BEADLINE_CRASH_SCOPE": self.scope, **mark}
@@ -125,7 +125,7 @@ def _arm() -> None:
 
 
 def _arm_by_file(path: str) -> None:
-    """Read the order that counts now; points that were passed under another do not count."""
+    """Read the current order; points that were passed under another order do not count."""
     global _armed, _file_text
     try:
         with open(path, encoding="utf-8") as file:
@@ -139,7 +139,7 @@ def _arm_by_file(path: str) -> None:
 
 
 def reach(name: str) -> None:
-    """Come by a crash point."""
+    """Mark a crash point; die here if so ordered."""
     if _hook is not None:
         _hook(name)
         return
@@ -155,16 +155,16 @@ def reach(name: str) -> None:
 
 
 def _note(folder: str, name: str) -> None:
-    """Leave word that a process of this run came by."""
+    """Record that a process of this run reached the point."""
     if name not in _seen:
         _seen.add(name)
         os.close(os.open(os.path.join(folder, name), os.O_CREAT))
 
 
 def die(scope: str = "process") -> None:
-    """End this process, or its whole group, as a power cut would; or put it to sleep."""
+    """Kill this process, or its whole group, as a power cut would; or stop it."""
     if scope == "pause":
-        # To this thread: another that takes the signal would let this one go on for a moment.
+        # To this thread: if another thread took the signal, this one would continue for a moment.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
     if scope == "group":
@@ -173,7 +173,7 @@ def die(scope: str = "process") -> None:
 
 
 def _take_mark(mark: str | None) -> bool:
-    """Only one process of a run dies: a Python worker forked again must not die again."""
+    """Only one process of a run dies: a Python worker that is forked again must not die too."""
     if mark is None:
         return True
     try:

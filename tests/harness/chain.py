@@ -21,6 +21,7 @@ from beadline.demo.supervisor import JOB, RunFailed, RunResult, Supervisor
 from beadline.demo.workload import Workload
 from beadline.verify import plan
 from beadline.verify.plan import MOMENT, Kill
+from tests.harness.points import text
 
 # So many epochs are left before each start: a child may have to finish one, sees its point come by
 # a second time one later, and a killed worker's task is tried again in the presence of more.
@@ -54,7 +55,7 @@ class Run:
 
 def replay(seed: int, kills: Sequence[Kill]) -> str:
     """The command that makes the same run again."""
-    return f"python -m tests.harness.chain --seed {seed} --points {plan.text(kills)}"
+    return f"python -m tests.harness.chain --seed {seed} --points {text(kills)}"
 
 
 def run_chain(

@@ -15,14 +15,14 @@ from beadline.verify import plan
 from beadline.verify.plan import Kill
 from tests.harness import keyed
 from tests.harness.chain import run_chain
-from tests.harness.points import every_case
+from tests.harness.points import every_case, text
 
 KILLS = 2
 CHAIN_LONG = 12
 
 
 def run_and_judge(folder: Path, kills: Sequence[Kill], seed: int) -> None:
-    again = f"BEADLINE_SEED={seed}; {plan.text(kills)}"
+    again = f"BEADLINE_SEED={seed}; {text(kills)}"
     print(again)
     workload = Workload(folder / "run", seed, rows_per_file=60)
     try:

@@ -18,6 +18,7 @@ from beadline.verify import plan
 from beadline.verify.plan import Kill
 from tests.harness import targets
 from tests.harness.chain import Run, run_chain
+from tests.harness.points import text
 from tests.kill.stores import STORES, points_of
 
 KILLS = 4
@@ -29,7 +30,7 @@ def judged(
     request: pytest.FixtureRequest, folder: Path, name: str, kills: Sequence[Kill], seed: int
 ) -> Run:
     """Make a run on a store, and judge it."""
-    again = f"BEADLINE_SEED={seed} make test; {name}: {plan.text(kills)}"
+    again = f"BEADLINE_SEED={seed} make test; {name}: {text(kills)}"
     print(again)
     workload = Workload(folder / f"{name}-{seed}", seed)
     workload.make()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -90,20 +90,24 @@ class LeavesLosersOpen(SweepsWorse):
 class AbortsBeforeTheClaim(Coordinator):
     """Rule 1: abort only after your own claim holds a slot."""
 
-    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+    def claim(
+        self, drop: Collection[str] = (), behind: Mapping[str, int] | None = None
+    ) -> Decision | None:
         if (before := self.run.log.open().claim) is not None:
             self.run.query, self.run.generation = before.query, before.generation + 1
             self.sweeper.sweep_older()
-        return super().claim(drop)
+        return super().claim(drop, behind)
 
 
 class NeverClaims(Coordinator):
     """Rule 1: a start is a record in the log. Here only the first one is."""
 
-    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+    def claim(
+        self, drop: Collection[str] = (), behind: Mapping[str, int] | None = None
+    ) -> Decision | None:
         state = self.run.log.open()
         if state.claim is None:
-            return super().claim(drop)
+            return super().claim(drop, behind)
         self.run.query, self.run.generation = state.claim.query, state.claim.generation + 1
         return self.run.unfinished()
 

@@ -199,7 +199,7 @@ def test_a_claim_that_forgets_what_was_published_is_caught(
     """After a change of mode and two crashes, the query would never start again."""
     play = partial(play_modes, MIXED, CHANGE)
     monkeypatch.setattr(identity, "published", published_is_forgotten)
-    schedule = hunt(play, "which the decision log does not know")
+    schedule = hunt(play, "which does not match the decision log")
     monkeypatch.undo()
     with told(schedule):
         play(schedule)
@@ -219,7 +219,7 @@ def test_a_publisher_that_makes_up_a_nonce_is_caught(monkeypatch: pytest.MonkeyP
 
     play = partial(play_modes, MIXED, CHANGE)
     monkeypatch.setattr(publish, "EpochId", made_up)
-    schedule = hunt(play, "which the decision log does not know")
+    schedule = hunt(play, "which does not match the decision log")
     monkeypatch.undo()
     with told(schedule):
         play(schedule)

@@ -1,4 +1,4 @@
-"""Brokers that several files share, beside those for everybody: starting one takes seconds."""
+"""Brokers that several files here share; starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from beadline.testing.servers import KafkaCluster, kafka
 from beadline.testing.servers.fixtures import serve
 
 USERS = {"admin": "top-secret", "bob": "bobs-secret"}
+
+
+@pytest.fixture(scope="session")
+def old_kafka_cluster() -> Iterator[KafkaCluster]:
+    """One broker with the transactions of Kafka before 4.0, as an upgraded cluster may have."""
+    yield from serve(kafka(transaction_version=0))
 
 
 @pytest.fixture(scope="session")

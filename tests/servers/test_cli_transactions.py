@@ -15,8 +15,9 @@ import pytest
 from beadline import extras
 from beadline.sinks.kafka.markers import Reader
 from beadline.testing.servers import KafkaCluster
+from tests.command_line import Invoke
 from tests.servers.kafka_doubt import SINK, Doubt, take
-from tests.servers.transactions_cli import Invoke, invoke_fixture, listed  # noqa: F401
+from tests.servers.transactions_cli import invoke_fixture, listed  # noqa: F401
 
 
 @pytest.fixture

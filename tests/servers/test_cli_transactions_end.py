@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 from beadline import exactly_once
 from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
+from tests.command_line import Invoke
 from tests.servers.kafka_doubt import SINK, Doubt, take
-from tests.servers.transactions_cli import Invoke, invoke_fixture, listed  # noqa: F401
+from tests.servers.transactions_cli import invoke_fixture, listed  # noqa: F401
 from tests.spark import jobs
 
 

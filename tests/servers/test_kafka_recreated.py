@@ -33,10 +33,11 @@ from beadline.sinks.kafka.client import OPEN_STATES, connect
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
+from tests.command_line import Invoke
 from tests.servers.kafka_doubt import Doubt
 from tests.servers.kafka_recreated import delete, recreate
 from tests.servers.test_kafka_source import connector, produce, wait_for  # noqa: F401 (a fixture)
-from tests.servers.transactions_cli import Invoke, invoke_fixture  # noqa: F401
+from tests.servers.transactions_cli import invoke_fixture  # noqa: F401
 from tests.spark.jobs import read, run, run_and_die, write_input
 
 # A key store that Python's client cannot read, and that nobody opens here.
@@ -175,7 +176,7 @@ def test_the_sinks_own_topic_while_the_query_runs(
         recreate(kafka_cluster, topic, partitions=2)  # writers know of two
         write_input(tmp_path / "in", 1, first=epochs)
         missing = "epoch 0 are" if epochs == 1 else "epochs 0 to 1 are"
-        lacks = f"epoch {epochs}, sink 'out'.*made again.*{missing} missing.*Nothing of the epoch"
+        lacks = f"epoch {epochs}, sink 'out'.*recreated.*{missing} missing.*Nothing of the epoch"
         with pytest.raises(PrepareFailed, match=lacks):
             query.awaitTermination(60)
     finally:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from beadline import cli
+from tests.command_line import Invoke, invoking
 from tests.servers.kafka_doubt import Doubt
-
-Invoke = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(name="invoke")
@@ -22,21 +17,8 @@ def invoke_fixture(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Invoke]:
     """`beadline transactions` in this process; gives code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    levels = {name: logging.getLogger(name).level for name in ("py4j", "kafka")}
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["beadline", "transactions", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield call
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    with invoking("transactions", monkeypatch, capsys) as invoke:
+        yield invoke
 
 
 def listed(invoke: Invoke, doubt: Doubt, *arguments: object) -> dict[str, Any]:

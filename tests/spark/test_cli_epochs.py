@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from beadline import at_least_once, cli, exactly_once
+from beadline import at_least_once, exactly_once
 from beadline.observe.history import read_history
 from beadline.sinks import FileSink, MemorySink
 from beadline.testing.servers import HdfsCluster
+from tests.command_line import Invoke, invoking
 from tests.spark import jobs
-
-Epochs = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Epochs]:
+def epochs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Invoke]:
     """`beadline epochs` in this process; gives code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    level = logging.getLogger("py4j").level
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["beadline", "epochs", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield invoke
-    logging.getLogger("py4j").setLevel(level)
+    with invoking("epochs", monkeypatch, capsys) as invoke:
+        yield invoke
 
 
-def objects(epochs: Epochs, *arguments: object) -> dict[str, Any]:
+def objects(epochs: Invoke, *arguments: object) -> dict[str, Any]:
     code, out, err = epochs(*arguments, "--json")
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
@@ -60,7 +44,7 @@ def past(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "checkpoint"
 
 
-def test_states_acks_and_times(past: Path, epochs: Epochs) -> None:
+def test_states_acks_and_times(past: Path, epochs: Invoke) -> None:
     found = objects(epochs, past)
     assert (found["query"], found["mode"], found["generation"]) == ("job", "exactly-once", 2)
     assert found["checkpoint"] == f"file:{past}"
@@ -84,7 +68,7 @@ def test_states_acks_and_times(past: Path, epochs: Epochs) -> None:
     assert found["sinks"] == {"out-t": f"sqlite:{past.parent / 'out.db'}#t"}
 
 
-def test_people_see_the_same(past: Path, epochs: Epochs) -> None:
+def test_people_see_the_same(past: Path, epochs: Invoke) -> None:
     code, out, _ = epochs(past)
     assert code == 0
     assert "job, exactly-once" in out
@@ -95,7 +79,7 @@ def test_people_see_the_same(past: Path, epochs: Epochs) -> None:
     assert "the next start finishes it" in out
 
 
-def test_one_epoch_with_its_committables(past: Path, epochs: Epochs) -> None:
+def test_one_epoch_with_its_committables(past: Path, epochs: Invoke) -> None:
     code, out, _ = epochs(past, "--epoch", 1)
     assert code == 0
     assert "job, epoch 1: committed" in out
@@ -107,7 +91,7 @@ def test_one_epoch_with_its_committables(past: Path, epochs: Epochs) -> None:
 
 
 def test_a_sink_that_takes_all_rows_as_one_part(
-    spark: SparkSession, tmp_path: Path, epochs: Epochs
+    spark: SparkSession, tmp_path: Path, epochs: Invoke
 ) -> None:
     """Beside one that takes two: it was complete, and is not shown as one of two."""
     jobs.write_input(tmp_path / "in", files=3)
@@ -124,12 +108,12 @@ def test_a_sink_that_takes_all_rows_as_one_part(
     assert [part["committable"]["rows"] for part in files] == [10, 10, 10]
 
 
-def test_the_last_ones(past: Path, epochs: Epochs) -> None:
+def test_the_last_ones(past: Path, epochs: Invoke) -> None:
     assert [e["epoch"] for e in objects(epochs, past, "--last", 2)["epochs"]] == [2, 3]
     assert epochs(past, "--last", 0)[0] == 2
 
 
-def test_it_changes_nothing(past: Path, epochs: Epochs) -> None:
+def test_it_changes_nothing(past: Path, epochs: Invoke) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in past.rglob("*") if path.is_file()}
 
@@ -140,7 +124,7 @@ def test_it_changes_nothing(past: Path, epochs: Epochs) -> None:
 
 
 def test_an_undecided_epoch_is_in_doubt(
-    spark: SparkSession, tmp_path: Path, epochs: Epochs
+    spark: SparkSession, tmp_path: Path, epochs: Invoke
 ) -> None:
     jobs.write_input(tmp_path / "in", files=1)
     jobs.run_and_die(jobs.sqlite_job(spark, tmp_path), tmp_path, "prepare.after")
@@ -152,7 +136,7 @@ def test_an_undecided_epoch_is_in_doubt(
 
 
 def test_at_least_once_and_freed_records(
-    spark: SparkSession, tmp_path: Path, epochs: Epochs
+    spark: SparkSession, tmp_path: Path, epochs: Invoke
 ) -> None:
     """Spark's commit log tells of epochs that no decision is kept of, or was ever made of."""
     jobs.write_input(tmp_path / "in", files=4)
@@ -169,7 +153,7 @@ def test_at_least_once_and_freed_records(
 
 
 def test_on_hdfs(
-    spark: SparkSession, hdfs_cluster: HdfsCluster, past: Path, epochs: Epochs
+    spark: SparkSession, hdfs_cluster: HdfsCluster, past: Path, epochs: Invoke
 ) -> None:
     uri = f"{hdfs_cluster.uri}/epochs-of-a-past"
     path = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]
@@ -183,7 +167,7 @@ def test_on_hdfs(
     assert (code, "there is no checkpoint" in err) == (2, True)
 
 
-def test_a_file_system_that_spark_has_not(spark: SparkSession, epochs: Epochs) -> None:
+def test_a_file_system_that_spark_has_not(spark: SparkSession, epochs: Invoke) -> None:
     code, _, err = epochs("s3a://bucket/checkpoint")
     words = " ".join(err.split())
     assert code == 1
@@ -192,7 +176,7 @@ def test_a_file_system_that_spark_has_not(spark: SparkSession, epochs: Epochs) -
     assert "Py4J" not in words
 
 
-def test_a_namenode_that_is_not_there(spark: SparkSession, epochs: Epochs) -> None:
+def test_a_namenode_that_is_not_there(spark: SparkSession, epochs: Invoke) -> None:
     begun = time.monotonic()
     code, _, err = epochs("hdfs://127.0.0.1:1/checkpoint")
     assert time.monotonic() - begun < 20
@@ -202,7 +186,7 @@ def test_a_namenode_that_is_not_there(spark: SparkSession, epochs: Epochs) -> No
     assert "Py4J" not in err
 
 
-def test_no_such_checkpoint(tmp_path: Path, epochs: Epochs) -> None:
+def test_no_such_checkpoint(tmp_path: Path, epochs: Invoke) -> None:
     code, _, err = epochs(tmp_path / "nowhere")
     assert code == 2
     assert f"there is no checkpoint file:{tmp_path}/nowhere" in err
@@ -210,7 +194,7 @@ def test_no_such_checkpoint(tmp_path: Path, epochs: Epochs) -> None:
     assert epochs(tmp_path / "file")[0] == 2
 
 
-def test_not_a_checkpoint_of_ours(tmp_path: Path, epochs: Epochs) -> None:
+def test_not_a_checkpoint_of_ours(tmp_path: Path, epochs: Invoke) -> None:
     code, _, err = epochs(tmp_path)
     assert code == 2
     assert "is there, but has no decision log" in err
@@ -221,13 +205,13 @@ def test_not_a_checkpoint_of_ours(tmp_path: Path, epochs: Epochs) -> None:
     assert (code, "empty decision log" in err) == (2, True)
 
 
-def test_no_such_epoch(past: Path, epochs: Epochs) -> None:
+def test_no_such_epoch(past: Path, epochs: Invoke) -> None:
     code, _, err = epochs(past, "--epoch", 17)
     assert code == 2
     assert "has no record of epoch 17; it has 0 to 3" in err
 
 
-def test_a_corrupt_record_is_named(past: Path, tmp_path: Path, epochs: Epochs) -> None:
+def test_a_corrupt_record_is_named(past: Path, tmp_path: Path, epochs: Invoke) -> None:
     for slot in sorted((past / "beadline" / "log").glob("0*")):
         copy = tmp_path / slot.name / "beadline" / "log"
         copy.mkdir(parents=True)
@@ -240,7 +224,7 @@ def test_a_corrupt_record_is_named(past: Path, tmp_path: Path, epochs: Epochs) -
         assert f"{copy}/{slot.name}" in err
 
 
-def test_an_unreadable_checkpoint(epochs: Epochs) -> None:
+def test_an_unreadable_checkpoint(epochs: Invoke) -> None:
     code, _, err = epochs("nosuch://host/checkpoint")
     assert code == 1
     assert err.startswith("CheckpointProblem: ")

@@ -38,7 +38,7 @@ def test_a_file_of_a_planned_epoch_is_missed(
     away = gone(sent)
     gone(tmp_path / "in a%20b" / "00000.json")  # of a committed epoch: nobody needs it
     for _ in range(2):
-        with pytest.raises(SourceGone, match=r"epoch 1 .*in a%20b/00003\.json\. .*Bring the files"):
+        with pytest.raises(SourceGone, match=r"epoch 1 .*in a%20b/00003\.json\. .*Restore"):
             run(job(), tmp_path)
         assert table(tmp_path) == ids[:20]
     away.rename(sent)

@@ -453,7 +453,7 @@ def test_the_analyzer_names_tables_that_others_may_change(
         assert [seen.name for seen in expressions(joined) if not seen.deterministic] == named
     joined = lookup_join(read(spark, tmp_path / "in"), outside, "k")
     report = str(exactly_once(joined, "job").to(rows_sink(tmp_path)).guarantee())
-    assert "a replay gives other values for table names_outside" in report
+    assert "a replay gives different values for table names_outside" in report
 
 
 # -- what is refused before anything is written

@@ -394,7 +394,7 @@ def test_mistakes_are_told_before_anything_runs(spark: SparkSession) -> None:
 
 
 class Dice(KeyedProcess):
-    """Uses a clock and dice, in what it calls and what it holds."""
+    """Uses a clock and random numbers, in what it calls and what it holds."""
 
     def __init__(self) -> None:
         self.draw = random.random
@@ -409,7 +409,7 @@ class Dice(KeyedProcess):
         yield (datetime.now().timestamp(),)
 
 
-def test_clocks_and_dice_are_found_in_a_process(spark: SparkSession) -> None:
+def test_clocks_and_random_numbers_are_found_in_a_process(spark: SparkSession) -> None:
     rate = sources.rate(spark)
 
     def chance(process: KeyedProcess) -> set[str]:

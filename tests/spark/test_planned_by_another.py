@@ -90,7 +90,7 @@ def test_a_checkpoint_in_which_more_was_changed(spark: SparkSession, tmp_path: P
             (checkpoint / "commits/7").write_text("v1\n{}")
 
     stream = exactly_once(source.load(), "changed").to(FileSink(str(tmp_path / "out")))
-    with hooked(strike), pytest.raises(WrongCheckpoint, match="stands at epoch 7") as caught:
+    with hooked(strike), pytest.raises(WrongCheckpoint, match="is at epoch 7") as caught:
         stream.start(str(checkpoint)).awaitTermination(60)
     assert "Epochs up to 0 are complete; no later one is decided" in str(caught.value)
     assert "Nothing was written" not in str(caught.value)

@@ -31,7 +31,7 @@ def test_rows_that_do_not_arrive_in_the_files(spark: SparkSession, tmp_path: Pat
     frame = jobs.read(spark, tmp_path / "in")
     sink = LosesARow(str(tmp_path / "out"))
     for _ in range(2):
-        with pytest.raises(PrepareFailed, match="was given 10 rows, and 9 lie in the outside"):
+        with pytest.raises(PrepareFailed, match="was given 10 rows, and the outside system has 9"):
             jobs.run(exactly_once(frame, "job").to(sink), tmp_path)
         assert not files_in(tmp_path / "out")
     jobs.run(exactly_once(frame, "job").to(FileSink(str(tmp_path / "out"))), tmp_path)

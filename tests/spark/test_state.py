@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from beadline import Stream, cli, exactly_once
+from beadline import Stream, exactly_once
 from beadline.errors import BadSetting, StateChanged
 from beadline.event_time import count, sum_of, windowed
 from beadline.observe import Event
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.state import read_state
 from beadline.state.backend import FORMAT, HDFS_BACKED, PROVIDER
+from tests.command_line import Invoke, invoking
 from tests.spark import jobs
 
 TIMED = "k string, ts timestamp, v long"
-States = Callable[..., tuple[int, str, str]]
 Files = dict[str, tuple[int, int]]
 
 
@@ -203,25 +202,13 @@ def test_a_changed_state_is_refused_before_the_claim(spark: SparkSession, tmp_pa
 
 
 @pytest.fixture
-def states(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[States]:
+def states(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Invoke]:
     """`beadline state` in this process; gives code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    level = logging.getLogger("py4j").level
-
-    def invoke(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["beadline", "state", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    yield invoke
-    logging.getLogger("py4j").setLevel(level)
+    with invoking("state", monkeypatch, capsys, columns=160) as invoke:
+        yield invoke
 
 
-def only(states: States, *arguments: object) -> dict[str, Any]:
+def only(states: Invoke, *arguments: object) -> dict[str, Any]:
     """The one operator that a command shows."""
     code, out, err = states(*arguments, "--json")
     assert code == 0, err
@@ -275,7 +262,7 @@ def windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         query.stop()
 
 
-def test_windows_are_read_while_their_driver_runs(windows: Any, states: States) -> None:
+def test_windows_are_read_while_their_driver_runs(windows: Any, states: Invoke) -> None:
     folder, _, query = windows
     before = contents(folder)
     found = only(states, folder / "checkpoint", "--keys", 10)
@@ -299,7 +286,7 @@ def test_windows_are_read_while_their_driver_runs(windows: Any, states: States) 
 
 
 def test_state_is_shown_to_people_and_wrong_questions_are_answered(
-    windows: Any, states: States
+    windows: Any, states: Invoke
 ) -> None:
     folder, _, _ = windows
     code, out, _ = states(folder / "checkpoint", "--variable", "open", "--keys", 1)
@@ -337,7 +324,7 @@ def test_events_tell_the_state_of_each_epoch(windows: Any, spark: SparkSession) 
     refuse_changed(folder, in_windows(spark, folder, "0 seconds"), "fired", "append")
 
 
-def test_a_join_after_a_crash(spark: SparkSession, tmp_path: Path, states: States) -> None:
+def test_a_join_after_a_crash(spark: SparkSession, tmp_path: Path, states: Invoke) -> None:
     for side in ("left", "right"):
         write_timed(tmp_path / side, 0, [("a", 1, 1), ("b", 2, 2)])
     left, right = (
@@ -367,7 +354,7 @@ def test_a_join_after_a_crash(spark: SparkSession, tmp_path: Path, states: State
     assert found["rows"] == {"left": 3}
 
 
-def test_a_query_without_state(spark: SparkSession, tmp_path: Path, states: States) -> None:
+def test_a_query_without_state(spark: SparkSession, tmp_path: Path, states: Invoke) -> None:
     jobs.write_input(tmp_path / "in", 1)
     told: list[Event] = []
     jobs.run(jobs.sqlite_job(spark, tmp_path), tmp_path, listener=told.append)

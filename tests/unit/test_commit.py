@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from beadline.errors import BadSink, CommitBlocked, CommitFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed, TargetRestored
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.protocol.commit import commit_sink
 from beadline.protocol.threads import InOrder, Threads
@@ -89,6 +89,17 @@ def prepared(of: type[Slow], parts: int = 3) -> tuple[Slow, BoundSink, list[Held
     return sink, BoundSink("target", sink, sink.check(SCHEMA, QUERY)), found
 
 
+class Restored(Slow):
+    """Lost what it had acknowledged; how much, a test says."""
+
+    held: int | None = None
+
+    def answer(self, epoch: EpochId, ids: list[PartId], times: int) -> dict[PartId, Outcome]:
+        error = TargetRestored("restored from a backup")
+        error.held = Restored.held
+        raise error
+
+
 @pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])
 def test_what_was_not_said_is_asked_for_again(of: type[Slow]) -> None:
     sink, bound, parts = prepared(of)
@@ -102,6 +113,19 @@ def test_what_was_said_is_not_asked_for_again() -> None:
     commit_sink(bound, EPOCH, parts, InOrder())
     ids = [part.id for part in parts]
     assert sink.asked == [ids, ids[1:], ids[2:]]
+
+
+@pytest.mark.parametrize(("held", "advised"), [(-1, True), (3, True), (None, False)])
+def test_rows_are_given_up_by_name_only_where_whole_epochs_are_missing(
+    held: int | None, advised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only a part of this epoch is missing, the sink's own text has named the epoch."""
+    monkeypatch.setattr(Restored, "held", held)
+    _, bound, parts = prepared(Restored)
+    with pytest.raises(TargetRestored, match="restored from a backup") as caught:
+        commit_sink(bound, EPOCH, parts, InOrder())
+    assert ('drop=["target"]' in str(caught.value)) == advised
+    assert caught.value.held == held
 
 
 @pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])

@@ -93,7 +93,7 @@ def test_the_checkpoint_was_deleted() -> None:
     world.committed.clear()
     with refused(world, "already holds epoch 1 of another query named 'model'") as said:
         run(world, 3)
-    advises_what_keeps_rows_right(said, "Restore the old checkpoint, and every row stays right.")
+    advises_what_keeps_rows_right(said, "Restore the old checkpoint, and all rows stay correct.")
 
 
 def start_as(world: ModelWorld, name: str, checkpoint: str) -> None:
@@ -106,7 +106,7 @@ def test_the_checkpoint_was_copied() -> None:
     run(world, 1)
     with refused(world, f"was written for {CHECKPOINT}: the folder was copied or moved") as said:
         start_as(world, NAME, "memory:/copy")
-    advises_what_keeps_rows_right(said, "Move it back, and every row stays right.")
+    advises_what_keeps_rows_right(said, "Move it back, and all rows stay correct.")
 
 
 def test_the_query_has_another_name() -> None:
@@ -114,7 +114,7 @@ def test_the_query_has_another_name() -> None:
     run(world, 1)
     with refused(world, "belongs to query 'model', not to 'other'") as said:
         start_as(world, "other", CHECKPOINT)
-    advises_what_keeps_rows_right(said, "Start it as 'model', and every row stays right.")
+    advises_what_keeps_rows_right(said, "Start it as 'model', and all rows stay correct.")
 
 
 def test_a_target_learns_at_a_commit_that_the_checkpoint_is_another_one() -> None:
@@ -149,7 +149,7 @@ def test_checkpoint_and_log_were_rewound_together() -> None:
     store, planned = copy.deepcopy(world.store), dict(world.planned)
     run(world, 4)
     world.store, world.planned, world.committed = store, planned, {0, 1}
-    with refused(world, "holds epoch 3, which the decision log does not know"):
+    with refused(world, "holds epoch 3, which does not match the decision log"):
         run(world, 5)
 
 
@@ -157,7 +157,7 @@ def test_spark_was_rewound() -> None:
     world = ModelWorld()
     run(world, 3)
     world.committed -= {1, 2}
-    with refused(world, "stands at epoch 0, but the decision log is certain up to 2"):
+    with refused(world, "is at epoch 0, but the decision log is certain up to 2"):
         run(world, 5)
 
 
@@ -167,7 +167,7 @@ def test_the_log_was_rewound() -> None:
     store = copy.deepcopy(world.store)
     run(world, 3)
     world.store = store
-    with refused(world, "stands at epoch 2, but the decision log ends at 1"):
+    with refused(world, "is at epoch 2, but the decision log ends at 1"):
         run(world, 5)
 
 
@@ -194,7 +194,7 @@ def test_the_decided_epoch_is_another() -> None:
         server.seen[NAME] = replace(server.seen[NAME], epoch=0, nonce="")
     die(world, "decide.after")
     world.servers = theirs
-    with refused(world, "holds epoch 1, which the decision log does not know"):
+    with refused(world, "holds epoch 1, which does not match the decision log"):
         run(world, 3)
 
 
@@ -252,7 +252,7 @@ def test_a_busy_driver_is_no_reason_to_doubt_the_checkpoint() -> None:
             busy.claim()
             outer = True
 
-    running = "Another driver of this query is running"
+    running = "another driver took the next slot"
     with hooked(hook), pytest.raises(Fenced, match=running):
         run(world, 2)
 

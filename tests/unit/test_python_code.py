@@ -1,4 +1,4 @@
-"""Clocks and dice in Python functions, by whatever name they are reached."""
+"""Clocks and random numbers in Python functions, by whatever name they are reached."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_record_in_another_place_is_noticed() -> None:
 def test_content_that_makes_no_sense_is_named(body: bytes) -> None:
     digest = hashlib.sha256(body).hexdigest()
     header = f"beadline-record version=1 slot={SLOT} sha256={digest}\n"
-    assert "cannot be understood" in refused(header.encode() + body + b"\n")
+    assert "cannot be parsed" in refused(header.encode() + body + b"\n")
 
 
 def committables() -> Iterator[type[Committable]]:

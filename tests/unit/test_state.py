@@ -391,7 +391,7 @@ def test_every_epoch_is_told_once_and_the_last_one_at_the_end() -> None:
         ("[UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS] The", "needs the RocksDB"),
         (
             "[STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED] State variable with name x has",
-            "a stateful processor asked .*: State variable with name x",
+            "a stateful processor used .*: State variable with name x",
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_drop_that_stays_in_the_code_is_spent() -> None:
     drive(world, drop=["ledger1"], epochs=3)
     lose(world, "ledger1", holds=0)
     for _ in range(2):
-        with refused(world, "drop='ledger1' was given to the start before", CheckpointProblem):
+        with refused(world, "drop='ledger1' was given to the previous start", CheckpointProblem):
             drive(world, drop=["ledger1"], epochs=4)
     with refused(world, "rows of epochs 1 to 2 are missing", CheckpointProblem):
         run(world, 4)
@@ -156,7 +156,7 @@ def test_a_name_gives_up_no_epoch_over_what_a_person_can_correct() -> None:
     with pytest.raises(CommitBlocked, match=r"gave up nothing of epoch 2.*\[\"ledger1@2\"\]"):
         drive(world, drop=["ledger1"], epochs=3, listener=events.append)
     assert told(events, "dropped") == [{"sink": "ledger1", "epochs": "epoch 1"}]
-    with pytest.raises(CommitBlocked, match="drop='ledger1' was given to the start before"):
+    with pytest.raises(CommitBlocked, match="drop='ledger1' was given to the previous start"):
         drive(world, drop=["ledger1"], epochs=3)
     del server.seen["closed"]
     run(world, 3)
@@ -380,7 +380,7 @@ def test_a_sink_put_back_has_a_hole() -> None:
     run(world, 1)
     assert told(listening(world, names=["parts0"], epochs=3), "removed") == [{"sink": "ledger1"}]
     assert not told(listening(world, names=["parts0"], epochs=3), "removed")
-    hole = r"taken out of the query after epoch 0. Its rows of epochs 1 to 2 are missing"
+    hole = r"removed from the query after epoch 0. Its rows of epochs 1 to 2 are missing"
     with refused(world, hole, CheckpointProblem):
         run(world, 4)
     events = listening(world, drop=["ledger1"], epochs=4)
@@ -553,7 +553,7 @@ def test_a_drop_that_was_left_in_the_code_gives_up_nothing_that_can_be_shown() -
     ("word", "why"),
     [
         ("nope", "knows a sink of that name. Known: ledger1, parts0"),
-        ("ledger1@two", "behind the @ stands the number"),
+        ("ledger1@two", "the part after @ must be the number"),
         ("ledger1@7", "the newest decided epoch is 1"),
     ],
 )
@@ -570,7 +570,7 @@ def test_a_target_that_was_deleted_and_made_again() -> None:
     world.servers["parts0"].instance = "one"
     run(world, 2)
     world.servers["parts0"].instance = "two"
-    made = r"deleted and made again \(its id was one and is now two\).*epochs 0 to 1 are missing"
+    made = r"deleted and recreated \(its id was one and is now two\).*epochs 0 to 1 are missing"
     with refused(world, made, CheckpointProblem):
         run(world, 3)
     drive(world, drop=["parts0"], epochs=3)
@@ -624,7 +624,7 @@ def test_a_target_that_is_made_again_while_the_query_runs() -> None:
     world = ModelWorld()
     world.servers["parts0"].instance = "one"
     lacks = (
-        r"epoch 2, sink 'parts0' \(parts0\): while the query ran it was deleted and made again "
+        r"epoch 2, sink 'parts0' \(parts0\): while the query ran it was deleted and recreated "
         r"\(its id was one and is now two\).*epochs 0 to 1 are missing.*drop=.*"
         "Nothing of the epoch is decided"
     )
@@ -776,7 +776,7 @@ def test_the_warning_says_what_became_of_a_sink(caplog: pytest.LogCaptureFixture
     said = "sink parts1 (parts1) now writes to parts1+. If a crash left something prepared there"
     assert said in caplog.text
     drive(world, names=["parts0"], epochs=3)
-    assert "sink parts1 (parts1+) is not among the sinks any more" in caplog.text
+    assert "sink parts1 (parts1+) was removed from the query" in caplog.text
 
 
 def test_the_advice_for_orphans_of_a_sink_that_was_taken_out_followed_to_the_end(
@@ -791,7 +791,7 @@ def test_the_advice_for_orphans_of_a_sink_that_was_taken_out_followed_to_the_end
         assert left.prepared
     advice = 'start once with that sink and drop=["parts1"]'
     assert sum(advice in record.getMessage() for record in caplog.records) == 1
-    with refused(world, "'parts1'.*taken out of the query after epoch 0", CheckpointProblem):
+    with refused(world, "'parts1'.*removed from the query after epoch 0", CheckpointProblem):
         run(world, 4)  # with that sink alone: it is not let in, and nothing is swept
     drive(world, drop=["parts1"], epochs=4)
     assert not left.prepared

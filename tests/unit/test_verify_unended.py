@@ -19,7 +19,7 @@ from beadline.verify.run import Options, Verifier, limit_of
 from beadline.verify.source_range import RangeLimits
 from beadline.verify.task import Inspection, Task
 from beadline.verify.terminal import without_control_codes
-from beadline.verify.watch import settled
+from beadline.verify.watch import wait_until_stable
 from tests.unit.test_verify_report import LOST
 
 BAR = "[Stage 3:=====>          (5 + 2) / 8]"
@@ -78,8 +78,8 @@ def test_limits_grow_with_the_minutes_and_by_the_flag() -> None:
 
 def test_what_comes_late_is_not_lost() -> None:
     looks = iter([[LOST], [LOST], []])
-    assert settled(lambda: next(looks), 60.0) == []
-    assert settled(lambda: [LOST], 0.0) == [LOST]
+    assert wait_until_stable(lambda: next(looks), 60.0) == []
+    assert wait_until_stable(lambda: [LOST], 0.0) == [LOST]
 
 
 def test_complaints_are_readable(tmp_path: Path) -> None:

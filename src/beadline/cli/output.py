@@ -1,6 +1,6 @@
 """One small interface for both kinds of readers: people, through Rich, and programs, through JSON.
 
-A command prints everything once, whoever reads it. With `--json` progress is left out, and stdout
+A command prints everything once, for either reader. With `--json` progress is left out, and stdout
 holds one object per line, the last of which is the result; so `| tail -1 | jq` always works.
 """
 

@@ -300,7 +300,7 @@ class EventPrinter:
     out: Console
     query: str
     prefix: str = ""
-    gone: Callable[[], None] = lambda: None  # called when nobody reads the output any more
+    gone: Callable[[], None] = lambda: None  # called when the output is no longer read
     redact: Callable[[str], str] = str
     epochs: int = 0
     generation: int = 0

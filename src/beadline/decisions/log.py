@@ -6,11 +6,11 @@ Claims and decisions compete for the same next slot (rule 1), so there is no mom
 - a failed append is never taken as undecided: the slot is read back, and only its nonce counts
   (rule 3);
 - retention frees old slots, so a driver that slept through two takeovers could find its slot
-  empty again. After each append the log is listed: a slot above our own means that somebody has
-  been here, and we are fenced whatever the create said. Retention never deletes the newest claim,
-  so there is such a slot for as long as there is such a somebody;
-- a reader never scans downwards for the newest decision, where what such a sleeper has left
-  could lie: every record points, by slot and nonce, to the newest decision before it.
+  empty again. After each append the log is listed: a slot above our own means that another driver
+  has been here, and we are fenced whatever the create returned. Retention never deletes the newest
+  claim, so there is such a slot as long as such a driver exists;
+- a reader never scans downwards for the newest decision, where such a sleeper may have left a
+  record: every record points, by slot and nonce, to the newest decision before it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DecisionLog:
     """The log of one query. One instance is one driver's view of it."""
 
     def __init__(self, store: Store, keep: int = KEEP_DEFAULT) -> None:
-        """Keep the newest ``keep`` records, beside those that are always kept."""
+        """Keep the newest ``keep`` records, in addition to those that are always kept."""
         self._store = store
         self._keep = max(keep, 2)
         self.state = EMPTY
@@ -51,8 +51,8 @@ class DecisionLog:
     def open(self) -> LogState:
         """Read the head of the log.
 
-        What a listing named may be freed by retention before it is read, if another driver appends
-        in between; that is no corruption, so then it is read again.
+        Retention may free a listed slot before it is read, if another driver appends in between.
+        That is not corruption, so the log is then read again.
         """
         while True:
             slots = self._store.slots()
@@ -118,7 +118,7 @@ class DecisionLog:
             pointer = record.decided
 
     def _take(self, slot: int, record: Record) -> None:
-        """Create the slot; after any doubt, what is read back is what counts."""
+        """Create the slot; whenever there is doubt, only what is read back counts."""
         try:
             if self._store.create(slot, encode(record, slot)):
                 return
@@ -139,7 +139,7 @@ class DecisionLog:
             raise self._unknown(slot, error) from error
 
     def _trim(self, slots: list[int]) -> None:
-        """Free what is old; the newest claim and the newest decision always stay."""
+        """Free old slots; the newest claim and the newest decision always stay."""
         kept = {p.slot for p in (self.state.claim_at, self.state.decided_at) if p}
         for slot in slots:
             if slot > self.state.head - self._keep:
@@ -187,7 +187,7 @@ class DecisionLog:
 
     def _unknown(self, slot: int, cause: Exception | None) -> DecisionUnknown:
         return DecisionUnknown(
-            f"the append to {self._store.path(slot)} failed ({cause!r}) and it cannot be told "
-            "whether it landed. Nothing was committed or aborted; the next start of the query "
-            "reads the log and knows, without loss or duplicate."
+            f"the append to {self._store.path(slot)} failed ({cause!r}) and it is not known "
+            "whether it succeeded. Nothing was committed or aborted; the next start of the query "
+            "will find out by reading the log; no rows are lost or duplicated."
         )

@@ -1,9 +1,9 @@
 """The two records of the log, versioned and checksummed.
 
 A record is a header line and a JSON body. The header names the format's version, the slot that
-the record was written for and the body's SHA-256, so that a torn, edited or exchanged file is
-noticed; the body can be read by a person. Secrets never
-get here: sinks are recorded by target, and parts by their committables.
+the record was written for and the body's SHA-256, so that a torn, edited or swapped file is
+noticed; the body is human-readable. Secrets never get here: sinks are recorded by target, and parts
+by their committables.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from beadline.errors import CorruptRecord
 from beadline.ids import PartId, QueryId
 
 VERSION = 7
-# 1 had no histories, sources and previous; 2 no words; 4 no event_time. Those between were left
-# out: one flipped bit makes them others.
+# 1 had no histories, sources and previous; 2 no words; 4 no event_time. The versions between were
+# skipped: one flipped bit makes them others.
 READABLE = (1, 2, 4, 7)
 _HEADER = "beadline-record"
 
@@ -45,11 +45,11 @@ class StoredPart:
 
 @dataclass(frozen=True)
 class SinkHistory:
-    """What the log knows of one sink at one target; kept when it is taken out of the query.
+    """What the log knows of one sink at one target; kept after the sink is removed from the query.
 
     ``instance`` is the thing at the target (``Capabilities``). ``since`` is the first epoch whose
     rows it was given. ``holds`` is the newest finished epoch with rows that it must show, -1 for
-    none. ``until`` is the newest epoch before it was taken out, None while it is there.
+    none. ``until`` is the newest epoch before it was removed, None while it is part of the query.
     ``missing`` are spans of epochs, first and last, that it lacks.
     """
 
@@ -71,7 +71,7 @@ class Claim:
     newest epoch that an at-least-once start may have shown without a decision, -1 for none.
     ``dropped`` names the sinks whose rows of the newest decision are given up. ``sources`` maps
     what is read to its instance (a topic to its id). ``words`` are the sinks that ``drop=`` named:
-    a word that stays in the code gives up nothing more.
+    a name that stays in the code gives up nothing more.
     """
 
     nonce: str
@@ -101,8 +101,8 @@ class Decision:
     ``previous`` is, by sink, the newest earlier epoch with rows that it must hold (rule 25).
     ``sources`` are those that the claim did not know yet. ``kinds`` names, by sink, the class of
     its committables, so that another kind of sink under the same name is told from the old one.
-    ``event_time`` is for people: the epoch's watermark, its late rows, and what it brought of each
-    input; empty for a query without watermarks.
+    ``event_time`` is for people: the epoch's watermark, its late rows, and what each input
+    contributed; empty for a query without watermarks.
     """
 
     nonce: str
@@ -149,7 +149,7 @@ Record = Claim | Decision
 
 
 def encode(record: Record, slot: int) -> bytes:
-    """Return the bytes of a record for its slot."""
+    """Return the record as bytes for its slot."""
     kind = "claim" if isinstance(record, Claim) else "decision"
     # One field per line for people; json's own indentation would take ten times as long.
     lines = [f'"{name}": {_dumps(v)}' for name, v in ({"kind": kind} | vars(record)).items()]
@@ -176,11 +176,11 @@ def decode(data: bytes, path: str, slot: int) -> Record:
     if words[2] != f"slot={slot}":
         raise _corrupt(path, f"it was written as {words[2]}, not for this place")
     if words[3].removeprefix("sha256=") != hashlib.sha256(body).hexdigest():
-        raise _corrupt(path, "its checksum does not fit its content")
+        raise _corrupt(path, "its checksum does not match its content")
     try:
         return _build(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _corrupt(path, f"its content cannot be understood: {error!r}") from error
+        raise _corrupt(path, f"its content cannot be parsed: {error!r}") from error
 
 
 def _build(fields: dict[str, Any]) -> Record:
@@ -210,5 +210,5 @@ def _corrupt(path: str, why: str) -> CorruptRecord:
     return CorruptRecord(
         f"record {path} of the decision log cannot be used: {why}. Whether its epoch was decided "
         "cannot be known without it, so nothing was started, committed or aborted. Restore the "
-        "file from a backup of the checkpoint, or read it with a Beadline version that knows it."
+        "file from a backup of the checkpoint, or use a Beadline version that can read it."
     )

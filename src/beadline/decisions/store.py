@@ -11,7 +11,7 @@ from beadline.files.base import TEMPORARY
 from beadline.points import reach
 
 T = TypeVar("T")
-LOG_FOLDER = "beadline/log"  # below the checkpoint, beside Spark's own folders
+LOG_FOLDER = "beadline/log"  # below the checkpoint, next to Spark's own folders
 _SLOT_DIGITS = 19
 
 
@@ -19,7 +19,7 @@ class Store(Protocol):
     """Slots that can be created once, read, listed and deleted."""
 
     def create(self, slot: int, data: bytes) -> bool:
-        """Create the slot durably; False if it is taken. An exception leaves both open."""
+        """Create the slot durably; False if it is taken. An exception leaves that open."""
 
     def read(self, slot: int) -> bytes | None:
         """Return the slot's bytes, or None if it is empty."""
@@ -31,27 +31,27 @@ class Store(Protocol):
         """Empty a slot."""
 
     def path(self, slot: int) -> str:
-        """Return what to call the slot in an error."""
+        """Return the slot's name for error messages."""
 
     def sync(self) -> None:
         """Make every slot that can be read durable."""
 
     def tidy(self) -> None:
-        """Remove what crashes have left under temporary names; only after our own claim."""
+        """Remove files that crashes left under temporary names; only after our own claim."""
 
     def close(self) -> None:
-        """End the threads; a later call may start them again."""
+        """End the threads; a later call starts them again."""
 
 
 class FileStore:
     """One file per slot, in one folder.
 
-    Every call runs on a thread of the store's own: ``query.stop()`` interrupts the thread on
-    which Spark calls back, and Hadoop's client throws in the middle of a write then (rule 3).
+    Every call runs on the store's own thread: ``query.stop()`` interrupts the thread on which Spark
+    calls back, and Hadoop's client then throws in the middle of a write (rule 3).
     """
 
     def __init__(self, files: FileSystem, folder: str) -> None:
-        """Make the folder if need be."""
+        """Create the folder if it does not exist."""
         self._files = files
         self._folder = folder
         self._thread: ThreadPoolExecutor | None = None
@@ -91,7 +91,7 @@ class FileStore:
         self._call(lambda: self._files.sync_folder(self._folder))
 
     def tidy(self) -> None:
-        """Remove temporary files. One that a fenced driver still writes fails there, harmlessly."""
+        """Remove temporary files. A fenced driver that is still writing one fails, harmlessly."""
         for name in self._call(lambda: self._files.names(self._folder)):
             if name.startswith(TEMPORARY):
                 uri = join(self._folder, name)

@@ -1,7 +1,8 @@
 """What Beadline needs of its environment, and whether it is there: Java, versions, jars, extras.
 
-It looks and never repairs. What is required is ok or broken; what is optional is ok or absent, and
-an absent one breaks nothing. Each finding that is not ok carries its fix in one sentence.
+It only checks, and never repairs. What is required is ok or broken; what is optional is ok or
+absent, and an absent one breaks nothing. Each finding that is not ok carries its fix in one
+sentence.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def examine() -> Iterator[CheckResult]:
 
 
 def java() -> CheckResult:
-    """Spark 4 needs Java 17 or 21; a newer one may work and is only remarked on."""
+    """Spark 4 needs Java 17 or 21; a newer one may work, and gets a remark."""
     try:
         found = require_java()
     except JavaProblem as problem:
@@ -111,7 +112,7 @@ def maven() -> CheckResult:
 
 
 def jars() -> CheckResult:
-    """What Maven has brought already."""
+    """The jars that Maven has already fetched."""
     folder = cache_folder() / "jars"
     count = sum(1 for _ in folder.rglob("*.jar")) if folder.is_dir() else 0
     if count:
@@ -132,7 +133,7 @@ def connector(name: str) -> CheckResult:
 
 
 def extra(name: str) -> CheckResult:
-    """An optional dependency, which is absent if any library of it is."""
+    """An optional dependency, which is absent if any of its libraries is."""
     if extras.missing(name):
         return CheckResult(f"extra {name}", "absent", "not installed", extras.fix(name))
     versions = (f"{each.distribution} {each.version}" for each in extras.EXTRAS[name])

@@ -1,4 +1,4 @@
-"""The jars that Spark's own connectors need: which, where from, and are they in this session.
+"""The jars that Spark's own connectors need: which, from where, and whether a session has them.
 
 Which versions go together is data, in `CONNECTORS`, and nowhere else. `session(connectors=...)`
 puts the jars on the class path of the Spark that it starts. For a session of your own, ask for the
@@ -9,7 +9,7 @@ value of one setting::
     SparkSession.builder.config("spark.jars", spark_jars("kafka"))
 
 Spark's own download (`spark.jars.packages`) is second choice: its Ivy knows nothing of the mirrors
-and passwords in Maven's settings. It is taken where there is no `mvn`.
+and passwords in Maven's settings. It is used if there is no `mvn`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SEPARATOR = re.compile(r"\s*[=:]\s*|\s+")  # of a key and its value in `spark-d
 class Connector:
     """One connector of Spark's; ``{spark}`` stands for the version of the running PySpark.
 
-    ``choices`` are sets of artifacts, each complete, tried in order. ``package`` is what Spark's
-    own download is given, which finds the rest by itself. ``classes`` are one of each jar, by
-    which a session shows that it has them.
+    ``choices`` are sets of artifacts, each complete, tried in order. ``package`` is the coordinate
+    for Spark's own download, which resolves the rest. ``classes`` names one class of each jar, to
+    check that a session has them.
     """
 
     package: str
@@ -48,7 +48,7 @@ class Connector:
     classes: tuple[str, ...]
 
     def brought(self, settings: Mapping[str, str]) -> bool:
-        """Whether the user brings the connector himself, in a version of his choice."""
+        """Whether users bring the connector themselves, in a version of their choice."""
         artifact = self.package.split(":")[1].rpartition("_")[0]
         return any(artifact in settings.get(key, "") for key in (JARS, PACKAGES))
 
@@ -61,8 +61,9 @@ CONNECTORS: Mapping[str, Connector] = {
     "kafka": Connector(
         package=_SPARK_KAFKA,
         choices=(
-            # All of one version is right, and some mirrors have only the oldest token provider. It
-            # has not changed in what the connector calls since: 4.0.0 is tested with 4.2.0.
+            # All jars should have one version, but some mirrors have only the oldest token
+            # provider. What the connector calls in it has not changed since: 4.0.0 is tested with
+            # 4.2.0.
             (_SPARK_KAFKA, _TOKENS + "{spark}", *_CLIENTS),
             (_SPARK_KAFKA, _TOKENS + "4.0.0", *_CLIENTS),
         ),
@@ -94,7 +95,7 @@ def spark_packages(name: str) -> str:
 def cached(name: str) -> Path | None:
     """Return the folder with the jars of a connector, if they have been fetched before.
 
-    Any choice will do: otherwise a mirror without the first would be asked for it at each start.
+    Any choice will do: otherwise a mirror without the first one would be asked at each start.
     """
     return next(filter(None, map(maven.cached, bundles(name, spark_version()))), None)
 
@@ -123,7 +124,7 @@ def spark_version() -> str:
 
 
 def with_connectors(settings: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the settings with the connectors' jars added, for a JVM that is yet to start."""
+    """Return the settings with the connectors' jars added, for a JVM that has not started yet."""
     result = dict(settings)
     for name in names:
         if connector(name).brought(result):
@@ -132,7 +133,7 @@ def with_connectors(settings: Mapping[str, str], names: Iterable[str]) -> dict[s
             key, value = PACKAGES, spark_packages(name)
         else:
             key, value = JARS, spark_jars(name)
-        # What the start of the JVM is given replaces what the file says.
+        # Settings given when the JVM starts replace those in the file.
         before = result.get(key) or _from_defaults_file(key)
         result[key] = ",".join(filter(None, [before, value]))
     return result
@@ -148,16 +149,16 @@ def require_connector(spark: SparkSession, name: str) -> None:
         return
     raise JarsUnavailable(
         f"This Spark was started without its {name} connector, or with an incomplete one ("
-        f"{', '.join(absent)} cannot be loaded), and jars cannot be added to a Spark that runs. "
-        f'Let session("...", connectors=("{name}",)) of beadline.environment.session be the first '
-        "to start Spark in this process; or set spark.jars of your own session to "
+        f"{', '.join(absent)} cannot be loaded), and jars cannot be added to a running Spark. "
+        f'Start Spark in this process with session("...", connectors=("{name}",)) of '
+        "beadline.environment.session; or set spark.jars of your own session to "
         f'beadline.environment.jars.spark_jars("{name}"); or give spark-submit --packages '
         f"{spark_packages(name)}. Nothing was written."
     )
 
 
 def _fetch(name: str) -> Path:
-    """Fetch the first choice that can be had."""
+    """Fetch the first choice that is available."""
     reasons: list[str] = []
     for bundle in bundles(name, spark_version()):
         try:
@@ -173,9 +174,9 @@ def _fetch(name: str) -> Path:
 
 
 def _from_defaults_file(key: str) -> str | None:
-    """Return what `spark-defaults.conf` says of a setting, before there is a JVM to ask.
+    """Return the value of a setting in `spark-defaults.conf`, before there is a JVM to ask.
 
-    The same file that Spark would read, in Spark's own format.
+    It reads the file that Spark would read, in Spark's own format.
     """
     import pyspark
 

@@ -1,9 +1,9 @@
-"""The Java that Spark will use, checked before Spark fails over it.
+"""The Java that Spark will use, checked before Spark fails because of it.
 
 Without Java, or with one that is too old, PySpark dies in a shell script and Python sees "Java
-gateway process exited". So the same `java` that Spark's script would take is asked for its version
-first, and the answer is one sentence that says what to do. Everything that starts a JVM comes
-through here, so that it reads the same from anywhere.
+gateway process exited". So the `java` that Spark's script would use is asked for its version first,
+and an error is one sentence that says what to do. Everything that starts a JVM uses this module, so
+the message is always the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> JavaInstallatio
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> JavaInstallation:
-    """Return the Java that Spark would start, of whatever version."""
+    """Return the Java that Spark would start, whatever its version."""
     path = java_path(environment)
     answer = _ask(path)
     found = _VERSION.search(answer)
@@ -76,7 +76,7 @@ def java_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _ask(path: Path) -> str:
-    """Java writes its version to stderr, after remarks on JAVA_TOOL_OPTIONS if there are any."""
+    """Java writes its version to stderr, after a note on JAVA_TOOL_OPTIONS if it is set."""
     try:
         return run_program([str(path), "-version"], _ANSWER_TIMEOUT_S).stdout
     except subprocess.TimeoutExpired as error:
@@ -88,7 +88,7 @@ def _ask(path: Path) -> str:
 
 
 def run_program(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, with no input, and with its errors among its output."""
+    """Run a program to its end, without input, and with stderr in its output."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,9 +1,9 @@
 """Jars, fetched once through `mvn` into a cache folder: Spark's connectors, and test servers.
 
 Through `mvn` and not by hand, because companies put mirrors, proxies and passwords into Maven's own
-settings, and only Maven knows them all. A bundle appears in the cache by one rename, so whoever
-sees its folder sees all of it; a lock file keeps two processes from downloading the same thing, and
-from writing Maven's local repository at the same time, which Maven does not promise to survive.
+settings, and only Maven knows them all. A bundle appears in the cache by one rename, so its folder
+is always complete; a lock file keeps two processes from downloading the same jars, and from writing
+Maven's local repository at the same time, which Maven does not support.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FETCH_TIMEOUT_S = 900
 class Bundle:
     """Jars that go together into one folder of the cache.
 
-    `transitive` asks Maven for everything the artifacts need. Without it exactly the artifacts are
-    fetched: Spark's parent POM names a repository that is not reached everywhere, and resolving
+    `transitive` asks Maven for everything the artifacts need. Without it, exactly the artifacts are
+    fetched: Spark's parent POM names a repository that cannot be reached everywhere, and resolving
     through it fails. `without` names jars (by a pattern on the file name) that must not be there.
     """
 
@@ -73,7 +73,7 @@ def jars(bundle: Bundle) -> Path:
 
 
 def _fetch(bundle: Bundle, target: Path) -> None:
-    """Fetch beside the target, on the same file system, then rename."""
+    """Fetch next to the target, on the same file system, then rename."""
     work = Path(tempfile.mkdtemp(prefix=f".{bundle.name}-", dir=target.parent))
     try:
         (work / "pom.xml").write_text(_pom(bundle), encoding="utf-8")
@@ -115,7 +115,7 @@ def _run_maven(bundle: Bundle, work: Path, fetched: Path) -> None:
 
 
 def _reason(output: str) -> str:
-    """Maven says the reason in its [ERROR] lines, and a page of help after them."""
+    """Maven prints the reason in its [ERROR] lines, followed by a page of help."""
     lines = output.splitlines()
     errors = [line for line in lines if line.startswith("[ERROR] ") and line.strip() != "[ERROR]"]
     return "\n".join(errors[:3] or lines[-12:])

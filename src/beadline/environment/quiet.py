@@ -1,9 +1,9 @@
-"""Spark's own noise, kept low where a person watches a command.
+"""Less of Spark's own output where a person watches a command.
 
-Spark logs every failure with its Java stack, although Beadline's error, shown beside it, says the
-same in a sentence; and its progress bar writes over our lines. Both are decided when the JVM
-starts, the level by a file of log4j. Users with settings of their own (``log4j2.properties`` in
-Spark's configuration folder, or the options in ``SPARK_SUBMIT_OPTS``) keep them.
+Spark logs every failure with its Java stack, although Beadline's own error says the same in a
+sentence; and its progress bar overwrites our lines. Both are set when the JVM starts, the level by
+a log4j file. Users with settings of their own (``log4j2.properties`` in Spark's configuration
+folder, or the options in ``SPARK_SUBMIT_OPTS``) keep them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FILE = Path(__file__).with_name("quiet.log4j2.properties")
 
 
 def quiet() -> None:
-    """Make the next JVM log errors only, and none of those that Beadline tells itself."""
-    # Py4J logs the trace of every callback that raised; the error itself is raised elsewhere.
+    """Make the next JVM log errors only, and none of those that Beadline reports itself."""
+    # Py4J logs the traceback of every callback that raised; the error itself is raised elsewhere.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     added = [] if "showConsoleProgress" in options else [_NO_BAR]
@@ -39,8 +39,8 @@ def _own_settings() -> bool:
     return folder is not None and os.path.exists(os.path.join(folder, "log4j2.properties"))
 
 
-# Spark adds a module to every JVM over which the JDK complains in its first line, and there is no
-# option against that. What follows is passed on as it comes: progress bars have no end of line.
+# Spark adds a module to every JVM, the JDK warns about it in its first line, and no option prevents
+# that. Further output is passed on as it comes: progress bars have no end of line.
 _WITHOUT_WARNING = """
 lines=0
 while [ $lines -lt 5 ] && IFS= read -r line; do
@@ -50,16 +50,16 @@ while [ $lines -lt 5 ] && IFS= read -r line; do
 done
 exec cat
 """
-_passing: list[subprocess.Popen[bytes]] = []  # for as long as we live: a JVM is not started twice
+_passing: list[subprocess.Popen[bytes]] = []  # kept: a JVM is not started twice
 
 
 @contextmanager
 def jvm_options() -> Iterator[dict[str, Any]]:
-    """Yield how to start a JVM that does not begin with the JDK's complaint about Spark."""
+    """Yield how to start a JVM without the JDK's warning about Spark."""
     if os.name != "posix" or not (shutil.which("sh") and shutil.which("cat")):
         yield {}
         return
-    # In a session of its own: a Ctrl-C is for the query, which still has something to say.
+    # In a session of its own: a Ctrl-C is for the query, which still has output to print.
     passing = subprocess.Popen(
         ["sh", "-c", _WITHOUT_WARNING], stdin=subprocess.PIPE, stdout=2, start_new_session=True
     )

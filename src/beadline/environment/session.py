@@ -1,6 +1,6 @@
 """A Spark session with settings that are safe for epochs.
 
-Beadline runs on any session; this one is for those who have none yet: the CLI, the demo, job files
+Beadline runs on any session; this one is for users who have none yet: the CLI, the demo, job files
 and tests. What the caller, `spark-submit` or `spark-defaults.conf` says always wins over the
 defaults here. `stream.py` checks, before a query starts, the settings that would break a rule.
 """
@@ -29,25 +29,25 @@ Setting = str | int | float | bool
 
 # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
 MASTER = "local[*,4]"
-_ONE_ATTEMPT = "local[*]"  # Spark's own default; the JVM reports it as if it were set
+_ONE_ATTEMPT = "local[*]"  # Spark's own default, which the JVM reports as if it were set
 LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
 DEFAULTS = {
     "spark.master": MASTER,
-    # A replay must cut an epoch into the same parts, and adaptive plans may cut it anew.
+    # A replay must divide an epoch into the same parts, which adaptive plans may change.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
-    # A scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
+    # A scalar Python UDF directly on columnar files hangs forever in PySpark 4.2.0.
     "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
-    # State costs what changed in an epoch and not what there is, and each run of an epoch gives its
-    # files names of their own, so that a task which comes too late can spoil nobody's.
+    # The cost of state depends on what changed in an epoch and not on its size, and each run of an
+    # epoch uses its own file names, so a late task cannot damage another run's files.
     **ROCKSDB_STORE,
-    # No checksum file beside every small file of a local checkpoint: some 20 ms less per epoch.
+    # No checksum file for every small file of a local checkpoint: some 20 ms less per epoch.
     LOCAL_FILES: NO_CHECKSUMS,
 }
 # Python workers talk to Spark over a Unix socket: on TCP every task waits for delayed acks, which
 # made an epoch of 8 parts three times as long. But the socket's path must be short, and Spark
-# makes it in the temporary folder.
+# creates it in the temporary folder.
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 UNIX_SOCKET_FOLDER_LENGTH_MAX = 60
 # A local Spark talks only to itself: no open port, no trouble with host names or VPNs.
@@ -68,12 +68,13 @@ def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSessio
     """Return the active Spark session, or build a local one.
 
     Settings have dots in their names: `session("orders", **{"spark.driver.memory": "2g"})`. On an
-    active session those that differ are set, and Spark refuses those that it cannot change any
-    more. Raises `JavaProblem`, with the fix, where Spark could not start.
+    active session those that differ are set, and Spark refuses those that can no longer be changed.
+    Raises `JavaProblem`, with the fix, where Spark could not start.
 
-    `connectors=("kafka",)` puts the jars of Spark's own connector on the class path, beside those
-    that you name yourself (`beadline.environment.jars` for a session of your own). A Spark that
-    already runs without them cannot take them in: `JarsUnavailable` says what to do then.
+    `connectors=("kafka",)` puts the jars of Spark's own connector on the class path, in addition to
+    those that you name yourself (`beadline.environment.jars` for a session of your own). They
+    cannot be added to a Spark that already runs without them: `JarsUnavailable` then says what to
+    do.
     """
     from pyspark.sql import SparkSession
 
@@ -108,8 +109,8 @@ def session(app_name: str, connectors: Any = (), **conf: Setting) -> SparkSessio
 def _write_no_checksums(spark: SparkSession) -> None:
     """The same for Hadoop's other interface to local files, which has no setting for it.
 
-    Checksums that are there are still compared, and those of a file that is replaced are removed:
-    with `fs.file.impl` set to `RawLocalFileSystem` they would stay, and be wrong.
+    Existing checksums are still compared, and those of a file that is replaced are removed: with
+    `fs.file.impl` set to `RawLocalFileSystem` they would stay, and be wrong.
     """
     if spark.sparkContext.getConf().get(LOCAL_FILES) != NO_CHECKSUMS:
         return
@@ -121,9 +122,9 @@ def _write_no_checksums(spark: SparkSession) -> None:
 
 
 def _jvm_runs() -> bool:
-    """Whether this process has its JVM already, of an earlier session or from `spark-submit`.
+    """Whether this process already has its JVM, from an earlier session or `spark-submit`.
 
-    Its class path is fixed then: either the connectors are on it or nothing will help.
+    Its class path is then fixed: either the connectors are on it, or they cannot be added.
     """
     from pyspark import SparkContext
 
@@ -132,7 +133,7 @@ def _jvm_runs() -> bool:
 
 @contextmanager
 def _saying_what_was_fetched(asked: dict[str, str], conf: Mapping[str, Setting]) -> Iterator[None]:
-    """PySpark says that the JVM is gone; that it went over a download is in the output above."""
+    """PySpark says that the JVM is gone; only the output above says that a download failed."""
     from pyspark.errors import PySparkRuntimeError
 
     try:
@@ -148,7 +149,7 @@ def _saying_what_was_fetched(asked: dict[str, str], conf: Mapping[str, Setting])
 
 
 def _settings(asked: dict[str, str]) -> SparkConf:
-    """Lay the defaults under what was asked for here and what is configured elsewhere."""
+    """Apply the defaults below what was asked for here and what is configured elsewhere."""
     from pyspark import SparkConf, SparkContext
 
     explicit = SparkConf(loadDefaults=False).setAll(list(asked.items()))

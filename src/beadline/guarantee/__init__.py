@@ -1,6 +1,7 @@
-"""What a query promises, and why: known before it is started.
+"""What a query promises, and why, before it is started.
 
-``stream.guarantee()`` and ``beadline analyze`` give the report; ``start()`` refuses by it.
+``stream.guarantee()`` and ``beadline analyze`` give the report; ``start()`` refuses a query by the
+same report.
 """
 
 from beadline.guarantee.report import Finding, FindingKind, Report

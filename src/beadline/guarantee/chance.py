@@ -1,4 +1,4 @@
-"""A mark for functions that are known to answer differently; ``spark/python_code.py`` sees it."""
+"""A mark for functions whose result is known to vary; ``spark/python_code.py`` looks for it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ByChance:
-    """A function of which it is known that it may answer differently: it reads what others write.
+    """A function whose result is known to vary from call to call: it reads what others write.
 
-    ``name`` is what it is called in a report.
+    ``name`` is its name in a report.
     """
 
     function: Callable[..., Any]

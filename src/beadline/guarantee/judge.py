@@ -15,13 +15,13 @@ _EXACTLY = Guarantee.EXACTLY_ONCE
 _FUNCTIONS = {
     Guarantee.EXACTLY_ONCE: "each epoch is prepared, decided once, and then committed everywhere",
     Guarantee.AT_LEAST_ONCE: "parts are published as they finish: after a crash the epoch is "
-    "redelivered, and what was published of it shows twice",
+    "redelivered, and the rows already published show twice",
 }
 
 
 @dataclass(frozen=True)
 class SinkFacts:
-    """A sink, what it reports of itself and its server, and what it was allowed."""
+    """A sink, what it reports about itself and its server, and what it is allowed to be."""
 
     name: str
     capabilities: Capabilities
@@ -40,9 +40,9 @@ class QueryFacts:
     plan: PlanFacts
     sinks: Sequence[SinkFacts]
     stateful: bool = False
-    allow: Guarantee | None = None  # what the sources may be, below the function's name
+    allow: Guarantee | None = None  # the weakest level that a source may have
     conf: Mapping[str, str] = field(default_factory=dict)
-    restart_s: float = 600.0  # how long a restart may take, in the worst case that is planned for
+    restart_s: float = 600.0  # how long a restart may take, in the worst case to plan for
 
 
 def judge(facts: QueryFacts) -> Report:
@@ -81,9 +81,9 @@ def _plans(facts: QueryFacts) -> Iterator[Finding]:
             FindingKind.ROWS,
             sink.rows.part,
             _EXACTLY,
-            "it runs once or more for every epoch. What it does beside returning rows (calls, "
-            "files, counters) cannot be seen, and would be done again after a crash",
-            "let it do nothing but return rows",
+            "it runs once or more for every epoch. Any side effects (calls, files, counters) "
+            "cannot be seen, and would be repeated after a crash",
+            "make it do nothing but return rows",
             warning=True,
         )
 
@@ -116,9 +116,9 @@ def _expiry(facts: QueryFacts, sink: SinkFacts) -> Iterator[Finding]:
             FindingKind.SINK,
             f"sink {sink.name}",
             _EXACTLY,
-            f"what is prepared there is thrown away after {after_s:g} s, and a restart may take "
-            f"{facts.restart_s:g} s: decided parts are then lost, proven so, and replayed from the "
-            "source, which takes time and must still have them",
+            f"prepared parts are discarded there after {after_s:g} s, and a restart may take "
+            f"{facts.restart_s:g} s: decided parts are then proven lost and replayed from the "
+            "source, which must still have the rows",
             f"raise {sink.capabilities.timeout_setting} above the longest restart",
             warning=True,
         )

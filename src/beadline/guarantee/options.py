@@ -1,8 +1,8 @@
 """The options that Spark's streaming sources know. Pure.
 
 Spark accepts any option silently: with ``maxFilesPerTriger`` an epoch simply has no bound.
-So a name that is nearly a known one is refused with the known one, and any
-other unknown name is warned of: it may be an option of a newer Spark, or of a file system.
+So a name that is close to a known one is refused and the known one suggested; any other unknown
+name gets a warning, because it may be an option of a newer Spark or of a file system.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ _CONSUMER = _words(
     ssl.truststore.password ssl.truststore.type value.deserializer
     """
 )
-# By the name of the source; one that is not here may have options that nobody knows.
+# By the name of the source. For a source that is not listed, no option is checked.
 KNOWN: dict[str, frozenset[str]] = {
     "csv": _FILES | _RECORDS | _TIMES | _CSV,
     "json": _FILES | _RECORDS | _TIMES | _JSON,
@@ -132,9 +132,9 @@ KNOWN: dict[str, frozenset[str]] = {
 
 
 def check_options(source: str, names: Iterable[str], where: str) -> None:
-    """Raise on a misspelt option of a source, and warn of any other that it does not know.
+    """Raise on a misspelt option of a source, and warn about any other unknown option.
 
-    ``where`` says whose options they are. Their values are never said: they may be secret.
+    ``where`` says whose options they are. Values are never shown: they may be secret.
     """
     for name, meant in unknown(source, names):
         if meant is not None:
@@ -144,8 +144,8 @@ def check_options(source: str, names: Iterable[str], where: str) -> None:
             )
         if "." not in name:  # with one, it is a setting of a file system or of a client library
             logger.warning(
-                "%s: Spark's %s source has no option %r that Beadline knows of, and Spark ignores "
-                "options that it does not know",
+                "%s: Spark's %s source has no option %r known to Beadline, and Spark ignores "
+                "unknown options",
                 where,
                 source,
                 name,
@@ -153,7 +153,7 @@ def check_options(source: str, names: Iterable[str], where: str) -> None:
 
 
 def unknown(source: str, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each option that the source does not know, with the one that was meant, if any.
+    """Yield each option that the source does not know, with the one probably meant, if any.
 
     >>> list(unknown("json", ["multiline", "maxFilesPerTriger", "color"]))
     [('maxFilesPerTriger', 'maxFilesPerTrigger'), ('color', None)]

@@ -24,7 +24,7 @@ class FindingKind(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of a query, what it can keep, and why.
+    """One part of a query, what it can guarantee, and why.
 
     ``level`` is the most that a query with it can promise. ``cure`` is what would raise it, or,
     where the level is not lowered, what would avoid the problem in ``why``.
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What to know although it does not lower the level, and what cannot be seen."""
+        """Remarks that do not lower the level, and what cannot be determined."""
         return tuple(found for found in self.findings if found.warning)
 
     @property
@@ -110,7 +110,7 @@ class Report:
         lines = [f"query {self.query!r} is {self.level}"]
         if self.level < self.asked:
             lines[0] += f", but was meant to be {self.asked}"
-        lines += [f"start() refuses it: {problem}" for problem in self.problems]
+        lines += [f"start() will refuse it: {problem}" for problem in self.problems]
         for title, findings in (
             ("limited by", self.limits),
             ("know that", [found for found in self.warnings if found not in self.limits]),

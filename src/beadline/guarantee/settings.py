@@ -1,4 +1,4 @@
-"""Spark settings that change what a query can keep. A table: each line says when it applies.
+"""Spark settings that change what a query can guarantee. A table: each line says when it applies.
 
 Those that would break a rule of the protocol are refused by ``spark/checks.py`` instead.
 """
@@ -16,7 +16,7 @@ Conf = Mapping[str, str]
 
 @dataclass(frozen=True)
 class RiskySetting:
-    """One setting: with which values it matters, for which plans, and what it does."""
+    """One setting: for which values and plans it matters, and what it does."""
 
     key: str
     applies: Callable[[str], bool]
@@ -62,7 +62,8 @@ RISKY_SETTINGS = (
         "spark.sql.streaming.stateStore.stateSchemaCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
-        "a changed query may read the state of the old one under another layout, and count wrong",
+        "a changed query may read the old query's state under another layout, and compute wrong "
+        "results",
         "leave it at true",
         stateful_only=True,
     ),
@@ -70,17 +71,16 @@ RISKY_SETTINGS = (
         "spark.sql.streaming.multipleWatermarkPolicy",
         _is("max"),
         Guarantee.EXACTLY_ONCE,
-        "of several inputs the one that is ahead sets the watermark: all rows of a slower one may "
-        "be late, and late rows are left out, or go to the late output",
-        'leave it at min; an input that brings nothing is what watermark(..., idle="1 minute") is '
-        "for",
+        "the fastest input sets the watermark: all rows of a slower one may be late, and late rows "
+        "are dropped, or go to the late output",
+        'leave it at min; for an input without rows there is watermark(..., idle="1 minute")',
         stateful_only=True,
     ),
     RiskySetting(
         "spark.sql.streaming.unsupportedOperationCheck",
         _is("false"),
         Guarantee.AT_MOST_ONCE,
-        "Spark's check of the plan is off, so plans that lose rows are run",
+        "Spark's check of the plan is off, so plans that lose rows are accepted",
         "leave it at true",
     ),
 )

@@ -1,7 +1,8 @@
-"""What each source can keep. A table, not a chain of ifs: `declare` adds to it.
+"""What each source can guarantee. A table, not a chain of ifs: `declare` adds to it.
 
-A source is exactly-once if Spark can have the same rows of it again: the offsets of an epoch are in
-the checkpoint, and reading them twice gives the same. It is at-most-once if what was read is gone.
+A source is exactly-once if Spark can read the same rows again: the offsets of an epoch are in the
+checkpoint, and reading them twice gives the same rows. It is at-most-once if rows are gone once
+they are read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SourceFacts:
 
     @property
     def part(self) -> str:
-        """How the report calls it."""
+        """Its name in the report."""
         return f"source {self.name}" + (f" {self.where}" if self.where else "")
 
     def option(self, name: str, default: str) -> str:
@@ -47,7 +48,7 @@ def judge_source(seen: SourceFacts) -> list[Finding]:
 
 
 def declare(name: str, guarantee: str, why: str, cure: str = "") -> None:
-    """Say what a source of your own can keep, by its name in ``readStream.format(name)``.
+    """Declare what your own source can guarantee, by its name in ``readStream.format(name)``.
 
     >>> declare("turnstile", "at-most-once", "a turnstile does not turn back")
     >>> judge_source(SourceFacts("turnstile"))[0].level
@@ -75,9 +76,9 @@ def _unknown(seen: SourceFacts) -> Iterator[Finding]:
     yield _found(
         seen,
         EXACTLY,
-        "Beadline does not know this source. It is taken to keep Spark's contract: that the rows "
-        "between two offsets are the same whenever they are read, for as long as the query is down",
-        "if it does not, say so: beadline.guarantee.declare(name, level, why)",
+        "Beadline does not know this source. It is assumed to keep Spark's contract: that the rows "
+        "between two offsets are the same whenever they are read, however long the query is down",
+        "if it does not, declare it: beadline.guarantee.declare(name, level, why)",
         warning=True,
     )
 
@@ -100,7 +101,7 @@ def _kafka(seen: SourceFacts) -> Iterator[Finding]:
             seen,
             AT_LEAST,
             "it reads uncommitted: records of transactions that are aborted later are accepted, "
-            "and an epoch that is redelivered may have other rows",
+            "and an epoch that is redelivered may have different rows",
             'read with sources.kafka, or set kafka.isolation.level to "read_committed"',
         )
     if level is EXACTLY:
@@ -119,18 +120,18 @@ def _files(seen: SourceFacts) -> Iterator[Finding]:
             yield _found(
                 seen,
                 AT_MOST,
-                f"{name} is true: a file that is gone or broken when its epoch is read is left out "
-                "silently",
-                f"leave {name} at false: the query then stops, and the file can be put back",
+                f"{name} is true: a file that is missing or broken when its epoch is read is "
+                "skipped silently",
+                f"leave {name} at false: the query then stops, and the file can be restored",
             )
             return
     yield _found(
         seen,
         EXACTLY,
-        "the checkpoint names the files of each epoch; one that is gone when its epoch is read or "
-        "redelivered stops the query, and one that is changed in place after it was listed, or "
-        "that comes in with an old modification time, is not noticed",
-        "move complete files in, by a rename, and leave them alone until their epoch is committed",
+        "the checkpoint names the files of each epoch; a file that is missing when its epoch is "
+        "read or redelivered stops the query. A file that is changed in place after it was listed, "
+        "or that arrives with an old modification time, is not noticed",
+        "move complete files in by a rename, and leave them alone until their epoch is committed",
     )
 
 
@@ -151,13 +152,13 @@ def _delta(seen: SourceFacts) -> Iterator[Finding]:
         yield from _table(seen)
 
 
-# Options of Delta's source: with which value, what is left of the promise, why, and what helps.
+# Options of Delta's source: the value, the level that remains, why, and what helps.
 _DELTA = (
     (
         "failOnDataLoss",
         "false",
         AT_MOST,
-        "versions whose log or files are gone before they were read are skipped silently",
+        "versions whose log or files are deleted before they were read are skipped silently",
         "leave failOnDataLoss at true, and keep the table's history for longer",
     ),
     (
@@ -172,17 +173,16 @@ _DELTA = (
         "skipChangeCommits",
         "true",
         EXACTLY,
-        "commits that change or delete rows are left out on purpose, with all that is in them, new "
-        "rows of a MERGE included; appended rows are read once",
-        "read the table's change data feed if changes are to be seen",
+        "commits that change or delete rows are skipped as a whole, including new rows of a MERGE; "
+        "appended rows are read once",
+        "read the table's change data feed if changes matter",
     ),
     (
         "ignoreDeletes",
         "true",
         EXACTLY,
-        "commits that only delete are left out on purpose: rows that were read before stay in the "
-        "sinks",
-        "read the table's change data feed if deletes are to be seen",
+        "commits that only delete are skipped: rows that were read before stay in the sinks",
+        "read the table's change data feed if deletes matter",
     ),
 )
 
@@ -203,10 +203,10 @@ def _socket(seen: SourceFacts) -> Iterator[Finding]:
         seen,
         AT_MOST,
         "a socket cannot be read again: what had arrived and was not committed when the query "
-        "died is lost, and Spark does not go on from its checkpoint: each start is a new query, "
+        "died is lost, and Spark does not continue from its checkpoint: each start is a new query, "
         "with a new checkpoint and another name; it reads nothing again, and rows that targets "
         "hold stay",
-        "put sources.journaled(…) in front of it: lines are durable before Spark sees them",
+        "use sources.journaled(…) instead: it makes lines durable before Spark sees them",
     )
 
 

@@ -1,7 +1,7 @@
 """History: what a checkpoint says about its query's past. It is read and never written.
 
-Three things are laid side by side: the decisions that the log retains, the claims between them, and
-Spark's own ``offsets/`` and ``commits/``. An epoch is
+Three things are combined: the decisions that the log retains, the claims between them, and Spark's
+own ``offsets/`` and ``commits/``. An epoch is
 
     committed   a newer decision follows it, or Spark's commit log holds it
     decided     certain, but not known to show in every sink: a driver is still working
@@ -9,7 +9,8 @@ Spark's own ``offsets/`` and ``commits/``. An epoch is
     in doubt    planned by Spark and not decided: what is prepared of it is aborted by the next
                 start, and the epoch is redelivered
 
-It looks from outside, possibly while a driver writes: what retention frees in between is left out.
+It is read from outside, possibly while a driver writes: what retention frees in between is left
+out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EpochState = Literal["in doubt", "decided", "committed"]
 
 @dataclass(frozen=True)
 class PastEpoch:
-    """One epoch; without its decision if that was freed, or if there never was one."""
+    """One epoch; without its decision if that was freed, or never made."""
 
     number: int
     state: EpochState
@@ -78,7 +79,7 @@ def read_history(checkpoint: str) -> History:
     """Read the history of a checkpoint, on a local disk or on any Hadoop file system."""
     uri = qualify(checkpoint)
     with _named(uri):
-        files = open_files(uri, patient=False)  # somebody sits and waits
+        files = open_files(uri, patient=False)  # a person is waiting
         _check_there(uri, files)
         store = FileStore(files, join(uri, LOG_FOLDER))
         try:
@@ -92,7 +93,7 @@ def _read(uri: str, files: FileSystem, store: FileStore) -> History:
     state = log.open()
     if state.claim is None:
         raise UsageError(f"checkpoint {uri} has an empty decision log: no query has started on it.")
-    # Spark's logs are read last: they can only have moved on, and so can only confirm.
+    # Spark's logs are read last: they can only have advanced, and so can only confirm.
     decisions = list(log.history())
     claims = tuple(_claims(store))
     planned = _numbers(files, join(uri, "offsets"))
@@ -103,7 +104,7 @@ def _read(uri: str, files: FileSystem, store: FileStore) -> History:
 def _epochs(
     decisions: list[tuple[int, Decision]], planned: set[int], committed: set[int]
 ) -> Iterator[PastEpoch]:
-    """Yield every epoch that anything is known of; ``decisions`` come newest first."""
+    """Yield every epoch that anything is known about; ``decisions`` come newest first."""
     newest: dict[int, tuple[int, Decision]] = {}
     finished: dict[int, int] = {}
     for slot, decision in decisions:

@@ -1,4 +1,4 @@
-"""What the protocol needs of whatever runs it: Spark, or a model of it in tests."""
+"""What the protocol needs of the engine that runs it: Spark, or a model of it in tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ticket:
     @classmethod
     @lru_cache(maxsize=8)
     def from_text(cls, text: str) -> Ticket:
-        """Read that form; once for all the parts of an epoch that a worker prepares."""
+        """Read that form, once for all the parts of an epoch that a worker prepares."""
         fields = json.loads(text)
         parts = (PartId.parse(part) for part in fields.pop("decided"))
         decided = tuple(part for part in parts if part is not None)
@@ -47,15 +47,14 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Acks:
-    """What came back from preparing, or publishing, one sink: one result per partition.
+    """The result of preparing or publishing one sink: one ack per partition.
 
-    ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says
-    that some task may have run more than once, so that attempts that lost may have left parts.
-    ``refused`` are the rows that the sink did not take, by partition and then in its own order.
-    ``published`` counts the rows that are visible already. ``tags`` are those of the shared rows
-    that the sink was given, by partition: a random number, drawn anew whenever a partition is
-    computed. Sinks whose tags differ were given rows that may differ. None where the rows are not
-    shared.
+    ``parts`` counts the partitions, also those with nothing to write. ``extra_attempts`` says that
+    some task may have run more than once, so that losing attempts may have left parts. ``refused``
+    are the rows that the sink did not take, by partition and then in its own order. ``published``
+    counts the rows that are visible already. ``tags`` are those of the shared rows that the sink
+    was given, by partition: a random number, drawn again each time a partition is computed. Sinks
+    whose tags differ may have been given different rows. None where the rows are not shared.
     """
 
     prepared: tuple[Prepared[Any], ...]
@@ -74,7 +73,7 @@ class Acks:
 class Batch(Protocol):
     """The rows of one epoch.
 
-    A sink is given the epoch's rows or, if ``refused`` is there, those instead, as one part.
+    A sink is given the epoch's rows or, if ``refused`` is given, those instead, as one part.
     """
 
     @property
@@ -85,13 +84,13 @@ class Batch(Protocol):
         """Return the digest of the source positions written ahead for this epoch."""
 
     def settings(self) -> dict[str, str]:
-        """Return what decides how the rows fall into parts."""
+        """Return the settings that decide how the rows are divided into parts."""
 
     def event_time(self) -> dict[str, Any]:
-        """Return what people want to know of watermarks, once the rows are computed; or nothing."""
+        """Return what people want to know about watermarks once rows are computed, or nothing."""
 
     def sharing(self, sinks: int) -> AbstractContextManager[None]:
-        """Compute the rows once for so many sinks; with several, acks of ``prepare`` have tags."""
+        """Compute the rows once for all sinks; with several, acks of ``prepare`` have tags."""
 
     def run_prepare(
         self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
@@ -104,10 +103,10 @@ class Batch(Protocol):
         """Run the sink's ``publish`` on every part."""
 
     def reason(self, error: Exception) -> str:
-        """Say in one line what went wrong: the engine knows how to read its own errors."""
+        """Say in one line what went wrong: the engine can interpret its own errors."""
 
     def advance_state(self) -> None:
-        """Run a stateful plan into nothing, so that its state moves on; nothing if stateless."""
+        """Run a stateful plan, only to advance its state; do nothing if it is stateless."""
 
 
 class Progress(Protocol):
@@ -122,6 +121,6 @@ class Progress(Protocol):
     def sources(self) -> dict[str, str]:
         """Return which instance of each source is read now: a topic's id, by the topic's name.
 
-        Asked at each start and before each decision, so it must be quick. A source that has
-        nothing of the kind is left out; one that cannot be asked raises.
+        Asked at each start and before each decision, so it must be quick. A source without
+        instances is left out; one that cannot be asked raises.
         """

@@ -1,4 +1,4 @@
-"""Commit: every sink makes its parts of a decided epoch visible; unknown is asked until known."""
+"""Commit: every sink makes its parts of a decided epoch visible, until every outcome is known."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from beadline.protocol.run import Run
 from beadline.protocol.targets import previous_epochs
 from beadline.protocol.threads import Helpers
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BoundSink, Outcome, Prepared, way_out
+from beadline.sink import BoundSink, Outcome, Prepared
 
 logger = logging.getLogger("beadline")
 
-# What a sink's own code raises that says nothing about rows.
+# Errors from a sink's own code that say nothing about rows.
 _NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError)
 _NO_WAY_IN_CODES = frozenset(
     (
@@ -71,9 +71,11 @@ def commit_sink(
         try:
             result = sink.sink.commit(epoch, parts)
         except TargetRestored as error:
-            other = f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
-            if way_out(sink.name, epoch.number) in str(error):
-                other = ""  # the sink itself has said what is missing, down to the epoch
+            other = ""
+            if error.held is not None:
+                other = (
+                    f'; or give its missing rows up with start(..., drop=["{sink.name}"]), once.'
+                )
             where = f"sink {sink.name!r} ({sink.capabilities.target})"
             restored = TargetRestored(f"{where}, {error}{other}")
             restored.held = error.held
@@ -86,7 +88,7 @@ def commit_sink(
             kind = CommitBlocked if _is_blocked(error) else CommitFailed
             raise _failed(sink, epoch, f"{type(error).__name__}: {error}", kind) from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
-        # A part that the sink did not mention is as unknown as one that it called so.
+        # A part that the sink did not mention is as unknown as one that it reported as unknown.
         parts = [p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
         if not parts:
             return lost

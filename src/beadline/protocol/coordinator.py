@@ -8,7 +8,7 @@ Kill the process between any two lines and the next start ends in the same place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from beadline.decisions import Decision
 from beadline.points import reach
@@ -44,21 +44,23 @@ class Coordinator:
         """Claim, sweep, finish: everything that must be done before Spark runs (rule 15)."""
         pending = self.claim(drop)
         recover.open_sinks(self.run)
-        # First the orphans: readers are held up by them, and finishing may have to wait.
+        # Orphans first: they hold readers up, and finishing may have to wait.
         self.sweeper.sweep_older()
         if pending is not None:
             reach("recover.before")
-            self.recovered = recover.finish(self.run, pending, drop, self.sweeper)
+            self.recovered = recover.finish(self.run, pending, drop, self.claim, self.sweeper)
             reach("recover.after")
             recover.check_sources(self.run, self.recovered)
         reach("start.after")
 
-    def claim(self, drop: Collection[str] = ()) -> Decision | None:
+    def claim(
+        self, drop: Collection[str] = (), behind: Mapping[str, int] | None = None
+    ) -> Decision | None:
         """Take the log over; return the decision that may be unfinished."""
-        return recover.claim(self.run, drop)
+        return recover.claim(self.run, drop, behind)
 
     def run_epoch(self, batch: Batch) -> None:
-        """Carry out one epoch. Returns only after every sink has committed (rule 11)."""
+        """Run one epoch. Returns only after every sink has committed (rule 11)."""
         with self.run.in_epoch:
             reach("epoch.begin")
             decision = self.run.log.state.decision
@@ -68,13 +70,13 @@ class Coordinator:
                 if self.run.decides:
                     identity.check_next(self.run.name, self.run.log, batch.number)
                 self.sweeper.before_epoch()
-                self.run.log.check_newest()  # or our writers would take names of a newer start's
+                self.run.log.check_newest()  # or our writers would take names of a newer start
                 self.carry(Epoch(batch))
                 self.sweeper.after_epoch()
             reach("epoch.return")
 
     def finish_redelivered(self, decision: Decision, batch: Batch) -> None:
-        """Finish a decided epoch from where the start has brought it; let its state advance."""
+        """Finish a decided epoch from where the start left it, and advance its state."""
         identity.check_offsets(decision, batch.offsets(), identity.meaning_decided(batch.number))
         reach("epoch.again")
         epoch = Epoch(batch, State.DECIDED, decision)
@@ -87,7 +89,7 @@ class Coordinator:
             batch.advance_state()
 
     def carry(self, epoch: Epoch) -> None:
-        """Take one step after the other: the state says which."""
+        """Take one step after another: the state says which."""
         while MOVES[epoch.state]:
             epoch.move(self.steps[epoch.state](epoch))
         if epoch.state is State.COMMITTED:
@@ -108,12 +110,12 @@ class Coordinator:
         return State.DECIDED
 
     def commit(self, epoch: Epoch) -> State:
-        """Every sink that has a share in the decision, at once; what comes back is proven lost."""
+        """Every sink that has parts in the decision, at once; returned parts are proven lost."""
         epoch.lost = commit(self.run, epoch.decided, self.run.kept(epoch.decided))
         return State.LOST if epoch.lost else State.COMMITTED
 
     def replay(self, epoch: Epoch) -> State:
-        """Compute what is lost again, and decide that (rule 13)."""
+        """Compute lost parts again, and decide the replacements (rule 13)."""
         epoch.decision = replay(self.run, self.sweeper, epoch)
         epoch.replays += 1
         return State.DECIDED
@@ -129,7 +131,7 @@ class Coordinator:
         self.sweeper.sweep_ours()
         pending = run.unfinished()
         if pending is not None and pending not in run.finished:
-            return  # decided and not finished: what is open of it must stay so
+            return  # decided and not finished: what it has open must stay open
         for sink in run.sinks:
             if (end_writers := sink.sink.close(run.query, sink.name)) is not None:
                 run.log.check_newest()  # or they may be a newer start's

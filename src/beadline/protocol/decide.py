@@ -17,7 +17,7 @@ from beadline.sink import Prepared
 
 
 def decide(run: Run, epoch: Epoch) -> Decision:
-    """Append the decision of a prepared epoch, or raise with it undecided or unknown."""
+    """Append the decision of a prepared epoch. If it raises, the epoch is undecided or unknown."""
     state = run.log.state
     assert state.claim is not None, "nothing is decided without a claim"
     assert state.claim_at is not None, "nothing is decided without a claim"

@@ -1,7 +1,7 @@
 """The states of an epoch and the legal moves between them. Pure: no I/O, no clock.
 
 The state says which step comes next (``coordinator.Coordinator.steps``), so an epoch that a crash
-has left decided, or with lost parts, is carried on from there like any other.
+left decided, or with lost parts, continues from there like any other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from beadline.decisions import Decision
 from beadline.protocol.batch import Acks, Batch
 from beadline.sink import Prepared
 
-Lost = dict[str, list[Prepared[Any]]]  # by sink, what is proven lost
+Lost = dict[str, list[Prepared[Any]]]  # by sink, the parts that are proven lost
 
 
 class State(enum.Enum):
@@ -40,10 +40,10 @@ MOVES: dict[State, frozenset[State]] = {
 
 @dataclass
 class Epoch:
-    """One epoch on its way, and what the steps so far have brought.
+    """One epoch in progress, and the results of the steps so far.
 
-    An epoch that fails before it is decided has no state for it: it ends with the error, what it
-    prepared is swept, and Spark redelivers it.
+    There is no state for an epoch that fails before it is decided: it ends with the error, its
+    prepared parts are swept, and Spark redelivers it.
     """
 
     batch: Batch
@@ -67,7 +67,7 @@ class Epoch:
         return self.decision
 
     def move(self, to: State) -> None:
-        """Go to the next state. An illegal move is a bug of the protocol, found here."""
+        """Go to the next state. An illegal move is a bug in the protocol, caught here."""
         if to not in MOVES[self.state]:
             raise AssertionError(f"epoch {self.number} cannot go from {self.state} to {to}")
         self.state = to

@@ -1,7 +1,7 @@
 """Identity: do the log, Spark's checkpoint and the sinks belong to the same query?
 
-A deleted, copied or rewound checkpoint, or two queries of one name, would silently skip rows
-or duplicate them. So before anything is written, everything that remembers is asked, and any
+A deleted, copied or rewound checkpoint, or two queries with one name, would silently skip rows or
+duplicate them. So before anything is written, everything that remembers an epoch is asked, and any
 disagreement is an error that explains the choices (rules 4 and 5).
 """
 
@@ -27,7 +27,7 @@ EXACTLY_ONCE = str(Guarantee.EXACTLY_ONCE)
 
 
 def identify(state: LogState, progress: Progress, name: str, checkpoint: str) -> QueryId:
-    """Return the query of this checkpoint, born now if the checkpoint is new."""
+    """Return the query of this checkpoint; a new incarnation if the checkpoint is new."""
     if state.claim is None:
         committed = progress.last_committed()
         if committed >= 0 or progress.offsets(0) is not None:
@@ -42,14 +42,14 @@ def identify(state: LogState, progress: Progress, name: str, checkpoint: str) ->
     if query.name != name:
         raise WrongCheckpoint(
             f"checkpoint {checkpoint} belongs to query {query.name!r}, not to {name!r}. Start it "
-            f"as {query.name!r}, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
+            f"as {query.name!r}, and all rows stay correct. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
-    # A link is another name of the folder, not a copy: the name in the log still leads here.
+    # A link is another name for the folder, not a copy: the path in the log still leads here.
     if not same_folder(query.checkpoint, checkpoint):
         raise WrongCheckpoint(
             f"the log in {checkpoint} was written for {query.checkpoint}: the folder was copied or "
             "moved, and two queries may continue from the same place, which would double every "
-            f"row. Move it back, and every row stays right. {NEW_QUERY} {NOTHING_WRITTEN}"
+            f"row. Move it back, and all rows stay correct. {NEW_QUERY} {NOTHING_WRITTEN}"
         )
     return query
 
@@ -65,8 +65,8 @@ def unfinished(state: LogState, progress: Progress) -> Decision | None:
 def published(state: LogState, committed: int) -> int:
     """Return the newest epoch that an at-least-once start may have shown undecided; -1 for none.
 
-    It publishes one epoch beyond what Spark has committed, and after a change of mode only the
-    claims remember that it did.
+    It may publish one epoch more than Spark has committed, and after a change of mode only the
+    claims remember that.
     """
     if state.claim is None:
         return -1
@@ -74,20 +74,20 @@ def published(state: LogState, committed: int) -> int:
 
 
 def given_up(state: LogState, decision: Decision) -> frozenset[str]:
-    """Return the sinks that were dropped by name after this decision; newer ones have them."""
+    """Return the sinks that were dropped by name after this decision."""
     if state.claim is None or decision.generation >= state.claim.generation:
         return frozenset()
     return frozenset(state.claim.dropped)
 
 
 def newest_certain(state: LogState) -> int:
-    """Return the newest epoch that the log knows to be certain; -1 for none."""
+    """Return the newest epoch that is certain according to the log; -1 for none."""
     decided = state.decision.epoch if state.decision else -1
     return max(decided, state.claim.base if state.claim else -1)
 
 
 def check_progress(state: LogState, progress: Progress, meaning: str = NOTHING_WRITTEN) -> None:
-    """Spark's checkpoint must stand where the log says, at the same source positions."""
+    """Spark's checkpoint must be where the log says, at the same source positions."""
     if state.claim is None:
         return
     committed = progress.last_committed()
@@ -96,15 +96,15 @@ def check_progress(state: LogState, progress: Progress, meaning: str = NOTHING_W
     decided = decision.epoch if decision else -1
     if committed < certain - (1 if certain == decided else 0):
         raise WrongCheckpoint(
-            f"Spark's checkpoint stands at epoch {committed}, but the decision log is certain up "
-            f"to {certain}: the checkpoint was rewound or partly deleted, and continuing would "
-            f"write rows a second time. Restore folder and log from one backup. {meaning}"
+            f"Spark's checkpoint is at epoch {committed}, but the decision log is certain up to "
+            f"{certain}: the checkpoint was rewound or partly deleted, and continuing would write "
+            f"rows a second time. Restore folder and log from one backup. {meaning}"
         )
     if committed > max(certain, published(state, committed)):
         raise WrongCheckpoint(
-            f"Spark's checkpoint stands at epoch {committed}, but the decision log ends at "
-            f"{certain}: the log was rewound, or another program ran on this checkpoint. Restore "
-            f"folder and log from one backup. {meaning}"
+            f"Spark's checkpoint is at epoch {committed}, but the decision log ends at {certain}: "
+            "the log was rewound, or another program ran on this checkpoint. Restore folder and "
+            f"log from one backup. {meaning}"
         )
     if decision is not None and decision.epoch >= committed:
         check_offsets(decision, progress.offsets(decision.epoch), meaning)
@@ -114,7 +114,7 @@ def check_offsets(decision: Decision, digest: str | None, meaning: str = NOTHING
     """The epoch must have been planned with the source positions that were decided."""
     if digest == decision.offsets:
         return
-    what = "are missing" if digest is None else "are others than those that were decided"
+    what = "are missing" if digest is None else "are not those that were decided"
     raise WrongCheckpoint(
         f"the source positions of epoch {decision.epoch} in Spark's checkpoint {what}: the "
         "checkpoint was rewound or replaced, and rows would be lost or written twice. Restore "
@@ -133,7 +133,7 @@ def meaning_decided(epoch: int) -> str:
 
 
 def meaning_between(state: LogState) -> str:
-    """Return what an error means in mid-run where no epoch is decided and unfinished."""
+    """Return what an error means during a run while no epoch is decided and unfinished."""
     certain = newest_certain(state)
     before = f"Epochs up to {certain} are complete; no later one" if certain >= 0 else "No epoch"
     return f"{before} is decided."
@@ -169,7 +169,7 @@ def check_seen(
             raise WrongCheckpoint(
                 f"{where} already holds epoch {seen.epoch} of another query named {query.name!r}: "
                 "the checkpoint was deleted or replaced, or two queries share the name. Restore "
-                f"the old checkpoint, and every row stays right. {NEW_QUERY} To make this target "
+                f"the old checkpoint, and all rows stay correct. {NEW_QUERY} To make this target "
                 f"forget the old query: {sink.capabilities.start_over}. {NOTHING_WRITTEN}"
             )
         decision = state.decision
@@ -184,9 +184,9 @@ def check_seen(
         )
         if seen.epoch > newest or (other and not decision_was_replayed(decision)):
             raise WrongCheckpoint(
-                f"{where} holds epoch {seen.epoch}, which the decision log does not know as such "
-                f"(it ends at {newest}): the checkpoint was rewound to an older state. Restore the "
-                f"newest checkpoint, or empty the target and what Beadline keeps beside it. "
+                f"{where} holds epoch {seen.epoch}, which does not match the decision log (it ends "
+                f"at {newest}): the checkpoint was rewound to an older state. Restore the newest "
+                "checkpoint, or empty the target and what Beadline keeps next to it. "
                 f"{NOTHING_WRITTEN}"
             )
         version_ms = max(version_ms, seen.version_ms)
@@ -207,7 +207,7 @@ def last_seen(sink: BoundSink, query: QueryId, name: str) -> Seen | None:
 
 
 def decision_was_replayed(decision: Decision | None) -> bool:
-    """A replay decides the epoch again, under another nonce, for parts already committed."""
+    """A replay decides the epoch again with a new nonce, though some parts are committed."""
     return decision is not None and decision.replays > 0
 
 
@@ -223,7 +223,7 @@ def known_sources(state: LogState) -> dict[str, str]:
 def check_sources(
     name: str, known: Mapping[str, str], now: Mapping[str, str], meaning: str = NOTHING_WRITTEN
 ) -> None:
-    """What is read must be the thing that the offsets were counted in.
+    """The source must be the instance that the offsets were counted in.
 
     The offsets of a topic that was deleted and recreated say nothing of the new one: rows below
     them would never be read.
@@ -233,7 +233,7 @@ def check_sources(
             raise WrongCheckpoint(
                 f"query {name!r} reads {source}, which was deleted and recreated (its id was "
                 f"{known[source]} and is now {instance}): the positions in the checkpoint belong "
-                "to the old one, and rows of the new one that lie below them would never be read. "
-                "Start with a new checkpoint folder and the positions that you want, and with "
-                f"sinks that were emptied or that may take its rows as new ones. {meaning}"
+                "to the old one, and rows of the new one below them would never be read. Start "
+                "with a new checkpoint folder and the positions that you want, and with sinks that "
+                f"are empty or may receive its rows as new ones. {meaning}"
             )

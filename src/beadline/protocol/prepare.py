@@ -27,9 +27,9 @@ def prepare(
     sinks: Sequence[BoundSink],
     decided: Mapping[str, tuple[PartId, ...]],
 ) -> dict[str, Acks]:
-    """Return these sinks' acks, or raise with nothing decided and what was prepared swept.
+    """Return these sinks' acks; if it raises, nothing is decided and prepared parts are swept.
 
-    ``decided`` is what long-lived writers are told of earlier epochs, by sink.
+    ``decided`` is what long-lived writers are told about earlier epochs, by sink.
     """
     try:
         acks = _collect(run, epoch.batch, sinks, decided)
@@ -71,7 +71,7 @@ def _collect(
 def _check_targets(
     run: Run, epoch: int, sinks: Sequence[BoundSink], acks: Mapping[str, Acks]
 ) -> None:
-    """What was written must lie in the targets that the start has found; asked after writing."""
+    """What was written must be in the targets that the start found; asked after writing."""
     for sink in sinks:
         if why := replaced(run.log.state, sink, acks[sink.name].prepared):
             meaning = (
@@ -89,7 +89,7 @@ def _is_decided(run: Run, epoch: int) -> bool:
 
 
 def _check_sources(run: Run, epoch: int) -> dict[str, str]:
-    """What was read must still be what the offsets were counted in; asked after reading."""
+    """Sources must still be the instances that the offsets were counted in; asked after reading."""
     now = run.progress.sources()
     replayed = _is_decided(run, epoch)
     meaning = identity.meaning_decided(epoch) if replayed else identity.meaning_undecided(epoch)
@@ -114,7 +114,7 @@ def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
 
 
 def owners_of(sinks: Sequence[BoundSink]) -> dict[str, str]:
-    """Return, by the name of each dead-letter sink, the sink whose refused rows it takes."""
+    """Return, for the name of each dead-letter sink, the sink whose refused rows it receives."""
     return {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
 
 
@@ -127,15 +127,15 @@ def readers(sinks: Sequence[BoundSink]) -> int:
 def prepare_sink(
     batch: Batch, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None
 ) -> Acks:
-    """Prepare one sink: from the epoch's rows or, for a dead-letter sink, from those refused.
+    """Prepare one sink: from the epoch's rows or, for a dead-letter sink, from the refused rows.
 
-    A checksum of those is always kept: the owner refuses the same rows again when it is replayed,
-    or the target has changed, and they could show in both sinks or in none.
+    A checksum of refused rows is always kept: unless the owner refuses the same rows again when it
+    is replayed, the target has changed, and rows could show in both sinks or in neither.
     """
     if refused is None:
         return counted(batch.run_prepare(sink, ticket))
     if not refused:
-        return Acks((), 0)  # nearly every epoch, so nothing is run for it
+        return Acks((), 0)  # nearly every epoch, so no job is run for it
     acks = counted(batch.run_prepare(sink, ticket, refused))
     content = checksum(refused)
     prepared = tuple(replace(part, checksum=content) for part in acks.prepared)
@@ -143,24 +143,25 @@ def prepare_sink(
 
 
 def counted(acks: Acks) -> Acks:
-    """What was given to a sink and what lies in the outside system are one number (rule 26)."""
+    """A sink must hold as many rows as it was given, by its own count (rule 26)."""
     for part in acks.prepared:
         held = part.committable.rows_held
         if held is not None and held != part.rows:
             raise RuntimeError(
-                f"part {part.id.partition} was given {part.rows} rows, and {held} lie in the "
-                "outside system: rows were lost or doubled on the way there"
+                f"part {part.id.partition} was given {part.rows} rows, and the outside system has "
+                f"{held}: rows were lost or duplicated on the way"
             )
     return acks
 
 
 @contextmanager
 def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
-    """Turn whatever a sink or Spark raises into an error that says where, and what it means."""
+    """Turn any error from a sink or Spark into one that says where it was, and what it means."""
     try:
         yield
     except Exception as error:
-        # Raised on an executor, these come as one of Spark's errors; on the driver, as themselves.
+        # Raised on an executor, these arrive wrapped in one of Spark's errors; on the driver, as
+        # they are.
         ours = isinstance(error, BeadlineError)
         if ours and not isinstance(error, RowsRefused | UsageError):
             raise

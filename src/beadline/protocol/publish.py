@@ -1,4 +1,4 @@
-"""At-least-once: parts are published as they finish, nothing is decided, repeats may show."""
+"""At-least-once: parts are published as they finish, nothing is decided, rows may repeat."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from beadline.sink import BoundSink
 def publish(run: Run, sweeper: Sweeper, batch: Batch) -> None:
     """Publish every sink's parts; what an earlier exactly-once run decided is finished by then.
 
-    The sinks' rows are computed once, and not proven the same (rule 24): when the second sink's are
-    known to differ, the first one's show already, and a ledger keeps them though the epoch is
-    redelivered. An error would cost a restart and make nothing equal.
+    The sinks' rows are computed once, and not proven the same (rule 24): by the time the second
+    sink's rows are known to differ, the first one's are visible, and a ledger keeps them even if
+    the epoch is redelivered. An error would cost a restart and would not make them equal.
     """
     acks: dict[str, Acks] = {}
     owners = owners_of(run.sinks)
@@ -36,7 +36,7 @@ def publish(run: Run, sweeper: Sweeper, batch: Batch) -> None:
 def _publish_sink(
     run: Run, sweeper: Sweeper, batch: Batch, sink: BoundSink, refused: Sequence[RefusedRow] | None
 ) -> Acks:
-    """Publish one sink's parts; if it cannot by itself, prepare and commit at once."""
+    """Publish one sink's parts; if the sink cannot publish, prepare and commit at once."""
     ticket = Ticket(run.query, run.generation, batch.number, sink.name)
     with failing(run, batch, sink):
         if sink.capabilities.publishes:
@@ -49,10 +49,10 @@ def _publish_sink(
         return acks
     if acks.extra_attempts:
         sweeper.expect()
-    # A ledger that has this epoch takes nothing more of it. If a power cut took Spark's plan
-    # back, it would come again with more rows: so the plan must be on the disk first.
+    # A ledger that has this epoch accepts nothing more of it. If Spark's plan were lost in a power
+    # cut, the epoch would be redelivered with more rows: so the plan must be on the disk first.
     batch.offsets()
-    # No nonce: a later start must not take it for that of another decision.
+    # No nonce: a later start must not mistake it for another decision's.
     epoch = EpochId(run.query, batch.number, "", _next_version_ms(run))
     if acks.prepared and commit_sink(sink, epoch, [*acks.prepared], run.helpers):
         run.log.check_newest()  # a newer start has swept it
@@ -66,7 +66,7 @@ def _publish_sink(
 def _check_sources(run: Run, epoch: int) -> None:
     """What was read must still be what the offsets were counted in; asked after reading.
 
-    No decision keeps what is read first after the claim, so the run remembers it.
+    No decision records a source that is first read after the claim, so the run remembers it.
     """
     known = {**run.sources, **identity.known_sources(run.log.state)}
     now = run.progress.sources()

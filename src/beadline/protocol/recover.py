@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from beadline.decisions import Claim, Decision
@@ -32,17 +32,19 @@ from beadline.sink import BoundSink, way_out
 logger = logging.getLogger("beadline")
 
 CLAIM_TRIES_MAX = 100
+# ``claim`` for a run: what ``drop=`` names, and what its sinks hold.
+ClaimAgain = Callable[[Collection[str], Mapping[str, int] | None], Decision | None]
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a start has made of the newest decision: committed, but for what is proven lost."""
+    """What a start did with the newest decision: committed it, except for lost parts."""
 
     decision: Decision
     lost: Lost
 
     def is_of(self, decision: Decision) -> bool:
-        """Whether it is this decision that was recovered, and not an older one."""
+        """Whether this decision was recovered, and not an older one."""
         return self.decision.nonce == decision.nonce
 
 
@@ -51,10 +53,11 @@ def claim(
 ) -> Decision | None:
     """Take the log over; return the decision that may be unfinished.
 
-    ``behind`` are the sinks of ``drop`` whose targets hold less than they acknowledged, and what.
+    ``behind`` are the sinks of ``drop`` whose targets hold less than they acknowledged, and what
+    they hold.
 
-    A slot lost to a driver that still decides is no defeat: look again and take the next. Nor is a
-    disagreement between what was read before and after that driver moved on.
+    Losing a slot to a driver that still decides is not final: look again and take the next. Nor is
+    a disagreement between what was read before and after that driver's append.
     """
     for _ in range(CLAIM_TRIES_MAX):
         state = run.log.open()
@@ -81,8 +84,8 @@ def claim(
         _tell_found(run, found, pending)
         return pending
     raise Fenced(
-        f"query {run.name!r}: {CLAIM_TRIES_MAX} times in a row somebody else took the next slot of "
-        "the decision log. Another driver of this query is running: stop it first."
+        f"query {run.name!r}: {CLAIM_TRIES_MAX} times in a row another driver took the next slot "
+        "of the decision log. Stop that driver of this query first."
     )
 
 
@@ -115,7 +118,7 @@ def _append_claim(run: Run, found: TargetChanges, sources: Mapping[str, str]) ->
 
 
 def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> None:
-    """Say from where each sink has rows, and which it will never have; rows do not show it."""
+    """Report from where each sink has rows, and which it will never have; rows do not show it."""
     here = [one for one in found.histories if one.until is None]
     lacks = {one.name: epochs_text(one.missing) for one in here if one.missing}
     run.tell("claimed", since={one.name: one.since for one in here}, lacks=lacks)
@@ -137,12 +140,12 @@ def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> Non
         )
     now = {sink.name: sink.capabilities.target for sink in run.sinks}
     for name, target in found.removed.items():
-        what = f"now writes to {now[name]}" if name in now else "is not among the sinks any more"
+        what = f"now writes to {now[name]}" if name in now else "was removed from the query"
         run.tell("removed", sink=name)
         logger.warning(
             "query %s: sink %s (%s) %s. If a crash left something prepared there, it is aborted "
-            "where another sink of this query looks at the same place (the same database, cluster "
-            'or folder). Where none does, start once with that sink and drop=["%s"], or roll it '
+            "if another sink of this query uses the same place (the same database, cluster "
+            'or folder). If none does, start once with that sink and drop=["%s"], or roll it '
             "back by hand",
             *(run.name, name, target, what, name),
         )
@@ -156,7 +159,7 @@ def _tell_found(run: Run, found: TargetChanges, pending: Decision | None) -> Non
 
 
 def open_sinks(run: Run) -> None:
-    """Let every sink create what it keeps beside its target: we hold a claim by now.
+    """Let every sink create what it keeps next to its target: we hold a claim now.
 
     A sink that publishes keeps nothing, unless it has decided epochs to answer for.
     """
@@ -174,11 +177,14 @@ def open_sinks(run: Run) -> None:
             ) from error
 
 
-def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper) -> Recovered:
+def finish(
+    run: Run, pending: Decision, drop: Collection[str], claim: ClaimAgain, sweeper: Sweeper
+) -> Recovered:
     """Commit a decided epoch, once to each sink; lost parts wait for Spark to redeliver it.
 
-    A sink that ``drop=`` names is tried before the others, so that nothing is given up which can be
-    shown. What it cannot take is given up by a claim of its own: later starts must know it too.
+    A sink that ``drop=`` names is tried before the others, so that nothing is given up that can
+    still be committed. What it cannot take is given up by a separate claim: later starts must know
+    it too.
     """
     names = run.drop.names
     stuck: list[str] = []
@@ -187,17 +193,17 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
         try:
             found = _try_commit(run, pending, sink)
         except TargetRestored as restored:
-            # What it lacks is given up by its name, and no more: this epoch it may still take.
+            # Its name gives up what it lacks, and no more: it may still take this epoch.
             if (held := restored.held) is None:
                 raise
-            claim(run, drop, {sink.name: held})
+            claim(drop, {sink.name: held})
             found = _try_commit(run, pending, sink)
         if found is None:
             stuck.append(sink.name)
         else:
             lost |= found
     if stuck:
-        claim(run, [*drop, *(f"{name}@{pending.epoch}" for name in stuck)])
+        claim([*drop, *(f"{name}@{pending.epoch}" for name in stuck)], None)
         sweeper.sweep_older()
     others = [sink for sink in run.kept(pending) if sink.name not in names]
     lost |= _commit_unnamed(run, pending, others)
@@ -206,7 +212,7 @@ def finish(run: Run, pending: Decision, drop: Collection[str], sweeper: Sweeper)
 
 
 def _commit_unnamed(run: Run, decision: Decision, sinks: Sequence[BoundSink]) -> Lost:
-    """Commit a decided epoch; where a ``drop=`` is there and spent, an error says so.
+    """Commit a decided epoch; if a given ``drop=`` is spent, an error says so.
 
     The start before may have died between its claim, which spends a name, and giving anything up.
     """
@@ -217,7 +223,7 @@ def _commit_unnamed(run: Run, decision: Decision, sinks: Sequence[BoundSink]) ->
     try:
         return commit(run, decision, sinks)
     except TargetRestored:
-        raise  # what is missing is told by the next start, with the epoch to name
+        raise  # the next start reports what is missing, with the epoch to name
     except CommitFailed as error:
         kind = CommitBlocked if isinstance(error, CommitBlocked) else CommitFailed
         raise kind(f"{error}{said}") from error
@@ -226,9 +232,9 @@ def _commit_unnamed(run: Run, decision: Decision, sinks: Sequence[BoundSink]) ->
 def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
     """Commit a decided epoch to one sink; None if it does not take it, now or by a replay.
 
-    An outcome that stays unknown is waited for, however long: it may have been written, and where
-    the system is only down, giving up would lose what can still be shown. Nor is an epoch given up
-    over what says nothing about it: a person corrects that, and the next start commits it.
+    An unknown outcome is waited for, however long: the rows may have been written, and if the
+    system is only down, giving up would lose what can still be committed. Nor is an epoch given up
+    over an error that says nothing about it: a person corrects that, and the next start commits it.
     """
     run.tell("trying", decision.epoch, sink=sink.name)
     try:
@@ -250,11 +256,11 @@ def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
 
 
 def check_sources(run: Run, recovered: Recovered) -> None:
-    """Compare the sources where a start had something to finish, which comes first (rule 15)."""
+    """Compare the sources if a start had something to finish, which comes first (rule 15)."""
     epoch = recovered.decision.epoch
     lost = ", ".join(sorted(recovered.lost))
     meaning = f"The rows of epoch {epoch}, which was decided before, are complete in every sink" + (
-        f" but for {lost}: parts that the outside system has lost cannot be computed again from "
+        f" except for {lost}: parts that the outside system has lost cannot be computed again from "
         "another topic."
         if lost
         else "; nothing else was written."

@@ -1,8 +1,9 @@
 """Replay: compute a decided epoch again, because parts of it are proven lost (rule 13).
 
 All parts are computed from the same offsets; only if every checksum matches what was decided are
-the lost ones published. The replacement is decided before it is committed: a crash in the middle of
-its commits would otherwise find half of it missing from the old decision and publish it twice.
+the lost ones published. The replacement is decided before it is committed: otherwise, after a crash
+in the middle of its commits, half of it would be missing from the old decision and would be
+published twice.
 """
 
 from __future__ import annotations
@@ -49,15 +50,17 @@ def replay(run: Run, sweeper: Sweeper, epoch: Epoch) -> Decision:
 def _replace_lost(
     run: Run, sweeper: Sweeper, epoch: Epoch, where: str
 ) -> dict[str, tuple[StoredPart, ...]]:
-    """Prepare the epoch again and return its parts, the lost ones replaced; nothing else is left.
+    """Prepare the epoch again; return its parts with the lost ones replaced, and abort the rest.
 
-    Which rows are refused is known only by the sink that refuses them: where dead-letter records
-    are lost, it is prepared again as well, and all of its parts are spare.
+
+
+    Only the sink that refuses rows knows which: if dead-letter records are lost, that sink is
+    prepared again as well, and all of its parts are spare.
     """
     decision, lost = epoch.decided, epoch.lost
     sinks = [s for s in run.sinks if s.name in lost or s.dead_letter in lost]
-    # Writers are told nothing of what was decided, so that none goes on under a name that the
-    # decision has: its late commit would be ours (rule 17).
+    # Writers are told nothing about what was decided, so that none continues under a name that the
+    # decision lists: its late commit would commit our transaction (rule 17).
     acks = prepare(run, sweeper, epoch, sinks, decided={})
     sweeper.expect()  # attempts that are in no ack
     dropped = given_up(run.log.state, decision)
@@ -88,7 +91,7 @@ def _replace_lost(
 def _check_refused(
     where: str, sink: BoundSink, decision: Decision, refused: Sequence[RefusedRow]
 ) -> None:
-    """The sink must refuse the rows that it refused before: those are dead-letter records."""
+    """The sink must refuse the same rows as before: those are dead-letter records."""
     decided = decision.sinks.get(sink.dead_letter, ())
     rows = sum(part.rows for part in decided)
     if rows == len(refused) and all(part.checksum == checksum(refused) for part in decided):
@@ -96,9 +99,9 @@ def _check_refused(
     raise NotDeterministic(
         f"{where}, sink {sink.name!r}: parts are lost, and when the epoch was computed again the "
         f"sink refused {len(refused)} rows, which are not the {rows} that were decided as "
-        "dead-letter records. Publishing now could lose or double rows, so nothing was published. "
-        "The target has changed (a topic or a constraint that was not there before?), or the plan "
-        "is not deterministic. Change it back and start again; nothing is dropped."
+        "dead-letter records. Publishing now could lose or duplicate rows, so nothing was "
+        "published. The target has changed (a new topic or constraint?), or the plan is not "
+        "deterministic. Change it back and start again; nothing is dropped."
     )
 
 
@@ -110,10 +113,10 @@ def _match(
     again: Sequence[Prepared[Any]],
     why: str,
 ) -> list[Prepared[Any]]:
-    """Return, of the parts that were computed again, those that take the place of the lost ones.
+    """Return, of the parts that were computed again, those that replace the lost ones.
 
     Every part of the decision must be among them, by its content. Not by its number: Spark's Kafka
-    source numbers the topic's partitions anew at each start.
+    source renumbers the topic's partitions at each start.
     """
     left: dict[tuple[int, int | None], list[Prepared[Any]]] = {}
     for part in again:
@@ -125,7 +128,7 @@ def _match(
                 f"{where}, sink {sink.name!r}: {len(gone)} parts are gone from the outside system "
                 "(deleted from outside?), and this sink keeps no checksum by which their rows "
                 "could be computed again and proven the same. Nothing was published and nothing is "
-                "dropped. Bring them back, or start once with "
+                "dropped. Restore them, or start once with "
                 f'drop=["{sink.name}@{part.id.epoch}"], which gives up its rows of this epoch.'
             )
         same = left.get(_content(part))
@@ -134,7 +137,7 @@ def _match(
                 f"{where}, sink {sink.name!r}: {len(gone)} of {len(old)} parts are lost, and "
                 f"computing the epoch again did not give the parts that were decided (part "
                 f"{part.id.partition}, {part.rows} rows, has no match among the {len(again)} "
-                "recomputed parts). Publishing them could lose or double rows, so nothing was "
+                "recomputed parts). Publishing them could lose or duplicate rows, so nothing was "
                 f"published. {why}"
             )
         found = same.pop()
@@ -144,27 +147,27 @@ def _match(
 
 
 def _cut(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Say why a replay may have other parts: what Spark cuts rows by (rule 28), or the plan."""
+    """Say why a replay may have different parts: partitioning settings (rule 28), or the plan."""
     changed = sorted(key for key in then if key in now and then[key] != now[key])
     if changed:
         values = "; ".join(f"{key} was {then[key]!r} and is {now[key]!r}" for key in changed)
         return (
-            "The settings by which Spark cuts an epoch's rows into parts have changed, and could "
-            f"not all be restored for the replay: {values}. Start once with the old values (where "
-            "the number of cores is among them, as many as before, or spark.default.parallelism "
-            "set to it); nothing is dropped."
+            "The settings by which Spark divides an epoch's rows into parts have changed, and "
+            f"could not all be restored for the replay: {values}. Start once with the old values "
+            "(if the number of cores is among them, use as many as before, or set "
+            "spark.default.parallelism to that number); nothing is dropped."
         )
     old = (
         " An older version of Beadline decided it, and did not record the number of cores: if that "
         "has changed, start once with as many as before."
     )
     return (
-        "The plan is not deterministic: remove rand(), uuid(), current time in Python and the "
-        "like; then decide by hand what to do with this epoch (beadline epochs shows it)."
+        "The plan is not deterministic: remove rand(), uuid(), the current time in Python and the "
+        "like; then decide what to do with this epoch (beadline epochs shows it)."
         + (old if now.keys() - then.keys() else "")
     )
 
 
 def _content(part: Prepared[Any]) -> tuple[int, int | None]:
-    """What a part is recognised by."""
+    """The facts by which a part is recognised."""
     return part.rows, part.checksum

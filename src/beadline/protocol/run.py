@@ -1,4 +1,4 @@
-"""One run of one query: what every step of the protocol is given, and what it remembers."""
+"""One run of one query: what every step of the protocol receives and remembers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger("beadline")
 class Run:
     """From one start of a query to its end: one generation, if its claim succeeds.
 
-    The claim sets ``query``, ``generation`` and ``drop``, what may be given up. ``version_ms`` is
+    The claim sets ``query``, ``generation`` and ``drop``: what may be given up. ``version_ms`` is
     the newest version that a sink has seen. ``finished`` are the last two decisions that this run
     has finished. ``sources`` are those that an at-least-once run has read. ``in_epoch`` is held
-    while an epoch is carried through.
+    while an epoch is processed.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Run:
 
     @staticmethod
     def now_ms() -> int:
-        """The wall clock, for people and for versions; nothing is decided by it."""
+        """The wall clock, for people and for versions; no decision depends on it."""
         return time.time_ns() // 1_000_000
 
     def unfinished(self) -> Decision | None:
@@ -78,16 +78,16 @@ class Run:
                 raise LogProblem(
                     f"query {self.name!r}, epoch {decision.epoch}, sink {sink.name!r}, part "
                     f"{part.partition}: its committable cannot be read: {error}. The epoch stays "
-                    "decided and nothing was touched; start with the Beadline version that wrote "
+                    "decided and nothing was changed; start with the Beadline version that wrote "
                     "it."
                 ) from error
             parts.append(Prepared(id_, part.rows, committable, part.checksum))
         return parts
 
     def kept(self, decision: Decision) -> list[BoundSink]:
-        """Return our sinks that a decision was made for, and that have not given it up.
+        """Return our sinks that a decision lists and that have not given it up.
 
-        Under the same name there may be another one now, which knows nothing of it.
+        There may be another sink under the same name now, which knows nothing of it.
         """
         dropped = identity.given_up(self.log.state, decision)
         return [
@@ -100,7 +100,7 @@ class Run:
         ]
 
     def note_finished(self, decision: Decision) -> None:
-        """Remember that every sink has committed an epoch, and tell it."""
+        """Remember that every sink has committed an epoch, and report it."""
         self.finished = [*self.finished[-1:], decision]
         self.finished_at_ms = self.now_ms()
         rows = {
@@ -110,14 +110,14 @@ class Run:
         self.tell("committed", decision.epoch, rows=rows)
 
     def decided_parts(self) -> dict[str, tuple[PartId, ...]]:
-        """Return the ids decided and finished last, by sink: what a long-lived writer must know."""
+        """Return the ids last decided and finished, by sink: what a long-lived writer must know."""
         return {
             sink.name: tuple(part.id for d in self.finished for part in self.parts(d, sink))
             for sink in self.sinks
         }
 
     def tell(self, kind: str, epoch: int | None = None, **details: Any) -> None:
-        """Tell the listener; what goes wrong there must not touch the epoch."""
+        """Tell the listener; its errors must not affect the epoch."""
         event = Event(kind, self.name, self.generation, epoch, details)
         logger.info("%s", event)
         try:

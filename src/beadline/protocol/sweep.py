@@ -1,9 +1,9 @@
-"""Sweep: what is in doubt and was never decided is aborted (presumed abort).
+"""Sweep: parts in doubt that were never decided are aborted (presumed abort).
 
-Four kinds of leftovers are possible. Older generations leave what they had prepared when they died.
-A task attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that
-failed leaves what it had made. And a sink that was taken out of the query, or moved to another
-target, leaves parts that nobody but the sinks beside it will look for (rule 27).
+There are four kinds of leftovers. Older generations leave what they had prepared when they died. A
+task attempt that lost its race, or that a retried stage left behind, is in no ack. A prepare that
+failed leaves what it had made. And a sink that was removed from the query, or moved to another
+target, leaves parts that only the other sinks of the query will look for (rule 27).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Sweeper:
-    """Aborts what one run finds in doubt. ``due`` says that something may be there."""
+    """Aborts what one run finds in doubt. ``due`` says that there may be something to abort."""
 
     def __init__(self, run: Run) -> None:
         """Nothing is looked at before the claim."""
@@ -36,13 +36,14 @@ class Sweeper:
         self._swept_at_s = time.monotonic()
 
     def expect(self) -> None:
-        """Something may be in doubt that no ack names: the next epoch begins with a sweep."""
+        """Parts that no ack names may be in doubt: the next epoch begins with a sweep."""
         self.due = True
 
     def before_epoch(self) -> None:
-        """Abort what lost a race of attempts; between two epochs nothing of ours is in doubt.
+        """Abort losing attempts; between two epochs nothing of ours is in doubt.
 
-        Now and then all the same: an attempt that a retried stage left behind is in no ack.
+        Also now and then without a reason: an attempt that a retried stage left behind is in no
+        ack.
         """
         if self.due or time.monotonic() - self._swept_at_s > SWEEP_EVERY_S:
             self.sweep_ours()
@@ -50,18 +51,18 @@ class Sweeper:
             self._swept_at_s = time.monotonic()
 
     def after_epoch(self) -> None:
-        """At once, for open parts hold readers up; again before the next epoch, for late tasks."""
+        """At once, as open parts hold readers up; again before the next epoch, for late tasks."""
         if self.due:
             self._quietly()
             self.due = True
 
     def after_failure(self) -> None:
-        """What was prepared will not be decided. Should this fail too, the next start sweeps."""
+        """What was prepared will not be decided. If this fails too, the next start sweeps."""
         self.due = True
         self._quietly()
 
     def later(self) -> None:
-        """Abort older generations' once more, for late tasks (rule 7); not beside an epoch."""
+        """Abort older generations' parts again, for late tasks (rule 7); not during an epoch."""
         if not self.run.in_epoch.acquire(blocking=False):
             self.expect()
             return
@@ -75,14 +76,14 @@ class Sweeper:
         self.sweep(lambda part: part.id.generation < self.run.generation)
 
     def sweep_ours(self) -> None:
-        """Abort what we and older generations left; not while our own tasks prepare."""
+        """Abort what this and older generations left; not while our own tasks prepare."""
         self.sweep(lambda part: part.id.generation <= self.run.generation)
 
     def sweep(self, wanted: PartTest) -> None:
         """Abort wanted parts in doubt, never one that the newest decision names.
 
-        Only after our own claim holds a slot: before that, a part in doubt may be decided by
-        somebody else the moment after we looked.
+        Only after our own claim holds a slot: before that, another driver may decide a part in
+        doubt the moment after we looked.
         """
         run = self.run
         run.log.check_newest()  # what is in doubt now may be a newer generation's
@@ -103,13 +104,13 @@ class Sweeper:
 
         def left_to_nobody(part: Prepared[Any]) -> bool:
             listed_there = listed.get(part.id.sink, ())
-            # By the thing itself too: its id may be known to one of two sinks only.
+            # Also by the committable itself: its id may be known to only one of two sinks.
             return part.id not in ids and not any(
                 part.committable.is_same(one.committable) for one in listed_there
             )
 
-        # Each its own first. Of a name that is gone, and of one that has another target by now, the
-        # orphans are those that no sink of that name has listed (rule 27).
+        # Each aborts its own first. For a name that is gone, or has another target by now, orphans
+        # are those that no sink of that name has listed (rule 27).
         count = sum(run.helpers.run_all([partial(its_own, sink) for sink in run.sinks]))
         ids = {part.id for name, parts in listed.items() for part in parts if part.id.sink == name}
         others = [partial(abort, sink, left_to_nobody) for sink in run.sinks]
@@ -118,7 +119,7 @@ class Sweeper:
             run.tell("swept", orphans=count)
 
     def _ask(self, sink: BoundSink, act: Callable[[], T]) -> T:
-        """Do what a sink's system is needed for; an error says that the sweep failed."""
+        """Run a call that needs the sink's system; an error says that the sweep failed."""
         try:
             return act()
         except UsageError as error:
@@ -131,7 +132,7 @@ class Sweeper:
     def _failed(self, sink: BoundSink, why: str) -> CommitFailed:
         return CommitFailed(
             f"query {self.run.name!r}, sink {sink.name!r}: sweeping orphans failed: {why}. Nothing "
-            "decided is touched by this; start again when the system behind the sink answers."
+            "decided is affected; start again when the system behind the sink answers."
         )
 
     def _decided(self) -> PartTest:
@@ -148,7 +149,7 @@ class Sweeper:
         )
 
     def _quietly(self) -> None:
-        """Sweep where another sweep follows: what failed before is what counts."""
+        """Sweep where another sweep follows: the error that came first is the one to report."""
         try:
             self.before_epoch()
         except BeadlineError:

@@ -1,9 +1,9 @@
-"""Targets: what the log knows of every sink, and whether what is there now fits it.
+"""Targets: what the log knows about every sink, and whether the target still matches it.
 
-A sink that was taken out and put back has a hole; one that was restored from an older copy lacks
-what it had acknowledged; one that was deleted and made again lacks everything. Nothing of that
-shows in the rows that come next, so each start compares, before the claim, and refuses what does
-not fit unless the operator gives the missing rows up by name (rules 5 and 25).
+A sink that was removed and put back has a gap; one that was restored from an older copy lacks what
+it had acknowledged; one that was deleted and recreated lacks everything. Later rows show none of
+this, so each start compares, before the claim, and refuses a mismatch unless the operator gives the
+missing rows up by name (rules 5 and 25).
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class Drop:
 
     A name gives up what the sink lacks, and of a decided epoch only what cannot be committed.
     ``name@epoch`` gives up that epoch, or what the sink lacks up to it. A name works once: left in
-    the code, it is ``spent`` by the start before, or it would give up in silence what a later
-    accident takes.
+    the code, it was ``spent`` by the previous start. Otherwise it would silently give up what a
+    later accident takes.
     """
 
     names: frozenset[str]
     epochs: frozenset[tuple[str, int]]
     spent: frozenset[str] = frozenset()
-    # What a target holds of a sink that is named, as it said itself when it refused a commit.
+    # The newest epoch that the target of a named sink holds, as the sink said when it refused a
+    # commit.
     behind: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -47,7 +48,7 @@ class Drop:
             name, at, epoch = str(word).partition("@")
             if at and not (epoch.isascii() and epoch.isdigit()):
                 raise BadSetting(
-                    f"drop={word!r}: behind the @ stands the number of a decided epoch, as in "
+                    f"drop={word!r}: the part after @ must be the number of a decided epoch, as in "
                     f'drop=["{name}@17"]. {NOTHING_WRITTEN}'
                 )
             if at:
@@ -57,7 +58,7 @@ class Drop:
         return cls(frozenset(names), frozenset(epochs))
 
     def after(self, claim: Claim | None) -> Drop:
-        """Return what is left of it: the start before may have named the same sinks."""
+        """Return what is left of it: the previous start may have named the same sinks."""
         spent = self.names & set(claim.words if claim else ())
         return replace(self, names=self.names - spent, spent=spent)
 
@@ -67,7 +68,7 @@ class Drop:
         return tuple(sorted(self.names | self.spent))
 
     def check_known(self, known: Collection[str], certain: int) -> None:
-        """A name that nobody knows is a mistake, and so is an epoch that is still to come."""
+        """An unknown name is a mistake, and so is a future epoch."""
         for name in sorted({*self.words, *(name for name, _ in self.epochs)}):
             if name not in known:
                 raise BadSetting(
@@ -84,7 +85,7 @@ class Drop:
 
 @dataclass
 class TargetChanges:
-    """What a start has found: the histories for its claim, and what there is to tell."""
+    """What a start has found: the histories for its claim, and what there is to report."""
 
     histories: list[SinkHistory] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
@@ -107,7 +108,7 @@ def known_histories(state: LogState) -> tuple[SinkHistory, ...]:
 
 
 def history_of(state: LogState, name: str, target: str) -> SinkHistory | None:
-    """Return what is known of a sink at one target."""
+    """Return what is known about a sink at one target."""
     for known in known_histories(state):
         if (known.name, known.target) == (name, target):
             return known
@@ -117,7 +118,7 @@ def history_of(state: LogState, name: str, target: str) -> SinkHistory | None:
 def held_before(state: LogState, known: SinkHistory) -> int:
     """Return the newest epoch with rows, before the newest decision, that a sink must hold.
 
-    What a later claim says overrules the decision: an operator may have given rows up in between.
+    A later claim overrules the decision: an operator may have given rows up in between.
     """
     claim, decision = state.claim, state.decision
     if known.until is None and claim and decision and decision.generation == claim.generation:
@@ -130,7 +131,7 @@ def held(state: LogState, known: SinkHistory) -> int:
     claim, decision = state.claim, state.decision
     if claim is None or decision is None or known.until is not None:
         return known.holds
-    # Finished before the claim, it is in what the claim says.
+    # If it was finished before the claim, the claim already includes it.
     counted = decision.generation < claim.generation and decision.epoch <= claim.base
     given = known.name in given_up(state, decision) or decision.epoch < known.since
     rows = any(part.rows for part in decision.sinks.get(known.name, ()))
@@ -206,7 +207,7 @@ def _check_gone(
             what = "is not among the sinks" if name not in here else f"now points to {here[name]}"
             raise CheckpointProblem(
                 f"epoch {pending.epoch} is decided for sink {name!r} ({target}), which {what}: its "
-                "rows would never show there. Start once more with that sink, or give its rows up "
+                "rows would never show there. Start once with that sink, or give its rows up "
                 f'with start(..., drop=["{name}"]).{spent(drop, name, pending.epoch)} '
                 f"{NOTHING_WRITTEN}"
             )
@@ -234,8 +235,8 @@ def _older_copy(
 ) -> tuple[SinkHistory, int] | None:
     """Return whose rows a new sink's target lacks, and the newest epoch of them that it holds.
 
-    What is new by its name or its address may be an old acquaintance: a table whose sink was
-    renamed, a backup that was restored elsewhere. What it should hold is known by its other name.
+    A sink that is new by its name or address may be a known one: a table whose sink was renamed, a
+    backup that was restored elsewhere. What it should hold is known under its other name.
     """
     if not sink.capabilities.remembers:
         return None
@@ -243,7 +244,7 @@ def _older_copy(
         if _is_at(sink, one.target) and (has := _seen(query, sink, one.name)) < one.holds:
             return one, has
     if any(_is_at(sink, one.target) for one in known_histories(state)):
-        return None  # no copy from elsewhere, and its ledger may answer for the sinks that use it
+        return None  # not a copy; and its ledger may answer for the sinks that use it
     for name in dict.fromkeys(one.name for one in gone):
         has = _seen(query, sink, name)
         held_by = [one for one in gone if one.name == name]
@@ -261,7 +262,7 @@ def _taken_out(
     known: SinkHistory,
     found: TargetChanges,
 ) -> SinkHistory:
-    """Keep what is known of a sink that is not there: it may come back."""
+    """Keep what is known about a sink that is not there: it may come back."""
     if known.until is not None:
         return known
     found.removed[known.name] = known.target
@@ -307,7 +308,7 @@ def _check_sink(
     missing = list(known.missing)
     if known.until is not None and known.until < certain:
         hole = (known.until + 1, certain)
-        _accept(drop, sink, hole, found, f"it was taken out of the query after epoch {known.until}")
+        _accept(drop, sink, hole, found, f"it was removed from the query after epoch {known.until}")
         missing.append(hole)
     if sink.capabilities.remembers and holds >= 0:
         has = _seen(query, sink, name)
@@ -336,11 +337,11 @@ def _still_asked(
     holds: int,
     missing: list[Span],
 ) -> int:
-    """Return what a sink is asked for at its next commit; note what its target said it lacks.
+    """Return what a sink must hold at its next commit; note what its target said it lacks.
 
-    What one lacks that may remember too little cannot be known here, but it may refuse a commit
-    over it (rule 25). Given up by name, it must not be asked for again: each drop would give up one
-    more epoch, for ever.
+    What a sink that may remember too little lacks cannot be known here, but it may refuse a commit
+    over it (rule 25). Once given up by name, it must not be required again: each drop would give up
+    one more epoch, forever.
     """
     if (has := drop.behind.get(sink.name, holds)) < holds:
         lacks = (max(has + 1, known.since), holds)
@@ -365,9 +366,9 @@ def _check_pending(pending: Decision, sink: BoundSink, drop: Drop, found: Target
         raise CheckpointProblem(
             f"epoch {epoch} is decided for sink {name!r} ({sink.capabilities.target}) as "
             f"{pending.kinds[name]}, and the sink of that name is now of another kind "
-            f"({sink.kind}), which cannot finish it. Start "
-            "once with the sink as it was, which finishes the epoch, and change it then; or give "
-            f"its rows of this epoch up with start(..., {one}). {NOTHING_WRITTEN}"
+            f"({sink.kind}), which cannot finish it. Start once with the sink as it was, which "
+            "finishes the epoch, and then change it; or give its rows of this epoch up with "
+            f"start(..., {one}). {NOTHING_WRITTEN}"
         )
 
 
@@ -387,18 +388,18 @@ def _lacking(sink: BoundSink, span: Span, why: str) -> str:
     """Say that a sink lacks epochs, and what to do."""
     return (
         f"sink {sink.name!r} ({sink.capabilities.target}): {why}. Its rows of "
-        f"{epochs_text([span])} are missing, and the source does not deliver them again. Restore "
-        f"the target; or start over with a new checkpoint: {sink.capabilities.start_over}; or go "
-        f'on without those rows with start(..., drop=["{sink.name}"]), once.'
+        f"{epochs_text([span])} are missing, and the source will not redeliver them. Restore the "
+        f"target; or start over with a new checkpoint: {sink.capabilities.start_over}; or "
+        f'continue without those rows with start(..., drop=["{sink.name}"]), once.'
     )
 
 
 def replaced(state: LogState, sink: BoundSink, parts: Sequence[Prepared[Any]]) -> str:
-    """Say that what was prepared lies in another target than the start has found; empty if not.
+    """Say that what was prepared is not in the target that the start found; empty if it is.
 
-    Its parts say where they were written, as far as they know: a writer that lives on may know the
-    target of before. So the target is asked too, when everything is written: no instance comes
-    back, so if it is the same one still, nothing went to another.
+    Its parts say where they were written, as far as they know: a long-lived writer may know the
+    previous target. So the target is asked too, when everything is written: instances never come
+    back, so if it is still the same one, nothing went to another.
     """
     claimed = sink.capabilities.instance
     if not claimed or not parts:
@@ -417,12 +418,12 @@ def replaced(state: LogState, sink: BoundSink, parts: Sequence[Prepared[Any]]) -
 
 
 def spent(drop: Drop, name: str, epoch: int) -> str:
-    """Say why a ``drop=`` that is there was not taken, and what is."""
+    """Say why a given ``drop=`` did not apply, and what would."""
     if name not in drop.spent:
         return ""
     return (
-        f" drop={name!r} was given to the start before too, and a name gives up what one start "
-        f'finds. Name the last epoch that is given up: drop=["{name}@{epoch}"].'
+        f" drop={name!r} was given to the previous start too, and a name gives up what one start "
+        f'finds. Name the last epoch to give up: drop=["{name}@{epoch}"].'
     )
 
 
@@ -437,8 +438,8 @@ def _restored(holds: int, has: int) -> str:
 
 def _remade(known: str, now: str) -> str:
     return (
-        f"it was deleted and made again (its id was {known} and is now {now}), "
-        "so everything that this query had written there is gone"
+        f"it was deleted and recreated (its id was {known} and is now {now}), so everything that "
+        "this query had written there is gone"
     )
 
 

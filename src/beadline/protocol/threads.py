@@ -1,4 +1,4 @@
-"""Several calls at once, off the thread that Spark may interrupt."""
+"""Several calls at once, not on the thread that Spark may interrupt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Helpers(Protocol):
         """Run every call to its end, then return the results or raise the first error."""
 
     def stopping(self) -> bool:
-        """Whether somebody wants the query to end."""
+        """Whether the query is being stopped."""
 
 
 class InOrder:

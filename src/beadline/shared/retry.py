@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -101,6 +102,11 @@ class Retries:
         time.sleep(min(left_s, max(pause_s, after_s)))
         self._tries += 1
         return True
+
+
+def polls(timeout_s: float, pause_s: float) -> Callable[[], bool]:
+    """Return the pause of a loop that waits for something; False when its time is up."""
+    return partial(Retries({Verdict.BUSY: timeout_s}, (pause_s,)).again, Verdict.BUSY)
 
 
 def retry(act: Callable[[], T], judge: JudgeError, limits: Mapping[Verdict, float]) -> T:

@@ -1,9 +1,9 @@
-"""What the driver is told of a part, and what the protocol is told of it in turn.
+"""What the driver is told about a part, and what it tells the protocol.
 
 An ack is one row with one text, which is JSON.
 
 Spark hands rows to a Python driver over a socket that it opens for each job. A few short texts are
-quicker asked for by name: a Java list of rows of one column prints as ``[[text], [text]]``, which
+read faster from a Java list's string form: rows of one column print as ``[[text], [text]]``, which
 is JSON again if each text is.
 """
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SCHEMA = pa.schema([("ack", pa.string())])
-# The same for Spark; as a type, because a text would be parsed by Spark in every epoch.
+# The same for Spark; as a type, because Spark would parse a text in every epoch.
 ACK_TYPE = StructType([StructField("ack", StringType())])
 
 
 @dataclass(frozen=True)
 class Ack:
-    """One part is prepared, or published; or was empty, and has no committable."""
+    """One part was prepared or published; or it was empty, and has no committable."""
 
     partition: int
     attempt: int
@@ -57,7 +57,7 @@ def collect(frame: DataFrame, task: Column) -> tuple[Sequence[Ack], Any]:
     """Run a task on every part of a frame; return the acks by partition, and Spark's record of it.
 
     This is ``frame.mapInArrow(...).collect()``, but that pickles the function and registers it with
-    the JVM anew for every epoch, which takes longer than the decision.
+    the JVM again for every epoch, which takes longer than the decision.
     """
     mapped = frame._jdf.mapInArrow(task._jc, False, None)
     rows = mapped.collectAsList()
@@ -66,19 +66,19 @@ def collect(frame: DataFrame, task: Column) -> tuple[Sequence[Ack], Any]:
 
 
 def by_partition(found: Iterable[dict[str, Any]]) -> Sequence[Ack]:
-    """Return the acks that tasks have answered with, in the order of their parts."""
+    """Return the acks from the tasks, in the order of their parts."""
     return sorted((Ack(**fields) for fields in found), key=lambda ack: ack.partition)
 
 
 def refusing_of(sink: BoundSink, refused: Sequence[RefusedRow] | None) -> Refusing:
-    """Where the rows go that the sink refuses; a dead-letter sink has nowhere to send any."""
+    """Where rows go that the sink refuses; a dead-letter sink has nowhere to send them."""
     if refused is not None:
         return RefusedAgain
     return Refusals if sink.dead_letter else None
 
 
 def refused_rows(sink: BoundSink, acks: Sequence[Ack]) -> tuple[RefusedRow, ...]:
-    """All refused rows, by partition, and in the sink's own order in each."""
+    """All refused rows, by partition, and within each in the sink's own order."""
     return tuple(one for ack in acks for one in parse(ack.refused, sink.name, ack.partition))
 
 
@@ -100,7 +100,7 @@ def write_frame(sink: Any, frame: DataFrame, part: Part, refusals: Refusals) -> 
         return Acks((Prepared(part.id, rows, committable),), 1, refused=refused)
     if rows:
         raise RuntimeError(
-            f"Spark wrote {rows} rows and the driver finds none of them: do the executors "
-            "write to a disk that the driver does not see?"
+            f"Spark wrote {rows} rows and the driver finds none of them: do the executors write to "
+            "a disk that the driver cannot access?"
         )
     return Acks((), 1, refused=refused)

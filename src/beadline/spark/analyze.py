@@ -1,4 +1,4 @@
-"""What a stream promises, and whether it may be started; nothing is written by either question."""
+"""What a stream promises, and whether it may be started; neither check writes anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checked:
-    """A stream of which nothing is known that would refuse its start."""
+    """A stream with no known reason to refuse its start."""
 
     checkpoint: str
     sinks: list[BoundSink]
@@ -42,7 +42,7 @@ def analyze(
 ) -> Report:
     """Judge a stream by its plan, its settings, and what the servers of its sinks say.
 
-    What a start would refuse beside the level is in the report too, as far as it is known here.
+    The report also includes other reasons for a start to refuse it, as far as they are known here.
     """
     checks.check_stream(stream)
     query = QueryId(stream.name, uuid.uuid4().hex, "file:///nowhere")
@@ -52,7 +52,7 @@ def analyze(
 
 
 def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield what breaks a rule of the protocol, whatever the level; nothing is tried out."""
+    """Yield what breaks a rule of the protocol, whatever the level; nothing is executed."""
     try:
         checks.check_settings(stream, dict(options))
     except BadSetting as error:
@@ -70,25 +70,25 @@ def _problems(stream: Stream, checkpoint: str | None, options: Mapping[str, str]
 
 
 def _check_sources(stream: Stream) -> None:
-    """No source may have a misspelt option, however the frame was made."""
+    """No source may have a misspelt option, whichever way the frame was made."""
     for seen in sources(stream.frame):
         check_options(seen.name, seen.options, seen.part)
 
 
 def _check_number_of_sources(stream: Stream, checkpoint: str) -> None:
-    """Spark tells sources apart by their order, and would say so only after our claim."""
+    """Spark identifies sources by their order, and would report a mismatch only after our claim."""
     before, now = planned_sources(checkpoint), sum(1 for _ in sources(stream.frame))
     if before is not None and before != now:
         raise CheckpointProblem(
             f"query {stream.name!r} reads {now} sources, and checkpoint {checkpoint} was written "
-            f"by one that reads {before}: Spark tells them apart by their order, and cannot go on "
-            "from there. An input with idle= counts as two. Restore the query as it was, or start "
-            f"with a new checkpoint. {NOTHING_WRITTEN}"
+            f"by one that reads {before}: Spark identifies sources by their order, and cannot "
+            "continue from there. An input with idle= counts as two. Restore the query as it was, "
+            f"or start with a new checkpoint. {NOTHING_WRITTEN}"
         )
 
 
 def check_start(stream: Stream, settings: StartSettings) -> Checked:
-    """Ask everything that a start asks before it writes; raise with the first thing wrong."""
+    """Run all checks that a start runs before it writes; raise at the first problem."""
     checks.check_stream(stream)
     checks.check_settings(stream, settings.options)
     _check_sources(stream)

@@ -1,13 +1,13 @@
-"""Small rows of plain columns go to the workers as an RDD of Arrow batches.
+"""Small rows of plain columns are sent to the workers as an RDD of Arrow batches.
 
-``mapInArrow`` makes every row the only column of another one, and is planned anew for every epoch.
-Spark has another way to make Arrow batches, with which it answers ``DataFrame.toArrow()``: whole
-batches, as an RDD of bytes. It knows no bound but the number of rows, so it is taken where the rows
-have been small (``batch_size``), as most topics have them; for the stream's own rows, whose columns
-are the same in every epoch; and where all columns are texts and numbers, which look the same in
-every time zone. Everything else takes ``mapInArrow``, and so does a query's first epoch.
+``mapInArrow`` wraps every row into the only column of another one, and is planned again for every
+epoch. Spark has another way to make Arrow batches, which ``DataFrame.toArrow()`` uses: whole
+batches, as an RDD of bytes. It limits only the number of rows, so it is used where rows have been
+small (``batch_size``), as in most topics; for the stream's own rows, whose columns are the same in
+every epoch; and where all columns are texts and numbers, which do not depend on the time zone.
+Everything else uses ``mapInArrow``, and so does a query's first epoch.
 
-It takes a plan to run, too, which need not be that of the frame: see ``plan_of_epoch``.
+It also accepts a plan to run, which need not be that of the frame: see ``plan_of_epoch``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 def usable(frame: DataFrame, schema: pa.Schema) -> bool:
-    """Whether rows of these columns can be handed over like this."""
+    """Whether rows of these columns can be handed over this way."""
     return value_of(frame.sparkSession, _LARGE) != "true" and all(
         _is_plain(kind) for kind in schema.types
     )
@@ -46,20 +46,20 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def arrow_task(frame: DataFrame, schema: pa.Schema, task: BatchTask) -> ArrowTask | None:
-    """Make a task known to Spark; None if it cannot be run like this, or not by this Spark."""
+    """Register a task with Spark; None if it cannot be run this way, or not by this Spark."""
     if not usable(frame, schema):
         return None
     try:
         return ArrowTask(frame, schema, task)
-    except (Py4JError, AttributeError, ImportError, TypeError):  # of what is not Spark's interface
+    except (Py4JError, AttributeError, ImportError, TypeError):  # of Spark's internals
         return None
 
 
 class ArrowTask:
-    """A task that was made known to Spark, to be run on the parts of every epoch's frame."""
+    """A task registered with Spark, to be run on the parts of every epoch's frame."""
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, task: BatchTask) -> None:
-        """``schema`` is that of the rows, which do not bring it along."""
+        """``schema`` is that of the rows, which do not carry it."""
         from pyspark.core.rdd import _prepare_for_python_RDD
 
         self._context = context = frame.sparkSession.sparkContext
@@ -75,7 +75,7 @@ class ArrowTask:
             broadcasts,
             context._javaAccumulator,
         )
-        self._job(frame, executed_plan(frame))  # whether this Spark has all of it; nothing is run
+        self._job(frame, executed_plan(frame))  # whether this Spark has it all; nothing is run
 
     def collect(self, frame: DataFrame, plan: Any) -> Sequence[Ack]:
         """Run it on every part of a frame's plan; return the acks by partition."""
@@ -95,11 +95,11 @@ def executed_plan(frame: DataFrame) -> Any:
 
 
 def plan_of_epoch(query: StreamingQuery, frame: DataFrame, number: int) -> Any:
-    """Return the plan by which Spark makes an epoch's rows, or None if it does not tell.
+    """Return the plan by which Spark computes an epoch's rows, or None if it does not show it.
 
     ``foreachBatch`` is given a frame of these rows as an RDD, of which Spark makes a copy, row by
     row, before it does anything with them. Only for a plan without state, which may be run twice,
-    and on the thread of the query itself, from which the tasks have the settings of Spark SQL.
+    and on the query's own thread, from which the tasks take the settings of Spark SQL.
     """
     if frame.sparkSession.sparkContext.getLocalProperty(_EXECUTION) is None:
         return None
@@ -113,7 +113,7 @@ def plan_of_epoch(query: StreamingQuery, frame: DataFrame, number: int) -> Any:
 
 
 def _like_sql(frame: DataFrame) -> dict[str, str]:
-    """Return what Spark tells workers of SQL, and no others: with it, they are the same workers."""
+    """Return the environment that only SQL workers get: with it, Spark reuses the same workers."""
     names = {"SIMPLIFIED_TRACEBACK": "simplifiedTraceback", "HIDE_TRACEBACK": "hideTraceback"}
     on = (
         name

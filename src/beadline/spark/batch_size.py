@@ -1,14 +1,13 @@
-"""How large Spark makes the Arrow batches that it hands to the Python workers.
+"""The size of the Arrow batches that Spark hands to the Python workers.
 
-Spark ends a batch at so many rows or so many bytes, whichever comes first. To know the bytes, it
-asks every column for its size after every row, which is a tenth of the time in which it makes
-batches of small rows. So where the rows of all sinks have been so small that their number ends
-every batch long before, Spark is told not to count bytes. One epoch with large rows, and it counts
-for as long as the query runs. A value that the user has set is left alone, and so are all where the
-query has Python functions of its own: they get batches of the same settings, and maybe of larger
-rows.
+Spark ends a batch at a number of rows or of bytes, whichever comes first. To know the bytes, it
+asks every column for its size after every row, which takes a tenth of the time of making batches of
+small rows. So where the rows of all sinks have been so small that their number always ends a batch
+first, Spark is told not to count bytes. After one epoch with large rows, it counts for as long as
+the query runs. A value that the user has set is left alone, and so are all values if the query has
+Python functions of its own: they get batches by the same settings, and maybe of larger rows.
 
-Small rows also come in more of them at a time: a batch of one and a half megabytes still lies in a
+Batches of small rows also get more rows: a batch of one and a half megabytes still lies in a
 processor's cache, and what is done once per batch, here and by a server, is done less often.
 """
 
@@ -34,10 +33,10 @@ _SMALL_BYTES = 3 << 19  # of a batch of small rows
 
 
 class BatchSize:
-    """What one query has told Spark."""
+    """The settings that one query has made in Spark."""
 
     def __init__(self, shared: bool = False) -> None:
-        """``shared`` with Python functions of the query's own, whose rows may be larger."""
+        """``shared``: the query has Python functions of its own, whose rows may be larger."""
         self._shared = shared
         self._ours: bool | None = None  # whether bytes are counted by Spark's own default
         self._rows_ours = False

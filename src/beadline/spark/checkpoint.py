@@ -1,6 +1,7 @@
 """Spark's own checkpoint, as far as the protocol reads it.
 
-It is never written from here; one kind of leftover is removed, over which Spark would not start.
+It is never written from here; only one kind of leftover is removed, with which Spark would not
+start.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from beadline.sources.kafka.topics import SourceTopics
 
-# Of an epoch's number; with a second dot, Hadoop's checksum of such a file.
+# Of an epoch's number; the second alternative is Hadoop's checksum of such a file.
 _UNFINISHED = re.compile(r"\.{1,2}\d+\.(.+\.)?(tmp|crc)")
 
 
@@ -54,11 +55,11 @@ class SparkProgress:
     def offsets_planned(self, epoch: int, planned: str | None) -> str:
         """Return the digest of Spark's offsets of an epoch that is running.
 
-        Spark checks that ``offsets/<epoch>`` is not there and then renames a file to it, so that a
-        driver which is paused between the two replaces, when it wakes, what a newer one has
+        Spark checks that ``offsets/<epoch>`` is not there and then renames a file to it, so a
+        driver that is paused between the two will, when it wakes, replace what a newer one has
         planned. The rows of this epoch are those that *our* Spark has planned, so the file must
-        still say the same: otherwise a restart would go on from other positions. ``planned`` is
-        what our Spark has in memory; None if it does not tell.
+        still say the same: otherwise a restart would continue from other positions. ``planned`` is
+        what our Spark has in memory; None if it does not show it.
         """
         data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
         lines = [] if data is None else data.decode().splitlines()
@@ -71,11 +72,12 @@ class SparkProgress:
         return hashlib.sha256(data).hexdigest()
 
     def forget_unfinished(self) -> None:
-        """Remove the beginnings of a first epoch's offsets; only after our own claim.
+        """Remove unfinished offsets of a first epoch; only after our own claim.
 
         Spark writes offsets under a hidden name and renames them. Since 4.1 it refuses to begin
-        where the folder of the offsets has no epoch and is not empty, so a death in just that
-        moment would stop the query for good. Whoever still writes there fails, and was fenced.
+        where the folder of the offsets has no epoch and is not empty, so a death at just that
+        moment would block the query permanently. A driver that is still writing there fails; it was
+        fenced.
         """
         folder = join(self._checkpoint, "offsets")
         names = self._files.names(folder)
@@ -84,9 +86,9 @@ class SparkProgress:
                 self._files.delete(join(folder, name))
 
     def sync(self, epoch: int) -> None:
-        """Make durable what the decision of an epoch rests on; Spark leaves it in the cache.
+        """Make durable what the decision of an epoch depends on; Spark leaves it in the cache.
 
-        Otherwise a power cut could leave a decision of an epoch that Spark has never heard of. On
+        Otherwise a power cut could leave a decision about an epoch that Spark does not know. On
         other file systems a closed file is as durable as it gets.
         """
         if not self._checkpoint.startswith("file:"):
@@ -104,22 +106,22 @@ class SparkProgress:
 
 
 def planned_sources(checkpoint: str) -> int | None:
-    """Return how many sources the newest epoch was planned with; None if that cannot be seen."""
+    """Return how many sources the newest epoch was planned with; None if that is not known."""
     files = open_files(checkpoint)
     folder = join(checkpoint, "offsets")
     try:
         numbers = [int(name) for name in files.names(folder) if name.isdigit()]
         data = files.read(join(folder, str(max(numbers)))) if numbers else None
-    except OSError:  # what cannot be read is told where it is needed
+    except OSError:  # what cannot be read is reported where it is needed
         return None
     version, _, *lines = ["", ""] if data is None else data.decode().splitlines()
     return len(lines) if version == "v1" else None
 
 
 def planned_offsets(query: StreamingQuery | None, epoch: int) -> str | None:
-    """Return, as a text, the source positions that Spark has in memory; None if it does not tell.
+    """Return, as text, the source positions in Spark's memory; None if it does not show them.
 
-    They are not of Spark's public interface, so a Spark without them is believed.
+    They are not part of Spark's public API, so a Spark without them is trusted.
     """
     if query is None:
         return None

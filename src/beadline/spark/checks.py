@@ -1,4 +1,4 @@
-"""Everything that can be refused is refused here, before anything is written."""
+"""Everything that must be refused is refused here, before anything is written."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ logger = logging.getLogger("beadline")
 LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
 
-# With it, a scalar Python UDF directly on columnar files hangs for ever in PySpark 4.2.0.
+# With it, a scalar Python UDF directly on columnar files hangs forever in PySpark 4.2.0.
 COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
-# Options of Spark's writer that Beadline must set itself or cannot allow, each with the reason.
+# Options of Spark's writer that Beadline sets itself or cannot allow, each with the reason.
 REFUSED_OPTIONS = {
     "asyncprogresstrackingenabled": "Spark would commit offsets independently of the epoch, and an "
     "epoch that is not in the offset log cannot be redelivered",
@@ -51,7 +51,7 @@ REFUSED_OPTIONS = {
 
 
 def check_stream(stream: Stream) -> None:
-    """The stream must be one, and must go somewhere."""
+    """The frame must be a stream, and the query must have a sink."""
     if not isinstance(stream.frame, DataFrame) or not stream.frame.isStreaming:
         what = "a batch DataFrame" if isinstance(stream.frame, DataFrame) else "not a DataFrame"
         raise BadQuery(
@@ -78,13 +78,13 @@ def check_settings(stream: Stream, options: dict[str, str]) -> None:
                 f"lost silently. Set it to false. {NOTHING_WRITTEN}"
             )
     adaptive = is_true(session.conf.get("spark.sql.adaptive.enabled", "true"))
-    # Only where somebody set it: Spark's own default is switched off for the query in silence.
+    # Only if it was set explicitly: Spark's own default is silently switched off for the query.
     chosen = is_set(session, ADAPTIVE_STREAMING) and is_true(session.conf.get(ADAPTIVE_STREAMING))
     if adaptive and chosen:
         raise BadSetting(
-            f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may cut an epoch into other "
-            "parts when it is redelivered, so that a lost part could not be told from the others. "
-            f"Set it to false or leave it out. {NOTHING_WRITTEN}"
+            f"{ADAPTIVE_STREAMING} is set to true: adaptive execution may divide an epoch into "
+            "other parts when it is redelivered, so a lost part could not be identified. Set it to "
+            f"false or remove it. {NOTHING_WRITTEN}"
         )
 
 
@@ -95,7 +95,7 @@ def switched_off(session: SparkSession) -> list[str]:
         if is_set(session, COLUMNAR_INPUT):
             logger.warning(
                 "%s is set to true: with PySpark 4.2.0 a Python UDF directly on columnar files "
-                "(parquet, ORC) then hangs for ever, and the query with it. Set it to false.",
+                "(parquet, ORC) then hangs forever, and the query with it. Set it to false.",
                 COLUMNAR_INPUT,
             )
         else:
@@ -104,13 +104,14 @@ def switched_off(session: SparkSession) -> list[str]:
 
 
 def check_files(checkpoint: str, mode: Guarantee) -> None:
-    """The checkpoint's file system must be able to keep the log's rule; a link is tried out."""
+    """The checkpoint's file system must support the log's rule; creating a link is tried."""
     check_rule(checkpoint, mode)
     open_files(checkpoint)  # or Spark has no classes for it
     if checkpoint.startswith("file:") and not can_link(checkpoint):
         raise BadSetting(
-            f"checkpoint {checkpoint}: this file system has no hard links, without which no local "
-            f"create-if-absent has one winner. Use another disk, or hdfs:. {NOTHING_WRITTEN}"
+            f"checkpoint {checkpoint}: this file system has no hard links, without which "
+            "create-if-absent on a local disk may have two winners. Use another disk, or hdfs:. "
+            f"{NOTHING_WRITTEN}"
         )
 
 
@@ -145,7 +146,7 @@ def arrow_schema(output: Output, frame: DataFrame) -> pa.Schema:
 
 
 def to_arrow(rows: DataFrame) -> pa.Schema:
-    """Spark's own mapping, whose arguments differ between the versions of Spark 4."""
+    """Spark's own mapping, whose parameters differ between versions of Spark 4."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     known = inspect.signature(to_arrow_schema).parameters
@@ -158,7 +159,7 @@ def to_arrow(rows: DataFrame) -> pa.Schema:
 def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSink]:
     """Ask every sink whether it can take its rows, and what it can promise.
 
-    One that promises too little is refused, unless it is only asked for a report.
+    One that promises too little is refused, unless this is only for a report.
     """
     bound = []
     dead_letters = {output.refused_by: output.name for output in stream.outputs}
@@ -182,9 +183,9 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
         if refuse and found.guarantee < min(needed, stream.mode):
             hint = f" {found.raised_by}" if found.raised_by else ""
             raise GuaranteeRefused(
-                f"query {query.name!r} is to be {stream.mode}, but sink {output.name!r} is "
-                f"{found.guarantee}: {found.sentence}{hint} Allow it by name with "
-                f'.to(sink, allow="{found.guarantee}"), or take it out. {NOTHING_WRITTEN}'
+                f"query {query.name!r} must be {stream.mode}, but sink {output.name!r} is "
+                f"{found.guarantee}: {found.sentence}{hint} Allow it explicitly with .to(sink, "
+                f'allow="{found.guarantee}"), or take it out. {NOTHING_WRITTEN}'
             )
         _check_disk(stream, output, found)
         bound.append(BoundSink(output.name, output.sink, found, dead_letters.get(output.name, "")))
@@ -192,7 +193,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
 
 
 def refuse_weak(report: Report) -> None:
-    """Raise if a part makes the query weaker than its function's name, and is not allowed to."""
+    """Raise if a part makes the query weaker than its function's name and that is not allowed."""
     if not report.refusals:
         return
     reasons = " ".join(
@@ -201,18 +202,18 @@ def refuse_weak(report: Report) -> None:
         for found in report.refusals
     )
     raise GuaranteeRefused(
-        f"query {report.query!r} is to be {report.asked}, but {reasons} A source is accepted as it "
+        f"query {report.query!r} must be {report.asked}, but {reasons} A source is accepted as it "
         f'is with exactly_once(…, allow="{report.level}"), or at_least_once(…). {NOTHING_WRITTEN}'
     )
 
 
 def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStreamWriter:
-    """Return Spark's writer, set up; what Spark would refuse is refused now."""
+    """Return Spark's writer, configured; what Spark would refuse is refused now."""
     frame = stream.frame
     if settings.available_now and never_idle(frame):
         raise BadQuery(
-            f"query {stream.name!r}: available_now=True would not come to an end, because timers "
-            "by processing time may be due at any time. Use every='10 seconds' and stop() it, or "
+            f"query {stream.name!r}: available_now=True would never finish, because timers by "
+            "processing time may be due at any time. Use every='10 seconds' and stop() it, or "
             f"timers by event time. {NOTHING_WRITTEN}"
         )
     try:
@@ -236,7 +237,7 @@ def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStre
 
 
 def _check_plan(frame: DataFrame, output_mode: str) -> None:
-    """Ask Spark whether the plan can run in this mode; it would itself ask after our claim."""
+    """Ask Spark whether the plan can run in this mode; it would check only after our claim."""
     jvm = frame.sparkSession.sparkContext._jvm
     assert jvm is not None
     modes = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
@@ -246,12 +247,12 @@ def _check_plan(frame: DataFrame, output_mode: str) -> None:
 
 
 def _check_disk(stream: Stream, output: Output, found: Capabilities) -> None:
-    """On a cluster, each executor would write to a disk of its own, and the driver find nothing."""
+    """On a cluster, each executor would write to its own disk, and the driver find nothing."""
     master = stream.frame.sparkSession.sparkContext.master or ""
     if found.shared_disk and not output.shared_disk and not master.startswith("local"):
         raise BadSink(
             f"sink {output.name!r} writes to the local path {found.target}, but Spark runs on "
-            f"{master}, where each executor has a disk of its own: rows would be lost. Use a "
-            "target on HDFS; or, if that path is one shared mount on every machine, say so with "
+            f"{master}, where each executor has its own disk: rows would be lost. Use a target on "
+            "HDFS; or, if that path is one shared mount on every machine, declare it with "
             f".to(sink, shared_disk=True). {NOTHING_WRITTEN}"
         )

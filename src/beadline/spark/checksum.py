@@ -1,13 +1,12 @@
-"""The content checksum of a part: does a part that was computed again hold the same rows (rule 8)?
+"""The content checksum of a part: does a recomputed part hold the same rows (rule 8)?
 
-Where rows are shuffled, they come in any order, so each row is hashed by Spark's ``xxhash64`` and
-the hashes are summed. That costs a fifth of the time that Spark takes to read small rows from
-Kafka. A plan without a shuffle gives the rows of an epoch in the same order every time, so there
-the columns are summed up by CRC-32 as they lie in Arrow's buffers, value by value, in the worker;
-to have the order in it makes it stricter, and it costs a twentieth. It is to notice a plan that
-computes something else the second time, not a forger: of such parts, one in four thousand million
-would not be noticed. A plan that was changed from one kind to the other is another plan: its replay
-does not fit, and stops.
+Shuffled rows arrive in any order, so each row is hashed by Spark's ``xxhash64`` and the hashes are
+summed. That costs a fifth of the time that Spark takes to read small rows from Kafka. A plan
+without a shuffle gives the rows of an epoch in the same order every time, so the worker computes a
+CRC-32 of the columns, value by value, from Arrow's buffers; including the order makes it stricter,
+and it costs a twentieth. It is meant to detect a plan that computes something else the second time,
+not a forger: one such part in four thousand million would go unnoticed. A plan that was changed
+from one kind to the other is another plan: its replay does not match, and stops.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ ORDERED = "crc32 of the columns, in order"
 
 
 class Ordered:
-    """A running hash of a part's columns, whatever the batches in which they come."""
+    """A running hash of a part's columns, whatever its division into batches."""
 
     def __init__(self) -> None:
         self._columns: list[Any] = []
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows."""
+        """Add the next rows."""
         if not self._columns:
             self._columns = [_hash_of(kind)() for kind in batch.schema.types]
         for running, column in zip(self._columns, batch.columns, strict=True):
@@ -45,7 +44,7 @@ class Ordered:
 
 
 class _Nulls:
-    """Where a column has its nulls; costs next to nothing where it has none."""
+    """The positions of a column's nulls; costs next to nothing if there are none."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -62,7 +61,7 @@ class _Nulls:
 
 
 class _Numbers:
-    """A column of numbers or times, each of so many bytes."""
+    """A column of numbers or times, each of ``width`` bytes."""
 
     def __init__(self) -> None:
         self._values = 0
@@ -71,7 +70,7 @@ class _Numbers:
     def update(self, column: pa.Array) -> None:
         self._nulls.update(column)
         width = column.type.bit_width // 8
-        if column.null_count:  # what lies under a null is nobody's
+        if column.null_count:  # the bytes under a null are undefined
             column = pc.fill_null(column.view(f"int{8 * width}"), 0)
         begin = column.offset * width
         data = memoryview(column.buffers()[1])[begin : begin + len(column) * width]
@@ -82,7 +81,7 @@ class _Numbers:
 
 
 class _Texts:
-    """A column of texts or bytes of any length."""
+    """A column of texts or bytes of variable length."""
 
     def __init__(self) -> None:
         self._data = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def value_of(session: SparkSession, key: str) -> str | None:
     """Return a setting's value, Spark's own default included; None if this Spark has none.
 
-    Asked without a default of ours: with one, Spark does not tell its own.
+    Asked without a default of ours: given one, Spark does not return its own.
     """
     try:
         return session.conf.get(key)
@@ -22,10 +22,10 @@ def value_of(session: SparkSession, key: str) -> str | None:
 
 
 def is_true(value: object) -> bool:
-    """Whether Spark takes a value for true: in any case."""
+    """Whether Spark considers a value true, in upper or lower case."""
     return str(value).strip().lower() == "true"
 
 
 def is_set(session: SparkSession, key: str) -> bool:
-    """Whether somebody has set it; Spark tells a value in any case."""
+    """Whether it was set explicitly; Spark returns a value in either case."""
     return bool(session._jsparkSession.sessionState().conf().contains(key))

@@ -51,7 +51,7 @@ RowsFunction = Callable[[DataFrame], DataFrame]
 
 @dataclass
 class Engine:
-    """What all epochs of one running query have in common."""
+    """What all epochs of one running query share."""
 
     progress: SparkProgress
     planned: PlannedFiles
@@ -60,7 +60,7 @@ class Engine:
     narrow: bool
     speculation: bool
     partitioning: Partitioning = field(default_factory=Partitioning)
-    query: StreamingQuery | None = None  # Spark's, once it has started
+    query: StreamingQuery | None = None  # Spark's run id, once it has started
     owners: dict[str, SlotOwners] = field(default_factory=lambda: defaultdict(SlotOwners))
     functions: dict[tuple[str, str], Any] = field(default_factory=dict)
     arrow_tasks: dict[tuple[str, str], ArrowTask | None] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class Engine:
     columns: Columns = field(default_factory=Columns)
     kinds: dict[str, str] = field(default_factory=dict)
     batch_size: BatchSize = field(default_factory=BatchSize)
-    watermarks: WatermarkReader | None = None  # where the plan has one
-    # Sinks whose columns are the stream's own: to ask and to select costs milliseconds an epoch.
+    watermarks: WatermarkReader | None = None  # if the plan has one
+    # Sinks whose columns are the stream's own: asking and selecting costs milliseconds per epoch.
     columns_match: set[str] = field(default_factory=set)
     syncing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="beadline-sync")
@@ -80,7 +80,7 @@ class Engine:
         self.syncing.shutdown(wait=False)
         if self.progress.topics is not None:
             self.progress.topics.close()
-        with suppress(Exception):  # Spark is gone, and its settings with it
+        with suppress(Exception):  # Spark is gone, and its settings too
             self.partitioning.unpin()
 
     def use(self, query: StreamingQuery | None) -> None:
@@ -104,7 +104,7 @@ class SparkBatch:
         self._checked = False
         self._shared: Shared | None = None
         self._attempts: dict[str, Iterator[int]] = defaultdict(itertools.count)
-        # Beside the work of preparing, so that it costs no time of its own.
+        # In parallel with preparing, so that it takes no extra time.
         self._synced = engine.syncing.submit(self._sync)
         if engine.progress.topics is not None:
             engine.progress.topics.begin(number)
@@ -115,7 +115,7 @@ class SparkBatch:
         return self._number
 
     def offsets(self) -> str:
-        """Return the digest of Spark's offsets of this epoch, which are durable by then."""
+        """Return the digest of Spark's offsets of this epoch, which are durable by now."""
         planned = self._synced.result() or planned_offsets(self._engine.query, self._number)
         return self._engine.progress.offsets_planned(self._number, planned)
 
@@ -124,11 +124,11 @@ class SparkBatch:
         return planned_offsets(self._engine.query, self._number)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings that decide how the rows fall into parts."""
+        """Return the settings that decide how the rows are divided into parts."""
         return self._engine.partitioning.of(self._given.sparkSession)
 
     def event_time(self) -> dict[str, Any]:
-        """Return the epoch's watermark and late rows, and what it brought of each input."""
+        """Return the epoch's watermark and late rows, and what each input contributed."""
         found = self._engine.watermarks
         return {} if found is None else found.decided(self._engine.query, self._number)
 
@@ -136,7 +136,7 @@ class SparkBatch:
     def sharing(self, sinks: int) -> Iterator[None]:
         """Compute the rows once for several sinks; acks of ``prepare`` say which rows they got."""
         self._check_source()
-        # A rows= that prunes (a limit, a filter that is never true) would leave state unmoved.
+        # A rows= that prunes (a limit, a filter that is never true) would not advance the state.
         eager = self._engine.stateful and bool(self._engine.rows)
         if sinks < 2 and not eager:
             yield
@@ -160,7 +160,7 @@ class SparkBatch:
         acks = self._acks_of(sink, ticket, refused)
         if self._shared is None or refused is not None or acks.tags is not None:
             return acks
-        # What it was given is not proven to be what the others will be. What it made is a loser.
+        # It is not proven that the others get the same rows. What it made is a losing attempt.
         return replace(self._acks_of(sink, ticket, refused), extra_attempts=True)
 
     def _acks_of(
@@ -187,7 +187,7 @@ class SparkBatch:
         return Acks(tuple(prepared), len(acks), extra, refused_rows(sink, acks), tags=tags)
 
     def _tagged(self, sink: BoundSink, refused: Sequence[RefusedRow] | None) -> bool:
-        """Whether the tags of shared rows are in what the sink's tasks are given."""
+        """Whether the sink's tasks are given the tags of shared rows."""
         return self._shared is not None and refused is None and sink.name not in self._engine.rows
 
     def _tags(self, acks: Sequence[Ack], tagged: bool, execution: Any) -> Tags | None:
@@ -231,8 +231,8 @@ class SparkBatch:
     ) -> tuple[Sequence[Ack], Any]:
         """Run a task on every part of the frame; return their acks in order, and Spark's record.
 
-        A task is kept by its kind, too: a query that publishes may have to replay what was decided
-        before, and what is replayed for one sink is shared with none.
+        Tasks are also kept by kind: a query that publishes may have to replay what was decided
+        before, and rows replayed for one sink are not shared.
         """
         key = (name, kind)
         column = self._engine.functions.get(key)
@@ -253,7 +253,7 @@ class SparkBatch:
     def _collect(
         self, frame: DataFrame, key: tuple[str, str], column: Any, make: Callable[[], BatchTask]
     ) -> tuple[Sequence[Ack], Any]:
-        """Hand the rows over in the way that is quicker for them."""
+        """Hand the rows over in whichever way is faster."""
         engine = self._engine
         # Only the stream's own rows: those of rows= may have other columns in every epoch.
         if not engine.batch_size.small or frame is not self._frame:
@@ -273,13 +273,13 @@ class SparkBatch:
         return reason(error, self._given.sparkSession.sparkContext)
 
     def advance_state(self) -> None:
-        """Let a stateful plan's state move on to this epoch; its rows go nowhere."""
+        """Advance a stateful plan's state to this epoch; its rows are discarded."""
         if self._engine.stateful:
             self._check_source()
             self._frame.write.format("noop").mode("overwrite").save()
 
     def _check_source(self) -> None:
-        """Rows are about to be made: they must be those that the epoch was planned with."""
+        """Rows are about to be computed: they must be those that the epoch was planned with."""
         if not self._checked:
             self._engine.planned.check(self._number)
             self._checked = True
@@ -293,15 +293,15 @@ class SparkBatch:
     ) -> DataFrame:
         """Return what the sink is given: its share of the epoch's rows, or dead-letter records.
 
-        Shared rows have a tag in their last column. Where that would be seen, by rows= or Spark's
-        own writer, ``metrics`` has them.
+        Shared rows have a tag in their last column. Where it would be visible, to rows= or Spark's
+        own writer, ``metrics`` holds the tags instead.
         """
         self._check_source()
         rows = self._engine.rows.get(sink.name)
         if refused is not None:
             wanted = sink.sink.dead_letter_columns
             records = dead_letter.table(refused, ticket.query, ticket.epoch, wanted)
-            # One part, so that they stay in their order.
+            # One part, so that they keep their order.
             frame = self._frame.sparkSession.createDataFrame(records).coalesce(1)
         elif self._shared and (rows or metrics):
             frame = self._shared.without_tags(metrics)

@@ -1,4 +1,4 @@
-"""Looking at a stream for ``guarantee.judge``: sources, expressions, settings and sinks."""
+"""Inspects a stream for ``guarantee.judge``: sources, expressions, settings and sinks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLES = ("DataSourceV2Relation", "HiveTableRelation", "LogicalRelation")
 
 
 def facts(stream: Stream, sinks: Sequence[BoundSink], restart_s: float | None = None) -> QueryFacts:
-    """Return everything that a judgement needs to know; nothing is read or written by it."""
+    """Return everything that a judgement needs; nothing is read or written."""
     bound = {sink.name: sink for sink in sinks}
     seen = [
         SinkFacts(
@@ -77,24 +77,24 @@ _SHAPES: dict[str, Callable[[Any], SourceFacts]] = {
     "StreamingRelationV2": _new,
     "StreamingRelation": _old,
 }
-# What tells a person which source it is; never an option that may hold a secret.
+# Options that identify a source for a person; never one that may hold a secret.
 _WHERE = ("subscribe", "subscribepattern", "assign", "path", "host", "beadline.input")
 
 
 def expressions(frame: DataFrame) -> Iterator[ExpressionFacts]:
-    """Yield what in a plan may answer differently when it is run again, and the clocks."""
+    """Yield a plan's non-deterministic expressions, and the clocks."""
     for node in nodes(plan_of(frame)):
         for expression in _each(node.expressions()):
             yield from _parts(expression)
-        table = _table_read_anew(node)
+        table = _table_read_again(node)
         if table:
             yield ExpressionFacts("Table", f"table {_shortened(table)}", deterministic=False)
 
 
-def _table_read_anew(node: Any) -> str:
-    """Return what a table is called that a stream is joined with, and that others may change.
+def _table_read_again(node: Any) -> str:
+    """Return the name of a table that the stream is joined with and that others may change.
 
-    Not of files: which ones they are is settled when the frame is made.
+    Not for files: which ones they are is fixed when the frame is made.
     """
     kind = node.getClass().getSimpleName()
     if node.children().size() or node.isStreaming() or kind not in _TABLES:
@@ -112,7 +112,7 @@ def _parts(expression: Any) -> Iterator[ExpressionFacts]:
     children = list(_each(expression.children()))
     for child in children:
         yield from _parts(child)
-    # Not deterministic because a child is not: the child has said so.
+    # Not deterministic only because a child is not: the child reports it.
     deterministic = expression.deterministic() or not all(c.deterministic() for c in children)
     name = expression.getClass().getSimpleName()
     text = _shortened(expression.sql())
@@ -131,7 +131,7 @@ def _shortened(text: str) -> str:
 
 
 def _function(expression: Any) -> Callable[..., Any] | None:
-    """The Python function as it is sent to the workers; None if it cannot be had."""
+    """The Python function as it is sent to the workers; None if it cannot be loaded."""
     from pyspark import cloudpickle
 
     try:
@@ -143,7 +143,7 @@ def _function(expression: Any) -> Callable[..., Any] | None:
 
 
 def _functions(function: Callable[..., Any] | None) -> list[Callable[..., Any]] | None:
-    """What to look into; of a stateful processor, all the code that it was made with."""
+    """The code to inspect; for a stateful processor, all the code that it consists of."""
     processor = getattr(getattr(function, "__self__", None), "_stateful_processor", None)
     if processor is not None:
         return list(code_held_by(processor))
@@ -151,7 +151,7 @@ def _functions(function: Callable[..., Any] | None) -> list[Callable[..., Any]] 
 
 
 def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanFacts:
-    """The plan of a sink's ``rows=``, which was tried on an empty frame before."""
+    """The plan of a sink's ``rows=``, which was tried before on an empty frame."""
     shape = frame.sparkSession.createDataFrame([], frame.schema)
     return PlanFacts(f"rows= of sink {name}", FindingKind.ROWS, tuple(expressions(rows(shape))))
 

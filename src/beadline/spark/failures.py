@@ -1,10 +1,10 @@
 """Why Spark failed, in one sentence.
 
-An error of Spark's is a Python trace in a Java trace in a dump of the plan, and its last cause is
-seldom the one that helps: of a Python worker that was killed, it is a broken pipe. What has a known
-cause is found by a table, wherever it shows in the text; otherwise the exception of a Python
-function is told, and otherwise Java's innermost cause. The protocol asks for it (``Batch.reason``),
-and says itself what it means for the epoch.
+An error from Spark is a Python traceback in a Java stack trace in a dump of the plan, and its last
+cause seldom helps: for a Python worker that was killed, it is a broken pipe. Known causes are found
+by a table, wherever they appear in the text; otherwise the exception of a Python function is
+reported, and otherwise Java's innermost cause. The protocol asks for it (``Batch.reason``), and
+says itself what it means for the epoch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _STOPPED = "Spark was stopped under the running query (spark.stop()): call query
 
 @dataclass(frozen=True)
 class KnownCause:
-    """A cause that a text shows, and what to say of it; groups of the pattern are told as well.
+    """A cause that a text shows, and what to say about it; groups of the pattern are included.
 
-    With ``in_python``, so is the exception of a Python function that failed over it.
+    With ``in_python``, so is the exception of a Python function that failed because of it.
     """
 
     pattern: str
@@ -52,7 +52,7 @@ class KnownCause:
 
 
 _OLD_OR_NEW = (
-    "start the code that made the checkpoint, or give this code a new checkpoint, which begins "
+    "start the code that created the checkpoint, or give this code a new checkpoint, which begins "
     "without state"
 )
 KNOWN_CAUSES = (
@@ -72,7 +72,7 @@ KNOWN_CAUSES = (
     KnownCause(
         r"\[((?:STATE_STORE_COMMIT_VALIDATION_FAILED|STATE_STORE_OPERATION_OUT_OF_ORDER)\] "
         r"[^\n]{0,240})",
-        "not every part of the state was carried on in the epoch",
+        "not every part of the state was carried forward in the epoch",
     ),
     KnownCause(
         r"\[UNSUPPORTED_FEATURE\.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS\]",
@@ -81,7 +81,7 @@ KNOWN_CAUSES = (
     ),
     KnownCause(
         r"\[(?:STATEFUL_PROCESSOR|STATE_STORE_HANDLE|TRANSFORM_WITH_STATE)_\w+\] ([^\n]{0,300})",
-        "a stateful processor asked its state for what it cannot do",
+        "a stateful processor used its state in a way that it does not support",
     ),
     KnownCause(
         r"No space left on device|Disk quota exceeded",
@@ -90,7 +90,8 @@ KNOWN_CAUSES = (
         in_python=True,  # it names the file
     ),
     KnownCause(
-        # Whichever thread notices first: the one that reads from the worker, or writes to it.
+        # Depends on which thread notices first: the one that reads from the worker, or writes to
+        # it.
         r"Python worker exited unexpectedly|"
         r"(?s:(?:EOFException|Broken pipe|Connection reset).*?\bapi\.python\.)",
         "a Python worker process died: it was killed (by hand, or by the operating system for lack "
@@ -106,20 +107,20 @@ KNOWN_CAUSES = (
     ),
 )
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
-# What Spark says where somebody else has written to its checkpoint, and whether that proves it.
+# What Spark says if another driver has written to its checkpoint, and whether that proves it.
 OTHER_DRIVER = {
     "CONCURRENT_STREAM_LOG_UPDATE": True,
     "Concurrent update to the log": True,
     "Concurrent update to the commit log": True,
     "Multiple streaming queries are concurrently using": True,
-    # At a first start, of files that the other is about to write; they may also have been deleted.
+    # At a first start, about files that the other is about to write; they may also be deleted.
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": False,
     "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY": False,
 }
 
 
 def reason(error: BaseException, context: SparkContext | None = None) -> str:
-    """Say in one line what went wrong; ``context`` is the Spark that it went wrong in."""
+    """Say in one line what went wrong; ``context`` is the Spark in which it did."""
     if is_gone(error):
         return _GONE
     if is_stopped(context):
@@ -132,7 +133,7 @@ def reason(error: BaseException, context: SparkContext | None = None) -> str:
 
 
 def explain(error: BaseException | None, query: str) -> BaseException | None:
-    """Return what Spark ended a query with, outside of an epoch, as an error of ours if known."""
+    """Return the error with which Spark ended a query, outside of an epoch, as ours if known."""
     if error is None or isinstance(error, BeadlineError):
         return error
     text = str(error).partition(_PLAN)[0]
@@ -140,7 +141,7 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
         return Fenced(
             f"query {query!r}: another driver of this query has planned or finished the same epoch "
             "in Spark's own log, so a newer start has taken over. This one stops, and has decided "
-            "nothing that the other does not know."
+            "nothing that the other does not know about."
         )
     if is_gone(error):
         return SparkGone(f"query {query!r}: {_GONE}. {_MEANS}")
@@ -158,12 +159,12 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def stopped(query: str) -> SparkGone:
-    """Return the error of a query whose Spark was stopped under it."""
+    """Return the error of a query whose Spark was stopped while it ran."""
     return SparkGone(f"query {query!r}: {_STOPPED}. {_MEANS}")
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether nothing answers at the other end of Py4J; a sink's own server may refuse, too."""
+    """Whether Py4J's other end does not answer; a sink's own server may also refuse connections."""
     if isinstance(error, Py4JNetworkError):
         return True
     if type(error) is Py4JError:
@@ -175,7 +176,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def is_stopped(context: Any) -> bool:
-    """Whether ``spark.stop()`` was called: then errors are of what is no longer there."""
+    """Whether ``spark.stop()`` was called: then errors come from what is no longer there."""
     return context is not None and getattr(context, "_jsc", None) is None
 
 

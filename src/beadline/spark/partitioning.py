@@ -1,10 +1,10 @@
-"""The settings by which Spark cuts an epoch's rows into parts (rule 28).
+"""The settings by which Spark divides an epoch's rows into parts (rule 28).
 
-It is recorded with every decision. Where parts of a decided epoch are lost, the start that replays
-it pins what it can to the recorded values, so that the rows fall into the same parts on another
-number of cores; for that epoch alone, which is the first of the run. They are set on the session
-that the stream was read with, too: files are cut by its settings, not by those of the copy that
-Spark makes for each query. Whatever is planned on that session in the meantime has them as well.
+They are recorded with every decision. If parts of a decided epoch are lost, the start that replays
+it pins what it can to the recorded values, so that the rows are divided into the same parts on
+another number of cores; only for that epoch, the first of the run. They are also set on the session
+that the stream was read with: files are split by its settings, not by those of the copy that Spark
+makes for each query. Whatever is planned on that session in the meantime uses them as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("beadline")
 
-# As many parts as cores, for files and rows of the driver, unless it is set: then it can be pinned.
+# As many parts as cores, for files and rows of the driver, unless it is set; so it can be pinned.
 LEAVES = "spark.sql.leafNodeDefaultParallelism"
-# The same, for sources that ask nothing else (rate); settled when Spark starts.
+# The same, for sources that use nothing else (rate); fixed when Spark starts.
 CORES = "spark.default.parallelism"
 PINNED = (
     LEAVES,
@@ -34,15 +34,15 @@ PINNED = (
     "spark.sql.sources.bucketing.enabled",
     "spark.sql.autoBroadcastJoinThreshold",
 )
-# Spark keeps the first of them in its own checkpoint, and a query is started with the second off.
+# Spark keeps the first one in its own checkpoint, and a query is started with the second one off.
 KEPT = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled")
 
 
 class Partitioning:
-    """What one running query is cut by."""
+    """The partitioning settings of one running query."""
 
     def __init__(self) -> None:
-        """Nothing is asked before the first epoch."""
+        """Nothing is read before the first epoch."""
         self._found: dict[str, str] = {}
         self._grows = False  # whether the number of cores may change under a running query
         self._pinned: SparkSession | None = None
@@ -55,7 +55,7 @@ class Partitioning:
             self._found = {key: value_of(session, key) or "" for key in (*KEPT, *PINNED)}
             self._count(session)
         elif self._grows:
-            self._found = dict(self._found)  # that of the epoch before has been handed out
+            self._found = dict(self._found)  # that of the previous epoch has been handed out
             self._count(session)
         return self._found
 
@@ -66,16 +66,16 @@ class Partitioning:
             self._found[LEAVES] = cores
 
     def pin(self, session: SparkSession, recorded: Mapping[str, str]) -> None:
-        """Set recorded settings before the query starts; nothing if they are those of now.
+        """Set recorded settings before the query starts, if they differ from the current ones.
 
-        A decision of an older version has fewer of them; what it does not know is left alone.
+        A decision of an older version has fewer of them; the others are left alone.
         """
         with _lock:
             known = _known(session, recorded)
             if not known:
                 return
             pins = ", ".join(f"{key}={value}" for key, value in known.items())
-            logger.warning("an epoch is replayed, cut into parts as it was decided: %s", pins)
+            logger.warning("an epoch is replayed with the partitioning that was decided: %s", pins)
             holders, before = _held.get(_name(session), (0, {}))
             was = {key: value_of(session, key) if is_set(session, key) else "" for key in known}
             _held[_name(session)] = (holders + 1, {**was, **before})
@@ -99,7 +99,7 @@ class Partitioning:
 
 
 _lock = threading.Lock()
-# By session: how many queries have pinned its settings, and what those were before.
+# By session: how many queries have pinned its settings, and their previous values.
 _held: dict[str, tuple[int, dict[str, str | None]]] = {}
 
 
@@ -108,13 +108,13 @@ def _name(session: SparkSession) -> str:
 
 
 def _known(session: SparkSession, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Return those recorded settings that can be pinned, and are not what they were."""
+    """Return the recorded settings that can be pinned and whose values differ now."""
     known = {key: recorded[key] for key in PINNED if key in recorded}
     return {key: value for key, value in known.items() if value != _now(session, key)}
 
 
 def _now(session: SparkSession, key: str) -> str:
-    """Return a setting as it would be recorded now."""
+    """Return a setting's value as it would be recorded now."""
     value = value_of(session, key) or ""
     return value or (str(session.sparkContext.defaultParallelism) if key == LEAVES else "")
 

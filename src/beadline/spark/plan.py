@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 
 from beadline.sources.ticker import FORMAT as TICKER
 
-# A plan made of nothing else keeps no state. Whatever is not known here counts as stateful, a
-# watermark included, because the price of a mistake on that side is one extra pass at recovery.
+# A plan of only these nodes keeps no state. Every other node counts as stateful, including a
+# watermark, because the cost of that mistake is only one extra pass at recovery.
 STATELESS_NODES = frozenset(
     {
         "CollectMetrics",
@@ -42,7 +42,7 @@ STATELESS_NODES = frozenset(
 )
 
 
-# Those of them that may bring rows together in any order.
+# Those of them that may bring rows in any order.
 SHUFFLES = frozenset({"Repartition", "RepartitionByExpression"})
 
 
@@ -52,12 +52,12 @@ def is_narrow(frame: DataFrame) -> bool:
 
 
 def is_stateful(frame: DataFrame) -> bool:
-    """Whether the streaming plan keeps state that must move on with every epoch."""
+    """Whether the streaming plan keeps state that must advance with every epoch."""
     return not _names(frame) <= STATELESS_NODES
 
 
 def never_idle(frame: DataFrame) -> bool:
-    """Whether Spark runs epochs without rows for ever, since a timer may be due at any time."""
+    """Whether Spark runs epochs without rows forever, since a timer may be due at any time."""
     off = frame.sparkSession.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     return off == "true" and any(
         node.getClass().getSimpleName().startswith("TransformWithState")
@@ -72,7 +72,7 @@ def has_watermark(frame: DataFrame) -> bool:
 
 
 def runs_python(frame: DataFrame) -> bool:
-    """Whether Python of somebody else's is part of the plan: it gets Arrow batches too."""
+    """Whether the user's own Python functions are in the plan: they get Arrow batches too."""
     jvm: Any = frame.sparkSession.sparkContext._jvm
     plan = plan_of(frame)
     if plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()):
@@ -83,7 +83,7 @@ def runs_python(frame: DataFrame) -> bool:
 def _is_python(node: Any) -> bool:
     """Whether a node is a table function or a source that is written in Python."""
     name = node.getClass().getSimpleName()
-    if name == "StreamingRelationV2" and node.sourceName() == TICKER:  # ours, and a row at a time
+    if name == "StreamingRelationV2" and node.sourceName() == TICKER:  # ours, one row at a time
         return False
     inner = {"Generate": "generator", "StreamingRelationV2": "table"}.get(name)
     return inner is not None and "Python" in getattr(node, inner)().getClass().getSimpleName()
@@ -97,8 +97,8 @@ def _names(frame: DataFrame) -> set[str]:
 def plan_of(frame: DataFrame) -> Any:
     """Return a frame's logical plan, with each ``WITH x AS (…)`` put where it is used.
 
-    Spark does the same before it runs a stream: each use is a source of its own in the offset log,
-    and what nobody uses is not read.
+    Spark does the same before it runs a stream: each use is a separate source in the offset log,
+    and a WITH that is not used is not read.
     """
     plan = frame._jdf.queryExecution().analyzed()
     if not any(node.getClass().getSimpleName() == "WithCTE" for node in nodes(plan)):
@@ -121,8 +121,8 @@ def nodes(plan: Any) -> Iterator[Any]:
 def source_options(frame: DataFrame) -> list[dict[str, str]]:
     """Return the options of each source, in the order of the lines of Spark's offset log.
 
-    That is the leaves from left to right; a source that is there twice (a union with itself) has
-    two lines. Sources of the old kind, such as files, have no options to show.
+    That is the leaves from left to right; a source that is used twice (a union with itself) has two
+    lines. Sources of the old kind, such as files, have no options to show.
     """
     found = []
     for leaf in streaming_leaves(plan_of(frame)):
@@ -134,7 +134,7 @@ def source_options(frame: DataFrame) -> list[dict[str, str]]:
 def source_folders(frame: DataFrame) -> list[int]:
     """Return each source's folder below ``sources/``, in the order of Spark's offset log.
 
-    Sources are numbered from left to right; the very same relation, used twice, is one of them.
+    Sources are numbered from left to right; the same relation, used twice, is numbered once.
     """
     known: list[Any] = []
     folders = []

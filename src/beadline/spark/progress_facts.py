@@ -1,8 +1,8 @@
-"""What Spark's progress says of each epoch once it is through: read once, told as events.
+"""What Spark's progress says about each epoch once it is finished: read once, reported as events.
 
-Some things are known only when an epoch is over: how far its rows have brought the watermark, how
-much state there is. Spark reports them in its progress. One thread reads each report once, now and
-then, so that no epoch waits for it; what is made of a report is a *reader* in a list.
+Some things are known only when an epoch is finished: how far its rows moved the watermark, how much
+state there is. Spark reports them in its progress. One thread reads each report once, now and then,
+so that no epoch waits for it; each use of a report is a *reader* in a list.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ logger = logging.getLogger("beadline")
 LOOK_EVERY_S = 0.5
 
 ProgressReport = Mapping[str, Any]
-Told = tuple[str, dict[str, Any]]  # the kind of an event, and its details
+Told = tuple[str, dict[str, Any]]  # an event's kind and details
 
 
 class ProgressReader(Protocol):
-    """Makes something of the reports of one running query."""
+    """Uses the progress reports of one running query."""
 
     def read(self, progress: ProgressReport) -> Iterator[Told]:
-        """Yield events for an epoch that is through; called once for each, in their order."""
+        """Yield events for a finished epoch; called once for each, in order."""
 
     def look(self) -> None:
-        """Do what is due now and then, whether or not epochs come."""
+        """Do periodic work, whether or not there are epochs."""
 
 
 class WatermarkReader:
-    """Tells the watermark, query-wide and of each input, and brings idle inputs on."""
+    """Reports the watermark, of the query and of each input, and advances idle inputs."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        """The clock begins here: an input that has brought nothing yet is idle from now on."""
+        """The clock starts here: an input that has brought nothing yet is idle from now on."""
         self._now_s = now_s
         self._clocks = InputClocks(now_s())
         self._tickers: dict[str, set[str]] = {}
@@ -68,7 +68,7 @@ class WatermarkReader:
             yield "watermark", {**details, **_inputs(self._clocks, seen, now_s)}
 
     def decided(self, query: StreamingQuery | None, epoch: int) -> dict[str, Any]:
-        """Return what is known of an epoch whose rows are computed and that is not through yet."""
+        """Return what is known about an epoch whose rows are computed and that is not finished."""
         found = None if query is None else running_metrics(query, epoch)
         if found is None:
             return {}
@@ -78,22 +78,22 @@ class WatermarkReader:
             "late_rows": late_rows({"observedMetrics": metrics}),
         }
         now_s, seen = self._now_s(), inputs_seen(metrics)
-        clocks = deepcopy(self._clocks)  # read will take note of it, when it is through
+        clocks = deepcopy(self._clocks)  # read will note it when the epoch is finished
         clocks.note(seen, now_s)
         return {**details, **_inputs(clocks, seen, now_s)}
 
     def look(self) -> None:
-        """Bring the time of idle inputs on."""
+        """Advance the time of idle inputs."""
         for name, tick_ms in self._clocks.ticks(self._now_s()).items():
             for key in self._tickers.get(name, ()):
                 publish_tick(key, tick_ms)
 
 
 class ProgressFacts:
-    """Reads the progress of one running query, whatever Spark query is beneath it."""
+    """Reads the progress of one running query, whichever Spark query runs it."""
 
     def __init__(self, readers: Sequence[ProgressReader]) -> None:
-        """Without readers nothing is looked at."""
+        """Without readers, nothing is read."""
         self._readers = readers
         self._closed = threading.Event()
         self._looking = threading.Lock()
@@ -102,25 +102,25 @@ class ProgressFacts:
         self._query: Callable[[], StreamingQuery] | None = None
 
     def start(self, tell: Tell, query: Callable[[], StreamingQuery]) -> None:
-        """Begin to look; ``query`` is asked for Spark's newest query."""
+        """Start reading; ``query`` returns Spark's newest query."""
         if self._readers:
             self._tell, self._query = tell, query
             threading.Thread(target=self._run, name="beadline-progress", daemon=True).start()
 
     def close(self) -> None:
-        """Read what has come since, and end."""
+        """Read the remaining reports, and stop."""
         if not self._closed.is_set():
             self._closed.set()
             self.look()
 
     def look(self) -> None:
-        """Read the reports that have come since."""
+        """Read the reports since the last one."""
         if self._query is None:
             return
         try:
             with self._looking:
                 self._look(self._query())
-        except Exception:  # of a Spark that is gone: whoever waits for the query is told that
+        except Exception:  # Spark is gone: awaitTermination() reports that
             logger.debug("Spark's progress cannot be read", exc_info=True)
 
     def _look(self, query: StreamingQuery) -> None:
@@ -145,7 +145,7 @@ def new_progress(query: StreamingQuery, after: int) -> list[ProgressReport]:
         if reports[at].batchId() <= after:
             break
         report = json.loads(reports[at].json())
-        if "addBatch" in (report.get("durationMs") or {}):  # else it says that nothing came
+        if "addBatch" in (report.get("durationMs") or {}):  # otherwise it says that nothing came
             found.append(report)
     return found[::-1]
 
@@ -153,9 +153,9 @@ def new_progress(query: StreamingQuery, after: int) -> list[ProgressReport]:
 def running_metrics(
     query: StreamingQuery, epoch: int
 ) -> tuple[int, dict[str, dict[str, Any]]] | None:
-    """Return the watermark of the epoch that is running, and what was observed of its rows.
+    """Return the watermark of the running epoch, and what was observed of its rows.
 
-    That is not of Spark's public interface: None where a Spark does not tell.
+    Neither is part of Spark's public API: None if this Spark does not show it.
     """
     try:
         context = query._jsq.streamingQuery().getLatestExecutionContext()
@@ -174,7 +174,7 @@ def running_metrics(
 def _inputs(
     clocks: InputClocks, seen: Mapping[str, InputSeen], now_s: float
 ) -> dict[str, dict[str, Any]]:
-    """Return what is said of each input, if the query tells them apart."""
+    """Return what is reported about each input, if the query distinguishes them."""
     found = {
         name: {
             "rows": seen[name].rows if name in seen else 0,
@@ -188,10 +188,9 @@ def _inputs(
 
 
 def late_rows(progress: ProgressReport) -> int:
-    """Return how many rows came too late: those that our windows count, and Spark's own operators.
+    """Return how many rows were late: as counted by our windows and by Spark's own operators.
 
-    Spark counts what reaches an operator, so rows that were added up before count once for each
-    group.
+    Spark counts what reaches an operator, so rows that were aggregated before count once per group.
     """
     observed: Mapping[str, Any] = progress.get("observedMetrics") or {}
     ours = sum(
@@ -204,7 +203,7 @@ def late_rows(progress: ProgressReport) -> int:
 
 
 def _offset(text: Any) -> Any:
-    """An offset is an object in Spark's report; where it is none, a text."""
+    """An offset is an object in Spark's report; if it is not one, a text."""
     if not isinstance(text, str):
         return text
     try:
@@ -221,4 +220,4 @@ def _milliseconds(text: str | None) -> int | None:
 
 
 def _quiet(kind: str, epoch: int | None = None, **details: Any) -> None:
-    """Tell nobody, before the query has anybody to tell."""
+    """Report nothing: the query has no listener yet."""

@@ -1,7 +1,7 @@
-"""Looking into Python functions for what gives another answer each time: clocks and dice.
+"""Finds what makes Python functions non-deterministic: clocks and random numbers.
 
-A hint, not a proof: it follows names through a function's own code, what it encloses and the
-functions of the job that it calls, and cannot see through a library.
+A hint, not a proof: it follows names through a function's own code, its closure and the functions
+of the job that it calls, and cannot see into a library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from beadline.guarantee.chance import ByChance
 
 _ALL = frozenset({"*"})
-# By module: the names that are different at every call.
+# By module: the functions whose result differs at every call.
 CHANCE: dict[str, frozenset[str]] = {
     "datetime": frozenset({"now", "today", "utcnow"}),
     "numpy.random": _ALL,
@@ -42,7 +42,7 @@ _UNKNOWN = object()
 
 
 def calls_by_chance(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the dotted names of what a function uses by which it may answer differently.
+    """Return the dotted names of the non-deterministic functions that a function uses.
 
     >>> import time
     >>> calls_by_chance(lambda row: row + time.time())
@@ -55,7 +55,7 @@ def calls_by_chance(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def can_be_read(function: Callable[..., Any]) -> bool:
-    """Whether there is code to look into; what comes with Python is known without.
+    """Whether there is code to inspect; what comes with Python is known without it.
 
     >>> can_be_read(lambda row: row), can_be_read(len), can_be_read(functools.partial(max, 0))
     (True, True, True)
@@ -73,8 +73,8 @@ def can_be_read(function: Callable[..., Any]) -> bool:
 def code_held_by(value: Any) -> Iterator[Callable[..., Any]]:
     """Yield every method of an object, and of the objects and functions that it holds.
 
-    For what is sent to the workers as an object, such as a stateful processor: which of its methods
-    are called, and with what, is the library's affair.
+    For what is sent to the workers as an object, such as a stateful processor: the library decides
+    which of its methods are called, and with what.
     """
     yield from _held(value, set(), 0)
 
@@ -115,7 +115,7 @@ def _is_own(module: Any) -> bool:
 
 
 def _home(value: Any) -> Any:
-    """The module of something that is written in C: its own, or that of what it belongs to."""
+    """The module of an object written in C: its own, or that of the object it belongs to."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, ModuleType):
         return getattr(value, "__module__", None)
@@ -123,7 +123,7 @@ def _home(value: Any) -> Any:
 
 
 def _wrapped(value: Any) -> Iterator[Any]:
-    """Yield what a callable calls that is no plain function; without running anything of it."""
+    """Yield what a callable that is not a plain function calls; nothing is run."""
     if isinstance(value, MethodType):
         yield value.__func__
     elif isinstance(value, functools.partial):
@@ -148,7 +148,7 @@ def _look(value: Any, found: dict[str, None], seen: set[int], depth: int) -> Non
         return
     if not isinstance(value, FunctionType):
         if isinstance(value, type) and depth:
-            return  # named, not called, as far as can be told
+            return  # named, not called, as far as is known
         seen.add(id(value))
         if isinstance(value, ByChance):
             found[value.name] = None
@@ -174,7 +174,7 @@ def _content(cell: Any) -> Any:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a function's code and that of the functions made in it."""
+    """Yield a function's code and that of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -182,7 +182,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _used(code: CodeType, names: dict[str, Any], found: dict[str, None]) -> Iterator[Any]:
-    """Follow ``a.b.c`` from what ``a`` is; note what is chance, yield what else is reached."""
+    """Follow ``a.b.c`` from the value of ``a``; note what is non-deterministic, yield the rest."""
     local: dict[str, Any] = {}
     module: Any = _UNKNOWN
     value: Any = _UNKNOWN
@@ -210,13 +210,13 @@ def _used(code: CodeType, names: dict[str, Any], found: dict[str, None]) -> Iter
 
 
 def _imported(name: str) -> Any:
-    """The module, if it is one that matters; nothing else is imported for this."""
+    """The module, if it is in the table; nothing else is imported for this."""
     import importlib
 
     known = any(module == name or module.startswith(f"{name}.") for module in CHANCE)
     try:
         return importlib.import_module(name) if known else _UNKNOWN
-    except Exception:  # noqa: BLE001 (it may be on the workers only, or fail in its own way here)
+    except Exception:  # noqa: BLE001 (it may exist on the workers only, or fail here in any way)
         return _UNKNOWN
 
 
@@ -240,7 +240,7 @@ def _note(source: Any, name: str, found: dict[str, None]) -> None:
 
 
 def _note_itself(value: Any, found: dict[str, None]) -> None:
-    """What was imported by its own name: ``from time import time``."""
+    """The function that was imported by name: ``from time import time``."""
     if not isinstance(value, BuiltinFunctionType | FunctionType | MethodType):
         return
     owner = getattr(value, "__self__", None)

@@ -1,4 +1,4 @@
-"""A running query: Spark's own names on it, Beadline's errors in it."""
+"""A running query, with Spark's method names and Beadline's errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import StartSettings, Stream
 
 SWEEP_AGAIN_S = 15.0
-LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task goes on until it next talks to Spark
+LATE_TASK_PAUSES_S = (0.5, 2.0)  # a cancelled task continues until it next talks to Spark
 
 
 class Query:
@@ -91,7 +91,7 @@ class Query:
         self._later.daemon = True
 
     def __repr__(self) -> str:
-        """Which query it is, which start of it, and its state."""
+        """The query's name, which start of it this is, and its state."""
         if self._started is None:
             state = "not started"
         elif self.isActive:
@@ -115,7 +115,7 @@ class Query:
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether Spark is still running it, or about to again."""
+        """Whether Spark is still running it, or is about to again."""
         return not self._spark_query.ended.is_set()
 
     @property
@@ -137,14 +137,14 @@ class Query:
         """Return what ended the query: Beadline's error where there is one."""
         if self._error is None:
             return None if self._stopping or self.isActive else self._spark_failure()
-        # A job that stop() cancelled is no failure; what the protocol had to say still is.
+        # A job that stop() cancelled is not a failure; an error of the protocol is.
         cancelled = isinstance(self._error, PrepareFailed) or not isinstance(
             self._error, BeadlineError
         )
         return None if self._interrupted and cancelled else self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the end; raise what ended it. With a timeout, answer whether it ended."""
+        """Wait for the end; raise what ended it. With a timeout, return whether it ended."""
         with self._explaining():
             if not self._spark_query.ended.wait(timeout):
                 return False
@@ -157,7 +157,7 @@ class Query:
         return True
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until everything that is there now shows in every sink; for tests."""
+        """Wait until all data available now shows in every sink; for tests."""
         while True:
             spark = self._spark
             with self._explaining():
@@ -179,7 +179,7 @@ class Query:
             self._stopping = True
             self._spark_query.stop()
             self._clean_up()
-        except Exception as error:  # noqa: BLE001 (raised on, unless there is nothing left to stop)
+        except Exception as error:  # noqa: BLE001 (raised again if there is something to stop)
             self._note_gone(error)
         finally:
             self._close()
@@ -196,26 +196,26 @@ class Query:
         return self._spark_query.query
 
     def _started_again(self, spark: StreamingQuery) -> bool:
-        """Wait for what becomes of a Spark query that has failed."""
+        """Wait for the outcome of a Spark query that has failed."""
         while self.isActive and self._spark is spark:
             self._spark_query.ended.wait(0.01)
         return self.isActive
 
     def _spark_failure(self) -> BaseException | None:
-        """What Spark itself failed over."""
+        """The error with which Spark itself failed."""
         try:
             found = self._spark.exception()
-        except Exception as error:  # noqa: BLE001 (it is told whatever it is)
+        except Exception as error:  # noqa: BLE001 (it is reported, whatever it is)
             self._note_gone(error)
             return self._error
         return failures.explain(with_advice(found, self.name), self.name)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Raise what ended the query, as the error that says most about it."""
+        """Raise what ended the query, as the most specific error."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (raised on in any case)
+        except Exception as error:  # noqa: BLE001 (raised again in any case)
             if not isinstance(error, StreamingQueryException | BeadlineError):
                 self._note_gone(error)
             failure = self.exception()
@@ -229,18 +229,18 @@ class Query:
             raise self._error
 
     def _note_gone(self, error: Exception) -> None:
-        """Note that Spark itself is gone; raise the error on if it is not."""
+        """Note that Spark itself is gone; if it is not, raise the error again."""
         stopped = failures.is_stopped(self._context)
         if not stopped and not failures.is_gone(error):
             raise error
-        # What a job of Spark's failed over is no news then.
+        # The error of a Spark job says nothing new then.
         if self._error is None or isinstance(self._error, PrepareFailed):
             self._error = (
                 failures.stopped(self.name) if stopped else failures.explain(error, self.name)
             )
 
     def _run(self, stream: Stream, writer: DataStreamWriter) -> None:
-        """Hand the stream to Spark; from here on Spark calls back, epoch by epoch."""
+        """Hand the stream to Spark, which from now on calls back, epoch by epoch."""
         session = stream.frame.sparkSession
         self._context = session.sparkContext
         recovered = self._coordinator.recovered
@@ -259,7 +259,7 @@ class Query:
         self._later.start()
 
     def _judge(self, error: BaseException, again: bool) -> None:
-        """Raise what the end of Spark's query means; return if Spark is to be started again."""
+        """Raise what the end of Spark's query means; return if Spark should be started again."""
         ours = self._error
         if self._stopping or (ours is not None and not isinstance(ours, PlannedByAnother)):
             raise error
@@ -269,10 +269,10 @@ class Query:
             raise fenced
         if not (again and (ours is not None or failures.is_conflict(error))):
             if ours is None and not isinstance(error, StreamingQueryException):
-                self._error = error  # of a restart: Spark's last query does not know it
+                self._error = error  # about a restart: Spark's last query does not know it
             raise error
         try:
-            # Spark will read its checkpoint again, in which somebody else has written.
+            # Spark will read its checkpoint again, because another driver has written there.
             state = self._protocol.log.state
             meaning = identity.meaning_between(state)
             identity.check_progress(state, self._engine.progress, meaning)
@@ -280,14 +280,14 @@ class Query:
             self._error = refused
             raise
         self._engine.planned.look()
-        self._coordinator.sweeper.expect()  # parts of an epoch that was prepared and not decided
+        self._coordinator.sweeper.expect()  # parts of an epoch that was prepared but not decided
         self._error = None
         self._protocol.tell("spark restarted", reason=str(ours or error)[:300])
 
     def _is_fenced(self) -> bool:
         """Whether a newer start has taken over while Spark had nothing to do.
 
-        In an epoch the protocol looks by itself, and has something to say about what it was doing.
+        During an epoch the protocol checks this itself, and its error says what it was doing.
         """
         if self._stopping or not self._protocol.in_epoch.acquire(blocking=False):
             return False
@@ -301,7 +301,7 @@ class Query:
         return False
 
     def _fenced_instead(self, error: BaseException) -> BaseException:
-        """Whatever ended the query: where a newer start has taken over, that is the reason."""
+        """If a newer start has taken over, that is the reason, whatever ended the query."""
         if isinstance(error, Fenced | LogProblem) or not isinstance(error, Exception):
             return error
         try:
@@ -314,23 +314,23 @@ class Query:
         return error
 
     def _epoch(self, frame: DataFrame, number: int) -> None:
-        """Spark's callback. Any doubt leaves it as an exception (rule 3)."""
+        """Spark's callback. Any doubt raises an exception (rule 3)."""
         self._waits.began(number)
         try:
             self._coordinator.run_epoch(self._engine.batch(frame, number))
             self._engine.partitioning.unpin(frame.sparkSession)
-        except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised on)
+        except BaseException as error:  # noqa: BLE001 (kept for exception(), then raised again)
             self._interrupted = self._stopping
             self._error = error = error if self._stopping else self._fenced_instead(error)
-            # stop() has something to clean up first, and so has a Spark that is started again.
+            # stop() has to clean up first, and so does a restart of Spark.
             if not (self._stopping or isinstance(error, PlannedByAnother)):
-                # Where something is left, a sweep has failed: it would only fail again.
+                # If something is left, a sweep has failed: it would only fail again.
                 swept = isinstance(error, PrepareFailed) and not self._coordinator.sweeper.due
                 if swept and self._holds_up:
                     self._end_late_tasks()
                 self._close()
             # Spark matches this text against a regular expression that overflows its stack on a
-            # long one, so it is given the sentence alone; exception() has all of it.
+            # long one, so it gets only the sentence; exception() has the full text.
             raise EpochFailed(str(error)[:300]) from None
         else:
             self._spark_query.carried_through()
@@ -343,7 +343,7 @@ class Query:
             return
         try:
             self._coordinator.sweeper.later()
-        except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped in this moment
+        except (BeadlineError, RuntimeError) as error:  # RuntimeError: stopped at this moment
             self._protocol.tell("sweep failed", error=str(error))
 
     def _clean_up(self) -> None:
@@ -351,23 +351,23 @@ class Query:
         if self._cleaned_up or (self._error is not None and not self._interrupted):
             return
         if isinstance(self._error, LogProblem):
-            return  # an append whose outcome is unknown may still land: the next start knows more
+            return  # an append in doubt may still succeed: the next start knows more
         self._cleaned_up = True
         self._end_late_tasks(LATE_TASK_PAUSES_S if self._interrupted else ())
 
     def _end_late_tasks(self, pauses_s: Sequence[float] = LATE_TASK_PAUSES_S) -> None:
-        """A task that was cancelled may still be about to begin something: look again for it."""
+        """A cancelled task may still be about to begin something: check again."""
         try:
             self._coordinator.close()
             for pause_s in pauses_s if self._holds_up else ():
                 time.sleep(pause_s)
                 self._coordinator.close()
-        except Exception as error:  # noqa: BLE001 (a stop must not fail over it)
+        except Exception as error:  # noqa: BLE001 (a stop must not fail because of it)
             self._protocol.tell("sweep failed", error=str(error))
 
     @property
     def _holds_up(self) -> bool:
-        """Whether what a sink prepares keeps others waiting."""
+        """Whether a sink's prepared parts hold others up."""
         sinks = self._protocol.sinks
         return any(sink.capabilities.holds_up and self._protocol.prepares(sink) for sink in sinks)
 
@@ -378,7 +378,7 @@ class Query:
         self._threads.close()
         self._protocol.log.close()
         self._engine.close()
-        self._positions.close()  # last: it may wait, for a Kafka that does not answer
+        self._positions.close()  # last: it may wait for a Kafka that does not answer
 
 
 def start(stream: Stream, settings: StartSettings, listener: Listener | None) -> Query:
@@ -409,14 +409,14 @@ def start(stream: Stream, settings: StartSettings, listener: Listener | None) ->
         positions.start(run.tell, engine.progress.last_committed())
         query._run(stream, checked.writer)
     except BaseException:
-        query._stopping = True  # or a thread that waits for an outcome would wait for ever
+        query._stopping = True  # or a thread that waits for an outcome would wait forever
         query._close()
         raise
     return query
 
 
 def _check_state(stream: Stream, output_mode: str, run: Run) -> None:
-    """Compare the state before the claim; of a checkpoint of this query's, and of no other's."""
+    """Compare the state before the claim, if the checkpoint is this query's."""
     if is_stateful(stream.frame):
         identity.identify(run.log.open(), run.progress, run.name, run.checkpoint)
         check_state(stream.frame, output_mode, run.checkpoint, run.name)
@@ -445,13 +445,13 @@ def _engine(stream: Stream, checkpoint: str) -> Engine:
 
 
 def _readers(engine: Engine) -> list[ProgressReader]:
-    """Return what is made of Spark's progress; nothing where there is nothing to tell."""
+    """Return the readers of Spark's progress that this query needs; maybe none."""
     found: list[ProgressReader] = [] if engine.watermarks is None else [engine.watermarks]
     return [*found, StateReader()] if engine.stateful else found
 
 
 def _open_log(checkpoint: str, keep: int) -> DecisionLog:
-    """Make the log's folder: the first thing that is written."""
+    """Create the log's folder: the first thing that is written."""
     if keep < 1:
         raise BadSetting(f"keep= is the number of records to retain, at least 1, not {keep}")
     try:

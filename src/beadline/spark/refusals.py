@@ -1,8 +1,8 @@
-"""Refusals: what ``part.refuse`` does where the rows have somewhere to go.
+"""Refusals: what ``part.refuse`` does if there is a dead-letter sink.
 
-The refused rows of a part wait in memory and go to the driver with its ack, so that only those of
-the attempt that counts are ever seen. That is for the odd row, not for the bulk of a stream: a part
-may refuse so many megabytes and no more.
+The refused rows of a part wait in memory and go to the driver with its ack, so only those of the
+attempt that counts are ever seen. This is meant for the occasional row, not for the bulk of a
+stream: a part may refuse only a limited number of megabytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Refusals:
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
         """Keep the rows."""
-        # Before they are written out: a batch that is far too large must not fill the memory.
+        # Checked before they are serialized: a batch that is far too large must not fill the
+        # memory.
         self._check(rows.nbytes, reason)
         for text in row_texts(rows):
             self._size_bytes += len(text.encode()) + len(reason.encode())
@@ -45,21 +46,21 @@ class Refusals:
     def _check(self, more_bytes: int, reason: str) -> None:
         if self._size_bytes + more_bytes > REFUSED_BYTES_MAX:
             raise RowsRefused(
-                f"more than {REFUSED_BYTES_MAX >> 20} MB of one part are refused, the last of it: "
-                f"{shown(reason)}. That is more than a dead-letter sink is for, so nothing of the "
-                "epoch was written. Filter such rows in rows=, and give them a sink of their own"
+                f"more than {REFUSED_BYTES_MAX >> 20} MB of one part are refused, most recently: "
+                f"{shown(reason)}. That is more than a dead-letter sink is meant for, so nothing "
+                "of the epoch was written. Filter such rows in rows=, and give them their own sink"
             )
 
     def to_text(self) -> str | None:
-        """Return the form in which they travel with the ack; None if there are none."""
+        """Return the form that travels with the ack; None if there are none."""
         return json.dumps(self._found, ensure_ascii=False) if self._found else None
 
 
 class RefusedAgain(Refusals):
-    """For the dead-letter sink itself: there is nowhere else to go."""
+    """For the dead-letter sink itself: its rows have nowhere else to go."""
 
     def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
-        """Stop: a row that goes nowhere would be lost."""
+        """Raise: a row that goes nowhere would be lost."""
         raise RowsRefused(
             f"the dead-letter sink cannot take {rows.num_rows} refused row(s) either: "
             f"{shown(reason)}. Nothing of the epoch was written. Give dead_letter= a sink that "
@@ -71,7 +72,7 @@ Refusing = type[Refusals] | None
 
 
 def keeping(part: Part, refusing: Refusing) -> tuple[Part, Refusals]:
-    """Return the part as the sink is given it, and where the rows gather that it refuses.
+    """Return the part for the sink, and the collector for the rows that it refuses.
 
     Without a dead-letter sink ``refusing`` is None, and a refusal stops the epoch.
     """

@@ -1,19 +1,18 @@
-"""One epoch's rows, computed once for several sinks, and the proof that all of them got those.
+"""One epoch's rows, computed once for several sinks, and the proof that all sinks got the same.
 
-The rows are kept by a *local checkpoint*, which is made by the first job that reads them. An
-executor that dies in that job, after a part's ack, takes its rows along, and Spark computes the
-part again without a word; so does a second attempt at a slow task. A plan with a Python function
-that answers differently would then give two sinks different rows (rule 24). So each computation of
-a part draws a random *tag*, which travels with the part's first row and comes back with the acks:
-sinks with the same tags were given the same rows.
+The rows are kept by a *local checkpoint*, which is made by the first job that reads them. If an
+executor dies in that job, after a part's ack, its rows are lost, and Spark silently computes the
+part again; so does a second attempt at a slow task. A plan with a non-deterministic Python function
+would then give two sinks different rows (rule 24). So each computation of a part draws a random
+*tag*, which travels with the part's first row and comes back with the acks: sinks with the same
+tags were given the same rows.
 
-After the first job the lineage is cut: a part that is lost then fails the next job.
+After the first job the lineage is cut: losing a part then fails the next job.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Container, Iterable
 from contextlib import suppress
 from functools import cached_property
@@ -23,6 +22,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import _to_seq
+
+from beadline.shared.retry import polls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -38,7 +39,7 @@ _PRUNED_WAIT_S = 0.2
 
 
 class Columns:
-    """Expressions of Spark's, made once per query."""
+    """Spark expressions, built once per query."""
 
     @cached_property
     def tag(self) -> Column:
@@ -55,7 +56,7 @@ class Columns:
 
     @cached_property
     def none(self) -> Any:
-        """No more columns, as the JVM says it."""
+        """No further columns, as a JVM value."""
         context = SparkContext._active_spark_context
         assert context is not None
         return _to_seq(context, [])
@@ -66,23 +67,23 @@ class Shared:
 
     def __init__(self, frame: DataFrame, columns: Columns, eager: bool) -> None:
         """Nothing is computed yet, unless it is ``eager``."""
-        # Straight to the JVM here and below: PySpark asks it several times for the same.
+        # Directly through the JVM here and below: PySpark asks it several times for the same thing.
         tagged = frame._jdf.withColumn(TAG, columns.tag._jc).localCheckpoint(eager)
         self.frame = DataFrame(tagged, frame.sparkSession)
         self._columns = columns
-        self._cut = eager  # whether a job has been run, so that no part is computed again
+        self._cut = eager  # whether a job has run, so that no part is computed again
         self._first: Tags | None = None
         self._kept: Tags | None = None
 
     def without_tags(self, metrics: Observation | None) -> DataFrame:
-        """Return the rows for somebody who knows nothing of tags; those read become a metric."""
+        """Return the rows without tags; the tags that are read become a metric."""
         if metrics is not None:
             return self.frame.observe(metrics, self._columns.seen).drop(TAG)
         seen = self.frame._jdf.observe(_METRIC, self._columns.seen._jc, self._columns.none)
         return DataFrame(seen.drop(TAG), self.frame.sparkSession)
 
     def all_read(self, tags: Tags) -> Tags:
-        """Note, and return, the tags of a sink that reads every row."""
+        """Record and return the tags of a sink that reads every row."""
         self._cut = True
         self._first = self._first or tags
         return tags
@@ -90,9 +91,9 @@ class Shared:
     def some_read(self, seen: Tags) -> Tags | None:
         """Return the tags of all parts, for a sink with its own ``rows=`` that has read some.
 
-        It does not show whether the others were empty or were not asked for. Once the lineage is
-        cut it makes no difference: they are what they are. But a part that was empty in the first
-        job of all, and has rows now, may have been computed again: None, prepare it once more.
+        That does not show whether other parts were empty or not read. Once the lineage is cut it
+        makes no difference: parts no longer change. But a part that was empty in the very first
+        job, and has rows now, may have been computed again: then return None, to prepare it again.
         """
         first, self._cut = not self._cut, True
         if seen == self._first or len(seen) == _parts(self.frame):
@@ -103,7 +104,7 @@ class Shared:
         return None if first and kept != seen else kept
 
     def _read_tags(self) -> Tags:
-        """Read the tags of the rows as they are kept; it is as cheap as a job can be."""
+        """Read the tags of the kept rows; it is as cheap as a job can be."""
         rows = self.frame.where(F.col(TAG).isNotNull()).select(TAG)
         self._kept = _by_part(rows._jdf.collectAsList().toString())
         return self._kept
@@ -112,8 +113,8 @@ class Shared:
 def whole_rows_first(sinks: Iterable[BoundSink], own: Container[str]) -> list[BoundSink]:
     """Order sinks so that one that reads every row is prepared before those with a ``rows=``.
 
-    It shows the tags of all parts by its acks, so that nobody has to ask for them in a job more.
-    A dead-letter sink stays behind the one that it serves.
+    Its acks show the tags of all parts, so that no extra job has to read them. A dead-letter sink
+    stays after the one that it serves.
     """
     sinks = list(sinks)
     owners = {sink.dead_letter: sink.name for sink in sinks if sink.dead_letter}
@@ -127,17 +128,16 @@ def tags_in(execution: Any) -> Tags:
 
 
 def tags_of(metrics: Observation) -> Tags:
-    """Return the tags that a job has read which is at its end; none if it never asked for rows.
+    """Return the tags that a finished job has read; none if it read no rows.
 
-    Spark leaves out what no row can come from (a filter that is never true), and its metrics.
+    Spark omits a branch that gives no rows (a filter that is never true), and its metrics.
     """
-    until_s = time.monotonic() + _PRUNED_WAIT_S
+    again = polls(_PRUNED_WAIT_S, 0.001)
     while not metrics._jo.future().isCompleted():  # type: ignore[union-attr]
-        if time.monotonic() > until_s:
+        if not again():
             return {}
-        time.sleep(0.001)
     row = metrics._jo.getRow()  # type: ignore[union-attr]
-    return _by_part(row.toString())  # nothing else is in it, or nothing at all
+    return _by_part(row.toString())  # that is the only metric, or there is none
 
 
 def _parts(frame: DataFrame) -> int:
@@ -147,14 +147,14 @@ def _parts(frame: DataFrame) -> int:
 def release(frame: DataFrame) -> None:
     """Free the blocks of a local checkpoint now, not at some later garbage collection.
 
-    If it cannot be done, Spark has stopped or is gone, and something else says so.
+    If that fails, Spark has stopped or is gone, which is reported elsewhere.
     """
     with suppress(Exception):
         frame._jdf.queryExecution().logical().rdd().unpersist(False)
 
 
 def _by_part(text: str) -> Tags:
-    """Read the tags out of what Spark prints for a list of them."""
+    """Parse the tags from what Spark prints for a list of them."""
     tags = {int(digits) for digits in re.findall(r"\d+", text)}
     found = {tag >> _RANDOM_BITS: tag for tag in tags}
     if len(found) != len(tags):

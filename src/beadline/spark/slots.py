@@ -1,14 +1,13 @@
-"""Slots: small numbers for long-lived writers, of which there are only so many.
+"""Slots: small numbers for long-lived writers, whose number is limited.
 
-A Kafka producer that lives on between epochs needs a name that no other live producer has, and the
+A Kafka producer that is kept between epochs needs a name that no other live producer has, and the
 broker remembers every name for days, so there must not be a new one for every worker process. So
 the driver keeps a table of who used which slot and sends it along with every epoch. A worker takes
 a slot that is its own and not yet used in this epoch; one that has none is a guest, and takes a
-slot that nobody owns, chosen by its partition and attempt, so that no two guests choose the same.
-What a guest took is its own from the next epoch on.
-
-Between two epochs no part is alive that still counts, so a slot may be taken from a worker that
-was not seen for a while: should it wake up, it is fenced by the slot's new owner.
+slot without an owner, chosen by its partition and attempt, so that no two guests choose the same. A
+guest owns its slot from the next epoch on. Between two epochs no part that counts is in progress,
+so a slot may be taken from a worker that was not seen for a while: if it wakes up, it is fenced by
+the slot's new owner.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class SlotOwners:
         return json.dumps(self.owned)
 
     def learn(self, taken: Iterable[tuple[str, int]]) -> None:
-        """Note which worker took which slot in the epoch that has just run."""
+        """Record which worker took which slot in the epoch that has just run."""
         self.epochs += 1
         for worker, slot in taken:
             self.seen[worker] = self.epochs
@@ -61,7 +60,7 @@ class WorkerSlots:
 
     @property
     def name(self) -> str:
-        """A name of this process alone: a fork is another worker."""
+        """A name for this process only: a fork is another worker."""
         if self._pid != os.getpid():
             self._pid, self._name, self._taken = os.getpid(), uuid.uuid4().hex, {}
         return self._name
@@ -85,7 +84,7 @@ def parse(text: str | None) -> SlotTable:
 
 
 def _guest(table: SlotTable, partition: int, attempt: int) -> int:
-    """Return the slot, of those that nobody owns, whose turn is this attempt's."""
+    """Return the slot for this attempt, of those without an owner."""
     owned = sorted(slot for slots in table.values() for slot in slots)
     slot = partition * _ATTEMPTS + attempt % _ATTEMPTS
     for other in owned:

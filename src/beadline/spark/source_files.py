@@ -1,9 +1,9 @@
-"""The files of an epoch that is redelivered: all of them must still be there.
+"""The files of an epoch that is redelivered: all of them must still exist.
 
-Spark's checkpoint names them, but where one is gone Spark plans the epoch without it, and says
-nothing. So before an epoch is prepared that an earlier start has planned, the source's own
-log is compared with what exists. An epoch that is planned now is not looked at: it was listed a
-moment ago, and a file that disappears before it is read fails its task.
+Spark's checkpoint names them, but if one is gone Spark silently plans the epoch without it. So
+before an epoch is prepared that an earlier start has planned, the source's own log is compared with
+what exists. An epoch that is planned now is not checked: its files were listed a moment ago, and a
+file that disappears before it is read fails its task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_MAX = 5
 
 
 class PlannedFiles:
-    """What a start finds planned by those before it."""
+    """What earlier starts have planned."""
 
     def __init__(self, checkpoint: str, folders: Sequence[int]) -> None:
         """``folders`` are those below ``sources/``, in the order of the lines of the offset log."""
@@ -35,19 +35,19 @@ class PlannedFiles:
         self.look()
 
     def look(self) -> None:
-        """Take note of what is planned by now, before Spark plans more."""
+        """Record what is planned so far, before Spark plans more."""
         names = self._files.names(join(self._checkpoint, "offsets"))
         self._planned = max((int(name) for name in names if name.isdigit()), default=-1)
 
     def check(self, epoch: int) -> None:
-        """Raise if a file of an epoch is gone that was planned before this start."""
+        """Raise if a file is gone of an epoch that was planned before this start."""
         if epoch > self._planned:
             return
         try:
             gone = [path for path in self._paths(epoch) if not open_files(path).exists(path)]
         except ValueError as error:
             logger.warning(
-                "epoch %s is redelivered, and whether its files are still there cannot be seen: %s",
+                "epoch %s is redelivered, and it is not known whether its files still exist: %s",
                 epoch, error,
             )  # fmt: skip
             return
@@ -56,8 +56,8 @@ class PlannedFiles:
             raise SourceGone(
                 f"epoch {epoch} was planned with source files that are gone: "
                 f"{', '.join(gone[:_SHOWN_MAX])}{more}. Spark would redeliver the epoch without "
-                "their rows, so nothing was prepared or decided without them. Bring the files "
-                "back, and start again."
+                "their rows, so nothing was prepared or decided without them. Restore the files, "
+                "then start again."
             )
 
     def _paths(self, epoch: int) -> Iterator[str]:
@@ -68,7 +68,7 @@ class PlannedFiles:
                 yield from self._logged(join(self._checkpoint, "sources", str(folder)), batch)
 
     def _ends(self, epoch: int) -> list[int]:
-        """The newest entry of each source's log that an epoch has; -1 for other kinds."""
+        """The newest entry of each source's log that belongs to an epoch; -1 for other kinds."""
         data = self._files.read(join(self._checkpoint, "offsets", str(epoch)))
         if data is None:
             raise ValueError(f"Spark's checkpoint has no offsets of epoch {epoch}")
@@ -78,7 +78,7 @@ class PlannedFiles:
         return [_log_offset(line) for line in lines]
 
     def _logged(self, folder: str, batch: int) -> Iterator[str]:
-        """The paths of one entry of a file source's log, which may stand in a later, whole one."""
+        """The paths of one entry of a file source's log, which may be in a later, compacted one."""
         entries = _entries(self._files, join(folder, str(batch)))
         if entries is None:
             found = [n.removesuffix(_COMPACT) for n in self._files.names(folder) if _COMPACT in n]
@@ -87,12 +87,12 @@ class PlannedFiles:
             entries = [e for e in whole or () if e["batchId"] == batch]
         if not entries:
             raise ValueError(f"the log of a file source, {folder}, has no entry {batch}")
-        # As a URI there, and everywhere else as it is written.
+        # As a URI in the log, and everywhere else as it is written.
         yield from (unquote(entry["path"]) for entry in entries)
 
 
 def _log_offset(line: str) -> int:
-    """Only Spark's file source has offsets of this form; "-" is a source that has none yet."""
+    """Only Spark's file source has offsets in this form; "-" is a source that has none yet."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -1,17 +1,16 @@
-"""Spark's own query beneath ours, and its next one where an older driver got in its way.
+"""Spark's own query beneath ours, and its successor if an older driver interfered.
 
 Two drivers of one query may run at once for a moment. The log fences the older one, but Spark's own
-logs are not fenced: whichever Spark comes second to one of their files fails ("Concurrent update to
-the log"), and that may be the newer driver's. An older driver can do so only a few times: after the
-next epoch that it plans it is called back, and fenced. So the newer one waits a moment, and starts
-Spark's query again, which reads those logs anew.
+logs are not fenced: the Spark that is second to write one of their files fails ("Concurrent update
+to the log"), and that may be the newer driver's. An older driver can interfere only a few times:
+after the next epoch that it plans it is called back, and fenced. So the newer one waits a moment,
+and starts Spark's query again, which reads those logs again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -20,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from beadline.shared.spark_settings import session_settings
 from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
 from beadline.spark.failures import is_conflict
@@ -34,13 +34,12 @@ _LOCAL_MANAGERS = (
 LOOK_EVERY_S = 1.0
 _END_TIMEOUT_S = 30.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
-_starting = threading.Lock()
 
 OnSparkError = Callable[[BaseException, bool], None]
 
 
 class SparkQuery:
-    """One query to its user, and one Spark query after the other beneath it."""
+    """One query to its user, and one or more Spark queries, one after another, beneath it."""
 
     def __init__(
         self,
@@ -51,11 +50,11 @@ class SparkQuery:
         is_fenced: Callable[[], bool],
         use: Callable[[StreamingQuery | None], None],
     ) -> None:
-        """``judge`` raises, unless Spark is to be started again after an error.
+        """``judge`` raises, unless Spark should be started again after an error.
 
-        It is told whether there is still a try left. ``conf`` is what Spark is told for this query
-        alone; ``is_fenced`` is asked now and then, and ends the query; ``use`` is told which Spark
-        query it is, None while that is not known.
+        It is told whether there is a try left. ``conf`` holds Spark settings for this query only;
+        ``is_fenced`` is asked now and then, and ends the query; ``use`` is told which Spark query
+        it is, None while that is not known.
         """
         self._writer = writer
         self._session = session
@@ -84,18 +83,18 @@ class SparkQuery:
         threading.Thread(target=self._look, name="beadline-fence", daemon=True).start()
 
     def carried_through(self) -> None:
-        """An epoch was completed: no other driver is in the way any more."""
+        """An epoch was completed: no other driver interferes any more."""
         self._tries = 0
 
     def stop(self) -> None:
-        """End Spark's query, and start none again."""
+        """End Spark's query, and do not start another."""
         self._stopping.set()
         with self._changing:
             self.query.stop()
-        self.ended.wait(_END_TIMEOUT_S)  # whoever looks next must see that it has ended
+        self.ended.wait(_END_TIMEOUT_S)  # later calls must see that it has ended
 
     def _look(self) -> None:
-        """Where no rows come, Spark does not call back, and only this notices a newer start."""
+        """Without new rows Spark does not call back, and only this notices a newer start."""
         while not self.ended.wait(LOOK_EVERY_S):
             if self._is_fenced():
                 self.stop()
@@ -107,13 +106,13 @@ class SparkQuery:
                 with self._changing:
                     if not self._stopping.is_set():
                         self._started()
-        except BaseException as error:  # noqa: BLE001 (kept for whoever waits)
+        except BaseException as error:  # noqa: BLE001 (kept for awaitTermination())
             self.failed = error
         finally:
             self.ended.set()
 
     def _conflicted(self) -> bool:
-        """Wait for Spark's query to end; whether it did over another driver's files."""
+        """Wait for Spark's query to end; return whether another driver's files ended it."""
         try:
             self.query.awaitTermination()
         except StreamingQueryException as error:
@@ -122,19 +121,20 @@ class SparkQuery:
         return False
 
     def _started(self) -> bool:
-        """Start Spark's query; False if another driver got in the way of that already."""
+        """Start Spark's query; False if another driver interfered with that already."""
         try:
-            self._use(None)  # or the first epoch of the next would be taken for one of the last
+            self._use(None)  # or the next one's first epoch would be taken for the last one's
+            # Spark clones the session's settings when a query starts.
             with session_settings(self._session, self._conf):
                 self._query = self._writer.start()
             self._use(self._query)
-        except Exception as error:  # noqa: BLE001 (raised on, unless it is a conflict)
+        except Exception as error:  # noqa: BLE001 (raised again, unless it is a conflict)
             self._pause(error)
             return False
         return True
 
     def _pause(self, error: Exception) -> None:
-        """Wait for the other driver's end, or raise what there is to raise."""
+        """Wait for the other driver's end, or raise the error if there is one."""
         self._stopping.wait(PAUSES_S[self._tries] if is_conflict(error) and self._left else 0)
         self._judge(error, self._left)
         self._tries += 1
@@ -145,17 +145,17 @@ class SparkQuery:
 
 
 def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
-    """Return the Spark settings for this query alone.
+    """Return the Spark settings for this query only.
 
-    Adaptive execution is off: otherwise a replay could cut an epoch into other parts (rule 8).
-    State stays in the format in which its checkpoint was begun.
+    Adaptive execution is off: otherwise a replay could divide an epoch into other parts (rule 8).
+    State stays in the format with which its checkpoint was begun.
 
-    On a local disk, Spark writes its own two logs through Hadoop's `FileSystem`: by default it
-    takes `FileContext`, which starts two processes (`readlink`, `chmod`) for each file. Both look
-    whether a name is free and then rename, so neither has one winner where two drivers plan the
-    same epoch in the same moment, and the quick one has two more often (8 of 300 such races,
-    against 1). `planned_offsets` finds that out; but not in the log of a file source, of which the
-    offsets name only the entry, so queries with one are left with what Spark does by itself.
+    On a local disk, Spark writes its own two logs through Hadoop's `FileSystem`: by default it uses
+    `FileContext`, which starts two processes (`readlink`, `chmod`) for each file. Both check
+    whether a name is free and then rename, so neither guarantees one winner if two drivers plan the
+    same epoch at the same moment, and the faster one has two winners more often (8 of 300 such
+    races, against 1). `planned_offsets` detects that; but not in the log of a file source, because
+    the offsets name only the entry, so queries with a file source keep Spark's default.
     """
     session = frame.sparkSession
     conf = dict.fromkeys(switched_off(session), "false")
@@ -166,7 +166,7 @@ def start_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
 
 
 def _local_manager(session: SparkSession) -> str | None:
-    """Return the class that is quicker on a local disk, where this Spark has it; else None."""
+    """Return the class that is faster on a local disk, if this Spark has it; else None."""
     jvm = session.sparkContext._jvm
     assert jvm is not None
     for name in _LOCAL_MANAGERS:
@@ -176,20 +176,3 @@ def _local_manager(session: SparkSession) -> str | None:
             continue
         return name
     return None
-
-
-@contextmanager
-def session_settings(session: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Start a query with settings of its own: Spark clones the session's at start."""
-    with _starting:
-        before = {key: session.conf.get(key, None) for key in conf}
-        try:
-            for key, value in conf.items():
-                session.conf.set(key, value)
-            yield
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    session.conf.unset(key)
-                else:
-                    session.conf.set(key, str(old))

@@ -1,9 +1,8 @@
-"""The state that a query would keep, before it runs: is it the one that its checkpoint holds?
+"""The state that a query would keep, before it runs: does it match its checkpoint?
 
-Spark finds out in the first epoch, after our claim. Here the plan is made once more in a folder of
-its own, without rows: Spark writes there what it would write into a new checkpoint about the state
-of each operator, for which it asks the Python processors, too. That is compared with what the
-checkpoint has.
+Spark finds out in the first epoch, after our claim. Here the plan is run once in a separate folder,
+without rows: Spark writes there what it would write into a new checkpoint about the state of each
+operator, for which it also asks the Python processors. That is compared with the checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 
 
 def state_settings(frame: DataFrame, checkpoint: str) -> dict[str, str]:
-    """Return the settings by which a stateful query continues as its checkpoint was begun."""
+    """Return the settings with which a stateful query continues as its checkpoint was begun."""
     if not is_stateful(frame):
         return {}
     provider = value_of(frame.sparkSession, PROVIDER)
@@ -69,11 +68,11 @@ def check_state(frame: DataFrame, output_mode: str, checkpoint: str, query: str)
     evolves = value_of(frame.sparkSession, _ENCODING) == "avro"
     if clauses := changes(held, found, evolves=evolves):
         raise StateChanged(
-            f"query {query!r}: its state is another one than checkpoint {checkpoint} holds: "
-            f"{'; '.join(clauses)}. The epochs that are there stay as they are, and this code "
-            "cannot continue them. Start the code that made the checkpoint, or give this code a "
-            "new checkpoint, which begins without state and reads the source again from where it "
-            f"is told to begin. {NOTHING_WRITTEN}"
+            f"query {query!r}: its state differs from the state in checkpoint {checkpoint}: "
+            f"{'; '.join(clauses)}. Existing epochs stay as they are, and this code cannot "
+            "continue them. Start the code that created the checkpoint, or give this code a new "
+            "checkpoint, which begins without state and reads the source again from where it is "
+            f"told to begin. {NOTHING_WRITTEN}"
         )
 
 
@@ -87,7 +86,7 @@ def _refuse_store(query: str, recorded: str | None, checkpoint: str) -> None:
     if recorded is not None:
         raise BadSetting(
             f"query {query!r}: checkpoint {checkpoint} was begun with {kept} need several. Spark "
-            f"does not change the state store of a checkpoint: give a new one. {NOTHING_WRITTEN}"
+            f"cannot change the state store of a checkpoint: give a new one. {NOTHING_WRITTEN}"
         )
     settings = ", ".join(f'"{key}": "{value}"' for key, value in ROCKSDB_STORE.items())
     raise BadSetting(
@@ -100,16 +99,16 @@ def _refuse_store(query: str, recorded: str | None, checkpoint: str) -> None:
 def _planned(
     frame: DataFrame, output_mode: str, files: FileSystem, checkpoint: str
 ) -> tuple[StateOperator, ...] | None:
-    """Return the operators that this plan would have; None if this Spark does not tell."""
+    """Return the operators that this plan would have; None if this Spark does not show them."""
     with tempfile.TemporaryDirectory(prefix="beadline-state-") as folder:
-        # An epoch that Spark has planned, or it would ask for the state of the one before.
+        # An epoch that Spark has planned; otherwise it would need the state of the one before.
         (Path(folder) / "offsets").mkdir()
         (Path(folder) / "offsets" / "0").touch()
         try:
             conf = offset_conf(files, checkpoint)
             _plan(frame, output_mode, conf, (Path(folder) / STATE_FOLDER).as_uri())
         except (Py4JError, PySparkException, TypeError) as error:
-            # Not of Spark's public interface. What it would have told, Spark says in the epoch.
+            # Not part of Spark's public API. Spark will report the same problem in the epoch.
             logger.debug("the state of the plan is not known before it runs: %s", error)
             return None
         uri = qualify(folder)
@@ -117,7 +116,7 @@ def _planned(
 
 
 def _plan(frame: DataFrame, output_mode: str, conf: dict[str, str], folder: str) -> None:
-    """Have Spark plan a first epoch whose state is in a folder of its own."""
+    """Have Spark plan a first epoch whose state is in a separate folder."""
     session = frame.sparkSession
     jvm: Any = session.sparkContext._jvm
     cloned = session._jsparkSession.cloneSession()

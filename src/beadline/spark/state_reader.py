@@ -9,7 +9,7 @@ from beadline.spark.progress_facts import ProgressReport, Told, late_rows
 
 
 class StateReader:
-    """What a stateful query tells of its state."""
+    """Reports the state of a stateful query."""
 
     def read(self, progress: ProgressReport) -> Iterator[Told]:
         """Yield the event ``state``."""
@@ -20,10 +20,10 @@ class StateReader:
 
 
 def figures(progress: ProgressReport) -> dict[str, Any]:
-    """Return what a `state` event says of one epoch.
+    """Return what a `state` event says about one epoch.
 
-    ``late_rows`` are those that came too late: that Spark's operators dropped, and that Beadline's
-    windows gave to their late output or dropped.
+    ``late_rows`` are those that were late: that Spark's operators dropped, and that Beadline's
+    windows sent to their late output or dropped.
     """
     operators = [
         {

@@ -23,15 +23,15 @@ from beadline.spark.slots import SLOTS, WorkerSlots, parse
 
 CHECKSUM = "__beadline_checksum"
 TICKET = "beadline.ticket"
-# Spark and the sinks load more at the end of the first task, so once is not enough; and for ever
-# would keep garbage alive that happened to be caught in a freeze.
+# Spark and the sinks load more at the end of the first task, so once is not enough; doing it
+# forever would keep garbage alive that happens to be there at a freeze.
 WARM_UP_TASKS = 3
 # The names of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _KEPT_BYTES = 64 << 20
 _GROWN_BY_BYTES = 4 << 20
 _SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
-_LARGE_BYTES = 32 << 20  # what is larger goes back at once; glibc takes no more than this
+_LARGE_BYTES = 32 << 20  # larger blocks are returned at once; glibc allows no more than this
 _tasks_seen = 0
 _worker = WorkerSlots()
 
@@ -39,14 +39,14 @@ BatchTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Counted:
-    """Counts rows, and makes their checksum, as batches pass by."""
+    """Counts rows and computes their checksum as batches pass through."""
 
     def __init__(
         self, batches: Iterator[pa.RecordBatch], checksum: str | None, tagged: bool = False
     ) -> None:
-        """With ``SUMMED`` the last column is Spark's hash of the row; before it may be a tag.
+        """With ``SUMMED`` the last column is Spark's hash of the row; a tag may precede it.
 
-        Both are taken off.
+        Both are removed.
         """
         self._batches = batches
         self._kind = checksum
@@ -65,7 +65,7 @@ class Counted:
                 continue
             if self._kind == SUMMED:
                 hashes = batch.column(batch.num_columns - 1)
-                # Wraps round at 64 bits, which is as good as any other sum.
+                # Wraps around at 64 bits, which is as good as any other sum.
                 self._sum += pc.sum(hashes).as_py() or 0
             if self._tagged and self.rows == 0:
                 self.tag = batch.column(batch.num_columns - extra)[0].as_py()
@@ -88,7 +88,7 @@ class Counted:
 
 
 def _this_part() -> tuple[Part, TaskContext]:
-    """Which part the running task is to make: Spark carries the ticket as a local property."""
+    """Which part the running task must make: Spark carries the ticket as a local property."""
     context = TaskContext.get()
     assert context is not None
     text = context.getLocalProperty(TICKET)
@@ -97,7 +97,7 @@ def _this_part() -> tuple[Part, TaskContext]:
     part = ticket.part(context.partitionId(), context.taskAttemptId())
     table = parse(context.getLocalProperty(SLOTS))
     writer = f"{ticket.query.incarnation} {ticket.sink} {ticket.generation}"
-    # An epoch may be prepared twice; then the stage is another.
+    # An epoch may be prepared twice; the stage then differs.
     epoch = f"{ticket.epoch} {context.stageId()}"
     number = context.attemptNumber()
     return replace(
@@ -122,7 +122,7 @@ def prepare_task(
         reach("prepare.part")
         counted = Counted(batches, checksum, tagged)
         committable = sink.prepare(iter(counted), part)
-        for _ in counted:  # a sink that stopped early must not leave Spark's pipe half full
+        for _ in counted:  # a sink that stopped early must not leave data in Spark's pipe
             raise RuntimeError(f"{type(sink).__name__}.prepare did not read all of its rows")
         reach("prepare.acked")
         yield _ack(part, context, counted, refusals, committable)
@@ -151,7 +151,7 @@ def _ack(
     refusals: Refusals,
     committable: Committable | None,
 ) -> pa.RecordBatch:
-    """Return what the driver is told of one part."""
+    """Return what the driver is told about one part."""
     return Ack(
         partition=part.id.partition,
         attempt=part.id.attempt,
@@ -168,16 +168,16 @@ def _ack(
 
 
 def worker_name() -> str:
-    """This process's name. Asked by a function: the task is pickled with the values it names."""
+    """This process's name. A function, because the task is pickled with the values it names."""
     return _worker.name
 
 
 def warm_up_worker() -> None:
-    """Make a reused worker ready for its next task sooner.
+    """Make a reused worker available for its next task sooner.
 
     PySpark's daemon runs a full garbage collection after every task, some 40 ms with pyarrow and
-    pandas loaded, in which the next task waits. What is loaded by now lives as long as the worker,
-    so it need not be looked at again.
+    pandas loaded, while the next task waits. What is loaded by now lives as long as the worker, so
+    it need not be scanned again.
     """
     global _tasks_seen
     if not _tasks_seen:
@@ -189,12 +189,12 @@ def warm_up_worker() -> None:
 
 
 def keep_memory() -> bool:
-    """Let this worker keep the memory of one batch for the next; whether the C library was told.
+    """Let this worker keep the memory of one batch for the next; return whether that was possible.
 
-    glibc gives the memory of a batch back to the system when it is free, and every page of the next
-    batch then is a fault and is filled with zeros before it is filled with rows: with small rows, a
-    twelfth of a worker's CPU. So more of it is kept, at the end of each of glibc's heaps. Whoever
-    has set it in the environment is left alone.
+    glibc returns the memory of a batch to the system when it is free, and every page of the next
+    batch then causes a page fault and is zeroed before it is filled with rows: with small rows, a
+    twelfth of a worker's CPU. So more of it is kept, at the end of each of glibc's heaps. Values
+    set in the environment are left alone.
     """
     if any(name in os.environ for name in _SET_BY_USER):
         return False

@@ -1,7 +1,7 @@
-"""Emits `waiting` while something takes long, so that a user can see what the query is waiting for.
+"""Emits `waiting` while a step takes long, so that a user can see what the query is waiting for.
 
-A broker that is down in the middle of an epoch, an unknown outcome, a slow plan: all of
-them are waited for. One thread looks at the clock now and then; an epoch itself only notes when it
+A broker that is down in the middle of an epoch, an unknown outcome, a slow plan: the query waits
+for all of them. One thread checks the clock now and then; an epoch itself only records when it
 began.
 """
 
@@ -15,7 +15,7 @@ from beadline.observe import Event, Listener, Tell
 REPORT_AFTER_S = 10.0
 REPORT_EVERY_S = 10.0
 
-# What follows an event of the protocol, in the words of whoever reads along.
+# What follows an event of the protocol, in words for the user.
 _DOING = {
     "claimed": "finishing what older starts left",
     "trying": "finishing what older starts left; {sink} is tried before drop= gives anything up, "
@@ -27,7 +27,7 @@ _DOING = {
 
 
 class WaitReporter:
-    """Tells, every few seconds, what an epoch has been doing for so long."""
+    """Reports, every few seconds, what a long epoch is doing."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
@@ -37,7 +37,7 @@ class WaitReporter:
         self._thread: threading.Thread | None = None
 
     def listening(self, listener: Listener) -> Listener:
-        """Return a listener that takes note of what comes next, and passes everything on."""
+        """Return a listener that records what comes next, and passes every event on."""
 
         def both(event: Event) -> None:
             if event.kind == "claimed":
@@ -49,23 +49,23 @@ class WaitReporter:
         return both
 
     def start(self, tell: Tell) -> None:
-        """Begin to look at the clock; ``tell`` is the coordinator's."""
+        """Start checking the clock; ``tell`` is the coordinator's."""
         self._thread = threading.Thread(
             target=self._run, args=(tell,), name="beadline-wait-reporter", daemon=True
         )
         self._thread.start()
 
     def began(self, epoch: int | None) -> None:
-        """An epoch begins, or with None, a start."""
+        """An epoch begins or, with None, a start."""
         self._epoch, self._doing = epoch, "preparing"
         self._since_s = time.monotonic()
 
     def ended(self) -> None:
-        """It is through, or failed."""
+        """It has finished, or failed."""
         self._since_s = None
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Stop reporting."""
         self._closed.set()
 
     def _run(self, tell: Tell) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -18,6 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from beadline.errors import CheckpointProblem, UsageError
 from beadline.files import open_files, qualify
+from beadline.shared.spark_settings import session_settings
 from beadline.state.backend import CHANGELOG, HDFS_BACKED, backend_of
 from beadline.state.metadata import JOIN, StateOperator, read_operators
 
@@ -75,7 +75,7 @@ def read_state(
     elif found.transforms:
         reader = reader.option("stateVarName", name)
     try:
-        with _settings(spark, conf):  # the source takes them when it is made
+        with session_settings(spark, conf):  # the source takes them when it is made
             rows = reader.load(uri)
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
@@ -84,21 +84,6 @@ def read_state(
             "Nothing was changed."
         ) from error
     return rows if raw else readable(rows)
-
-
-@contextmanager
-def _settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in conf}
-    try:
-        for key, value in conf.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
 
 
 def find_operator(

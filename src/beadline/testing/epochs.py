@@ -211,7 +211,7 @@ class _Drivers:
                 if thread.is_alive():
                     raise BeadlineError(
                         f"{thread.name} of a dead driver still runs after {_THREADS_END_S} s: a "
-                        "sink's commit hangs, and starting again beside it would prove nothing"
+                        "sink's commit hangs, and a new start next to it would prove nothing"
                     )
 
     def result(self) -> EpochsRun:

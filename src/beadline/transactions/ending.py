@@ -1,7 +1,7 @@
 """Ending transactions by hand: everything is judged before anything is ended.
 
-There is nothing to go by but what the log says, what the coordinator answers, and what it says of
-the id afterwards; of what a decision names, the sink has proofs besides.
+The only evidence is what the log says, what the coordinator answers, and what it says about the id
+afterwards. For transactions that a decision names, the sink also has proofs.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _WHILE = {
     "commit": ("Ongoing",),
     "abort": ("Ongoing", "PrepareAbort", "PrepareEpochFence"),
 }
-# When asked again, brokers before 4.0 say that we, as well as the producer, are fenced.
+# When asked again, brokers before 4.0 say that we are fenced, as well as the producer.
 _FENCED = (NO_ERROR, "PRODUCER_FENCED")
 _ABORTING = frozenset({"PrepareAbort", "PrepareEpochFence", "CompleteAbort"})
 
-_COMMITTED = "committed: its rows show, as soon as nothing earlier is open"
+_COMMITTED = "committed: its rows are visible once no earlier transaction is open"
 _BEFORE = "another process had ended it before"
 _OUTCOMES = {
     Outcome.COMMITTED: _COMMITTED,
     Outcome.ALREADY_COMMITTED: "it was committed before: its marker is visible",
-    Outcome.LOST: "lost: its marker is proven absent. The next start computes its rows again",
-    Outcome.UNKNOWN: "its outcome is not known. Try again; the next start does",
+    Outcome.LOST: "lost: its marker is proven absent. The next start recomputes its rows",
+    Outcome.UNKNOWN: "its outcome is not known. Try again, as the next start will",
 }
 
 
 @dataclass(frozen=True)
 class EndPlan:
-    """One transaction that will be ended: by a decision's word, or as it is open now."""
+    """One transaction that will be ended: as a decision names it, or as it is open now."""
 
     id: str
     one: Observed | None
@@ -66,7 +66,7 @@ class EndResult:
 def plan_end(
     action: Action, id_: str, one: Observed | None, status: LogStatus | None, force: bool
 ) -> EndPlan | EndResult:
-    """Say how one will be ended, or why there is nothing to end; raise if it must not be."""
+    """Return how one will be ended, or why nothing will be; raise if it must not be ended."""
     named = status.named.get(id_) if status is not None else None
     if one is None:
         if action == "commit" and named is not None:
@@ -88,8 +88,8 @@ def check_stopped(status: LogStatus, force: bool) -> None:
     if driver is not None and not force:
         raise UsageError(
             f"{driver}, is still running, so query {status.query.name!r} appears to be active and "
-            "will end its own transactions. Stop it first; --force if that process is something "
-            f"else by now. {NOTHING_CHANGED}"
+            "will end its own transactions. Stop it first; use --force if that process is "
+            f"something else now. {NOTHING_CHANGED}"
         )
 
 
@@ -99,20 +99,20 @@ def check_unmoved(before: LogStatus) -> None:
     if now.claim.generation != before.claim.generation:
         raise Fenced(
             f"query {before.query.name!r} was started meanwhile (generation "
-            f"{now.claim.generation}), and ends its transactions itself. {NOTHING_CHANGED}"
+            f"{now.claim.generation}) and will end its transactions itself. {NOTHING_CHANGED}"
         )
     if now.head != before.head:
         raise UsageError(
-            f"query {before.query.name!r} is running: its log has moved from slot {before.head} to "
-            f"{now.head} meanwhile. Stop it first. {NOTHING_CHANGED}"
+            f"query {before.query.name!r} is running: its log has advanced from slot {before.head} "
+            f"to {now.head} meanwhile. Stop it first. {NOTHING_CHANGED}"
         )
 
 
 def check_same(plans: Sequence[EndPlan], inspector: Inspector) -> None:
-    """Refuse if a producer has gone on while a person was asked: another transaction is open now.
+    """Refuse if a producer continued while a person was asked: another transaction is open now.
 
-    A producer keeps its id and epoch from one transaction to the next, so that to end "it" would
-    end the next one in the middle. What a decision names is ended by proofs, and needs no look.
+    A producer keeps its id and epoch from one transaction to the next, so that ending "it" would
+    end the next one in the middle. What a decision names is ended by proofs, and needs no check.
     """
     shown = {each.id: each.one.described for each in plans if each.one and not each.decided}
     found = inspector.client.describe(list(shown))
@@ -128,7 +128,7 @@ def check_same(plans: Sequence[EndPlan], inspector: Inspector) -> None:
 
 
 def end(action: Action, plan: EndPlan, inspector: Inspector, epoch: EpochId | None) -> EndResult:
-    """End one; if the brokers go away in the middle, what was ended before is told all the same.
+    """End one; if the brokers become unreachable, what was ended before is still reported.
 
     ``epoch`` is that of the newest decision.
     """
@@ -144,14 +144,14 @@ def end(action: Action, plan: EndPlan, inspector: Inspector, epoch: EpochId | No
         return ended(inspector, plan.one.described.transaction)
     except (KafkaError, KafkaException, OSError) as error:
         why = inspector.settings.redacted(f"{type(error).__name__}: {said(error)}")
-        meaning = f"it may have been ended or not: look again ({why})"
+        meaning = f"it may or may not have been ended: check again ({why})"
         return EndResult(plan.id, False, "", "unknown", meaning)
 
 
 def _commit_decided(inspector: Inspector, epoch: EpochId, part: Prepared[KafkaPart]) -> EndResult:
     """Commit what a decision names, by the producer id and epoch that the decision names.
 
-    That the broker refuses is no proof of anything (rule 12), so then the sink looks for one.
+    A broker's refusal proves nothing (rule 12), so then the sink looks for a proof.
     """
     settings = inspector.settings
     sink = KafkaSink(bootstrap_servers=settings.servers, options=settings.options)
@@ -183,13 +183,13 @@ def _commit_open(inspector: Inspector, transaction: Transaction) -> EndResult:
 
 
 def _abort_open(inspector: Inspector, transaction: Transaction) -> EndResult:
-    """Abort what is open, and let its producer, should it live, begin nothing more (rule 21).
+    """Abort what is open, and fence its producer if it is still alive (rule 21).
 
-    To an open transaction the request that fences does not care for the producer's epoch, the one
-    that ends does: so that whoever took the name over is left alone, it is ended first.
-
-    The coordinator says that it is busy while it aborts, and as well while it commits what somebody
-    else has just ended: so it is aborted if the coordinator says so, or was seen to abort.
+    For an open transaction, the request that fences ignores the producer's epoch, and the request
+    that ends it checks it. It is ended first, so that a new owner of the id is left alone. The
+    coordinator answers that it is busy while it aborts, and also while it commits a transaction
+    that another process has just ended: so this one counts as aborted if the coordinator says so,
+    or was seen to abort.
     """
     client = inspector.client
     seen: set[str] = set()
@@ -217,14 +217,14 @@ def _abort_open(inspector: Inspector, transaction: Transaction) -> EndResult:
     if ok:
         meaning = "aborted: readers continue past it"
     elif fenced:
-        meaning = f"{_BEFORE}: look again"
+        meaning = f"{_BEFORE}: check again"
     else:
         meaning = "the broker did not abort it"
     return EndResult(transaction.id, ok, answer, rest, meaning)
 
 
 def _at_rest(inspector: Inspector, id_: str) -> Described | None:
-    """Wait until the coordinator has written out what it decided; return where it came to rest."""
+    """Wait until the coordinator has written out what it decided; return the final state."""
     retries = Retries({Verdict.BUSY: _WAIT_S})
     while True:
         found = inspector.client.describe([id_]).get(id_)

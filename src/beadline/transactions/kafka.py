@@ -1,11 +1,10 @@
-"""Looking at the transactions of a Kafka cluster: whose they are, and which readers they hold up.
+"""Observes the transactions of a Kafka cluster: whose they are, and which readers they hold up.
 
 An open transaction keeps every ``read_committed`` reader of a partition before its first record
-there, whoever wrote what lies behind. The place where they stand is the last stable offset, so the
-transaction to look at is the one whose first offset it is.
-
-What the coordinators say must be had; everything beyond it (who is held up, which part it is) is
-left out where it may not be seen, and a note says so.
+there, whatever follows it. The position where they stop is the last stable offset, so the
+transaction that holds them up is the one whose first offset it is. What the coordinators say is
+required; everything else (who is held up, which part it is) is left out if this user may not see
+it, and a note says so.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Place = tuple[str, int]  # a topic's name, and the number of a partition
 
 @dataclass(frozen=True)
 class WaitingGroup:
-    """A consumer group that has committed this offset, and cannot get beyond the stable one."""
+    """A consumer group that has committed this offset, and cannot read past the stable one."""
 
     name: str
     offset: int
@@ -40,9 +39,9 @@ class Touched:
     """One partition that a transaction has written to; None for what could not be asked.
 
     ``first_offset`` is the transaction's first record there, also None if it has none yet. Readers
-    see what lies before ``stable_offset``; ``end_offset`` is the high watermark. ``holds`` says
-    that readers stand before this transaction, and not before an earlier one; ``held_by`` names the
-    one before which they do: its id, or a producer of which no coordinator knows.
+    see everything before ``stable_offset``; ``end_offset`` is the high watermark. ``holds`` says
+    that readers are held up by this transaction, and not by an earlier one; ``held_by`` names the
+    one that holds them up: its id, or a producer that no coordinator knows.
     """
 
     topic: str
@@ -56,7 +55,7 @@ class Touched:
 
     @property
     def waiting(self) -> int | None:
-        """How many offsets lie behind the stable one, the transaction's own included."""
+        """How many offsets follow the stable one, including the transaction's own."""
         if self.stable_offset is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - self.stable_offset)
@@ -67,8 +66,8 @@ class Observed:
     """One transactional id as it stands on the brokers.
 
     ``writer`` is None for one that is not Beadline's. ``prepared`` says that the transaction has
-    its marker, so that all of its part is written; ``part`` is what the marker tells, where it was
-    found in the ``control_topic``.
+    its marker, so its part is completely written; ``part`` is what the marker says, if it was found
+    in the ``control_topic``.
     """
 
     described: Described
@@ -96,7 +95,7 @@ class Observed:
         return self.described.started_at_ms + self.described.timeout_ms
 
     def first_offset(self, place: Place) -> int | None:
-        """Where the open transaction begins in a partition; None if it is not known to."""
+        """Where the open transaction begins in a partition; None if that is not known."""
         for touched in self.partitions:
             if (touched.topic, touched.partition) == place:
                 return touched.first_offset
@@ -105,7 +104,7 @@ class Observed:
 
 @dataclass
 class Inspector:
-    """Asks one cluster. ``notes`` collects what it was not told, in sentences for people."""
+    """Queries one cluster. ``notes`` collects, in sentences, what could not be found out."""
 
     client: TransactionClient
     settings: KafkaSettings
@@ -123,10 +122,10 @@ class Inspector:
         control_topic: Callable[[WriterId], str],
         everything: Iterable[Described] = (),
     ) -> list[Observed]:
-        """Find out all about some transactions.
+        """Find out everything about some transactions.
 
         ``control_topic`` says where the markers of a writer are. ``everything`` is what else is
-        open, so that it can be named where it is in the way.
+        open, so that it can be named if it holds readers up.
         """
         names = {one.transaction.producer_id: one.transaction.id for one in (*everything, *chosen)}
         places = sorted({place for one in chosen for place in one.partitions})
@@ -164,9 +163,9 @@ class Inspector:
         """Return, for each of ours, whether it has a marker, and its part if that was found.
 
         An id may have had many transactions under one producer id and epoch, each with a marker.
-        So one that has not come to the control topic has none, whatever an older one left there.
-        Where that topic is not there, another was configured, and nobody can say. Of a transaction
-        that has ended the coordinator does not know any more where it wrote.
+        So one that has not written to the control topic has none, whatever an older one left there.
+        If that topic does not exist, a different one was configured, and it is unknown. For a
+        transaction that has ended, the coordinator no longer knows where it wrote.
         """
         found: dict[Transaction, tuple[bool | None, PartId | None]] = {}
         markers: dict[tuple[str, str], dict[Transaction, PartId] | None] = {}
@@ -187,7 +186,7 @@ class Inspector:
         return found
 
     def _markers(self, topic: str, query: str) -> dict[Transaction, PartId] | None:
-        """Return the newest marker of each transaction, so far as the end of the topic tells."""
+        """Return the newest marker of each transaction, as far as the end of the topic shows."""
         from confluent_kafka import KafkaException
 
         try:
@@ -204,7 +203,7 @@ class Inspector:
     def _starts(self, places: Sequence[Place]) -> dict[Place, dict[int, int]]:
         """Return, per partition, where the open transaction of each producer begins.
 
-        One partition that cannot be asked fails a request for many; then each is asked alone.
+        One partition that cannot be queried fails a request for many; then each is queried alone.
         """
         from kafka import TopicPartition
         from kafka.errors import KafkaError
@@ -220,7 +219,7 @@ class Inspector:
                 answer = self.client.admin.describe_producers([TopicPartition(*place)])
                 found.update(_open_starts(answer))
             except KafkaError as error:
-                self._note(f"{_text(place)}: producers cannot be asked: {type(error).__name__}")
+                self._note(f"{_text(place)}: producers cannot be queried: {type(error).__name__}")
         return found
 
     def _ends(self, places: Sequence[Place], committed: bool) -> dict[Place, int]:
@@ -242,11 +241,11 @@ class Inspector:
                 found[(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
                 place = _text((at.topic, at.partition))
-                self._note(f"{place}: offsets cannot be asked: {said(error)}")
+                self._note(f"{place}: offsets cannot be queried: {said(error)}")
         return found
 
     def _groups(self, stable: Mapping[Place, int]) -> dict[Place, list[WaitingGroup]]:
-        """Return the consumer groups that stand at or before the stable offset of partitions."""
+        """Return the consumer groups that are at or before the stable offset of partitions."""
         from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
         found: dict[Place, list[WaitingGroup]] = {}
@@ -263,13 +262,13 @@ class Inspector:
                 for name in names
             }
         except KafkaException as error:
-            self._note(f"consumer groups cannot be asked: {said(error)}")
+            self._note(f"consumer groups cannot be queried: {said(error)}")
             return found
         for name, future in answers.items():
             try:
                 committed = future.result().topic_partitions
             except KafkaException as error:
-                self._note(f"consumer group {name!r} cannot be asked: {said(error)}")
+                self._note(f"consumer group {name!r} cannot be queried: {said(error)}")
                 continue
             for at in committed:
                 place = (at.topic, at.partition)

@@ -1,8 +1,8 @@
-"""What the decision log says of open transactions, for an operator who has to end one by hand.
+"""What the decision log says about open transactions, for an operator who has to end one by hand.
 
-The newest decision is the only judge: what it names will be committed by the next start, what else
-the query has open will be aborted (presumed abort). So an operator may do early what the next start
-would do; anything else, and anything where no log can be asked, only by force.
+Only the newest decision counts: the next start commits what it names, and aborts everything else
+that the query has open (presumed abort). So an operator may do early what the next start would do;
+anything else, and anything without a log to consult, takes --force.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NOTHING_CHANGED = "Nothing was changed."
 class LogStatus:
     """Where a query stands by its log: the newest decision, and the transactions that it names.
 
-    ``head`` is the newest slot that is known: if it moves, another process is writing.
-    ``finished`` says that every sink is known to show the newest decided epoch.
+    ``head`` is the newest known slot: if it changes, another process is writing. ``finished`` says
+    that every sink is known to show the newest decided epoch.
     """
 
     query: QueryId
@@ -45,11 +45,11 @@ class LogStatus:
     named: Mapping[str, Prepared[KafkaPart]]
 
     def decided(self, one: Observed) -> Prepared[KafkaPart] | None:
-        """Return the part, if this very transaction is one that the newest decision names.
+        """Return the part, if the newest decision names this transaction.
 
         If nothing is open under its id, it has ended, one way or the other. A producer keeps its id
-        and epoch from one transaction to the next: so where the marker of what is open now is that
-        of another part, it is another.
+        and epoch from one transaction to the next: so if the marker of the open transaction is that
+        of another part, it is another transaction.
         """
         part = self.named.get(one.id)
         if part is None or not one.is_open:
@@ -65,16 +65,16 @@ class LogStatus:
         return "orphan" if self.decided(one) is None else "decided"
 
     def control_topic(self, writer: WriterId) -> str:
-        """Where a sink of the query writes its markers, if the newest decision tells."""
+        """Where a sink of the query writes its markers, if the newest decision says so."""
         for part in self.named.values():
             if writer.belongs_to(self.query) and part.id.sink == writer.sink:
                 return part.committable.control_topic
         return default_control_topic(writer.query)
 
     def driver(self) -> str | None:
-        """Name the process that made the newest claim, if one with its number runs on this host.
+        """Name the process that made the newest claim, if a process with its id runs on this host.
 
-        On another host nobody can look; and a process that lives on need not run the query.
+        Another host cannot be checked; and a process that is alive need not run the query.
         """
         claim = self.claim
         here = claim.host == socket.gethostname() and claim.pid not in (0, os.getpid())
@@ -83,12 +83,12 @@ class LogStatus:
         return f"process {claim.pid} of this host, which started generation {claim.generation}"
 
     def check_place(self) -> None:
-        """Refuse a copy of a checkpoint: the log that goes on elsewhere may say otherwise."""
+        """Refuse a copy of a checkpoint: the log that continues elsewhere may say otherwise."""
         if not same_folder(self.query.checkpoint, self.checkpoint):
             raise WrongCheckpoint(
                 f"the log in {self.checkpoint} was written for {self.query.checkpoint}: it is a "
-                "copy, and what was decided since is not in a copy. Give the checkpoint that the "
-                f"query runs on. {NOTHING_CHANGED}"
+                "copy, which does not include later decisions. Give the checkpoint that the query "
+                f"runs on. {NOTHING_CHANGED}"
             )
 
 
@@ -116,7 +116,7 @@ def _head(history: History) -> int:
 
 
 def _named(claim: Claim, decision: Decision) -> dict[str, Prepared[KafkaPart]]:
-    """Return the decision's transactions by their ids, without those that were given up since."""
+    """Return the decision's transactions by their ids, except those that were given up since."""
     given_up = claim.dropped if decision.generation < claim.generation else ()
     found = {}
     for sink, parts in decision.sinks.items():
@@ -146,7 +146,7 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is somebody else's, so it is there
+    except OSError:  # another user's process, so it exists
         return True
     return True
 
@@ -157,10 +157,10 @@ def verdict_of(one: Observed, status: LogStatus | None) -> LogVerdict:
 
 
 def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) -> bool:
-    """Return whether it takes force to end this one by hand; raise if it takes it and has none.
+    """Return whether ending this one takes --force; raise if it does and --force is not given.
 
-    ``GuaranteeRefused`` for what contradicts the log: rows would show twice, or be lost.
-    ``UsageError`` for what no log vouches for.
+    ``GuaranteeRefused`` if that contradicts the log: rows would show twice, or be lost.
+    ``UsageError`` if no log confirms it.
     """
     verdict = verdict_of(one, status)
     if verdict == {"commit": "decided", "abort": "orphan"}[action]:
@@ -176,14 +176,14 @@ def judge(action: Action, one: Observed, status: LogStatus | None, force: bool) 
             named = f"the newest decision of {query}, epoch {status.epoch.number}, names others"
         raise GuaranteeRefused(
             f"{one.id}: {named}, so the rows of this transaction are computed again, and would "
-            f"show twice if it were committed. Abort it, or start the query, which does. "
+            "show twice if it were committed. Abort it, or start the query, which aborts it. "
             f"{NOTHING_CHANGED}"
         )
     assert status.epoch is not None, "nothing is decided without an epoch"
     raise GuaranteeRefused(
         f"{one.id}: epoch {status.epoch.number} of {query} is decided and names this "
-        "transaction, so its rows must show, and would be missing if it were aborted. Commit "
-        f"it, or start the query, which does. {NOTHING_CHANGED}"
+        "transaction, so its rows must show, and would be missing if it were aborted. Commit it, "
+        f"or start the query, which commits it. {NOTHING_CHANGED}"
     )
 
 
@@ -191,15 +191,15 @@ def _nobody_knows(action: Action, one: Observed, status: LogStatus | None) -> st
     if one.writer is None:
         return (
             f"it was not begun by Beadline, so no decision log says whether to {action} it. Ask "
-            "its owner; or use --force at your own risk."
+            "its owner, or use --force at your own risk."
         )
     if status is None:
         return (
-            f"it is of query {one.writer.query!r}, and without --checkpoint it is not known "
-            "whether it was decided. Give the query's --checkpoint; or, if that is lost, --force."
+            f"it belongs to query {one.writer.query!r}, and without --checkpoint it is not known "
+            "whether it was decided. Give the query's --checkpoint or, if that is lost, --force."
         )
     return (
-        f"it is of query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "
-        f"checkpoint is that of {status.query.name!r}, incarnation {status.query.incarnation}. "
-        "Give the checkpoint that it belongs to; or, if that is lost, --force."
+        f"it belongs to query {one.writer.query!r}, incarnation {one.writer.incarnation}, and the "
+        f"checkpoint to {status.query.name!r}, incarnation {status.query.incarnation}. Give the "
+        "checkpoint that it belongs to or, if that is lost, --force."
     )

@@ -1,4 +1,4 @@
-"""The faults of one round, until its range is used up or something is wrong; then the judgement."""
+"""The faults of one round, until its range is used up or something is wrong; then the verdict."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from beadline.ids import PartId
+from beadline.shared.retry import polls
 from beadline.verify import faults
 from beadline.verify.compare import EpochEnd, Reference, Violation
 from beadline.verify.faults import Fault
@@ -16,26 +17,27 @@ from beadline.verify.inject import drain, inject
 from beadline.verify.report import FaultResult
 from beadline.verify.rounds import Round, left_behind
 from beadline.verify.scratch import plain
-from beadline.verify.watch import SinkWatcher, settled
+from beadline.verify.watch import SinkWatcher, wait_until_stable
 
-# A fault and the start that drains the range must both fit into the time that is left.
+# A fault and the start that drains the range must both fit into the remaining time.
 _RESERVE = 2.0
 _NOT_ALIKE = (
-    "epochs of this round were cut otherwise than in the undisturbed run, by a death between two "
-    "logs of Spark, and the job keeps state: sinks whose rows are only added are not compared"
+    "epochs of this round have different boundaries than in the undisturbed run, because the "
+    "driver died between two of Spark's log writes, and the job keeps state: sinks whose rows are "
+    "only added are not compared"
 )
-_TRIES = 5
+_PATIENCE_S = 15.0
 _PAUSE_S = 2.0
 T = TypeVar("T")
 
 
 @dataclass
 class Chain:
-    """One round's faults, and what became of each.
+    """One round's faults, and the result of each.
 
     ``undisturbed`` are the epochs of the references, by where they end.
-    ``tell`` is told how many are done and which is next; ``out_of_time`` whether there is no time
-    for so many more.
+    ``tell`` is told how many are done and which is next; ``out_of_time`` says whether there is no
+    time for that many more.
     """
 
     made: Round
@@ -50,7 +52,7 @@ class Chain:
     doubt: dict[str, set[PartId]] = field(default_factory=dict)
 
     def run(self, left: list[Fault]) -> list[FaultResult]:
-        """Take faults from the list, and drain and compare the round."""
+        """Take faults from the list, then drain and compare the round."""
         watch = self.made.watch(self.references, self.undisturbed)
         watch.start()
         try:
@@ -63,7 +65,7 @@ class Chain:
                 known = not result.found and not result.unclear
                 if not result.reached and again is not None and known:
                     left.append(again)
-                    break  # its child has worked off the whole range
+                    break  # its child has processed the whole range
                 self.done.append(result)
                 result.found += self._left_behind(result)
                 _patiently(watch.look)
@@ -82,7 +84,7 @@ class Chain:
         return self.done
 
     def _end(self, watch: SinkWatcher) -> list[Violation]:
-        """Work off the rest, and compare what shows then."""
+        """Process the rest, then compare what shows."""
         drained = drain(self.made)
         if drained.unclear:
             self._not_compared(drained.unclear)
@@ -92,17 +94,17 @@ class Chain:
         return self._judge()
 
     def _not_compared(self, why: str) -> None:
-        """Without the end of a round, nothing is proven by any fault of it."""
+        """If a round does not end, none of its faults proves anything."""
         for result in self.done:
             if result.tried and not result.unclear:
-                result.unclear = f"{result.fault}: what the sinks show was not compared: {why}"
+                result.unclear = f"{result.fault}: the sinks were not compared: {why}"
 
     def _fits(self, left: list[Fault]) -> bool:
-        """Whether enough of the range is left; what can never come about is noted."""
+        """Whether enough of the range is left; a fault that can never happen is noted."""
         while left:
             fault = left[0]
             if self.epochs < fault.epochs:
-                note = f"the range has {self.epochs} epochs, and this takes {fault.epochs}"
+                note = f"the range has {self.epochs} epochs, and this needs {fault.epochs}"
                 self.done.append(FaultResult(left.pop(0), note=note))
                 continue
             if not fault.may_follow(self.done[-1].fault if self.done else None):
@@ -129,7 +131,7 @@ class Chain:
         )
 
     def _position(self) -> int:
-        """The newest decided epoch, as the undisturbed run counts, if it has such a one."""
+        """The newest decided epoch, in the numbers of the undisturbed run, if it has one there."""
         decided = self.made.progress(self.undisturbed).decided
         return self.made.decided() if decided is None else decided
 
@@ -139,7 +141,7 @@ class Chain:
             last = self.done[-1]
             last.note = f"{last.note}; {_NOT_ALIKE}" if last.note else _NOT_ALIKE
         judge = partial(self.made.judge, self.references, alike)
-        return settled(partial(_patiently, judge), self.made.settle_s)
+        return wait_until_stable(partial(_patiently, judge), self.made.settle_s)
 
     def _left_behind(self, result: FaultResult) -> list[Violation]:
         """What was in doubt before a start that has decided an epoch since, and still is."""
@@ -151,7 +153,7 @@ class Chain:
         )
 
     def _blame(self, found: list[Violation], watched: list[tuple[str, Violation]]) -> None:
-        """Say of each violation which fault it came from, as far as that can be known."""
+        """Assign each violation to the fault that caused it, as far as that is known."""
         tried = [result for result in self.done if result.tried]
         if not tried and (found or watched):
             tried = [FaultResult(Fault("undisturbed"), seconds=0.1)]
@@ -161,7 +163,7 @@ class Chain:
             number = here[-1] if here else len(tried) - 1
             epoch = violation.epoch
             if number and epoch is not None and epoch <= tried[number].before:
-                number -= 1  # it came to light when the start after that fault finished its epoch
+                number -= 1  # it appeared when the start after that fault finished its epoch
             tried[number].found.append(violation)
         known = {(violation.kind, violation.sink) for _, violation in watched}
         for violation in found:
@@ -173,24 +175,22 @@ class Chain:
 
 
 class Unreadable(Exception):
-    """A sink does not say what it shows; whether that is right is not known, then."""
+    """A sink cannot be read, so it is not known whether it shows the right rows."""
 
 
 def _patiently(look: Callable[[], T]) -> T:
-    """Look again if a server does not answer: a fault may have been too much for it."""
-    for _ in range(_TRIES - 1):
+    """Read again if a server does not answer: it may still suffer from a fault."""
+    again = polls(_PATIENCE_S, _PAUSE_S)
+    while True:
         try:
             return look()
-        except Exception:  # noqa: BLE001 (whatever a client library raises)
-            time.sleep(_PAUSE_S)
-    try:
-        return look()
-    except Exception as error:
-        raise Unreadable(f"a sink cannot be read: {plain(error)}") from error
+        except Exception as error:
+            if not again():
+                raise Unreadable(f"a sink cannot be read: {plain(error)}") from error
 
 
 def _easier(fault: Fault) -> Fault | None:
-    """The same kill the first time that a child reaches it, if it was to be a later time."""
+    """The same kill, but the first time that a child reaches it."""
     if fault.kill is None or fault.kill.occurrence == 1:
         return None
     return replace(fault, kill=replace(fault.kill, occurrence=1))

@@ -1,8 +1,8 @@
-"""The driver processes of one job: each in a session of its own, killed now or later, and heard.
+"""The driver processes of one job: each in its own session, killed by order or at a random moment.
 
-A kill from outside comes at a random moment: a number of events seen plus a fraction of a second,
-so that it falls into the epochs and not, nearly always, into the seconds that a JVM takes to start.
-Now and then it does fall there.
+A kill from outside comes at a random moment: after a number of events plus a fraction of a second,
+so that it hits the epochs and not, nearly always, the seconds in which a JVM starts. Now and then
+it does hit those.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from beadline.points import CrashOrder
+from beadline.shared.retry import polls
 from beadline.verify import processes
 from beadline.verify.driver import STANDBY
 from beadline.verify.plan import GROUP, WORKER
@@ -32,12 +33,12 @@ _POLL_S = 0.02
 _EVENTS_MAX = 10
 _START_S = 6.0
 _EPOCH_S = 0.5
-# Less than the attempts that a task has (the driver's master): the query must live through it.
+# Fewer than the attempts of a task (see the driver's master): the query must survive it.
 WORKER_KILLS_MAX = 3
 
 
 class Child:
-    """A started driver. Its events arrive on a thread, while it runs."""
+    """A started driver. Its events arrive on a thread while it runs."""
 
     def __init__(
         self,
@@ -49,17 +50,16 @@ class Child:
         environment: Mapping[str, str] | None = None,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Start a module as a program; ``environment`` says where it is to die.
+        """Start a module as a program; ``environment`` says where it must die.
 
-        ``redact`` takes what is secret out of its complaints.
+        ``redact`` removes secrets from its output.
         """
         self.events: list[Line] = []
-        self.timed_out = False  # ended by whoever waited for it, not by itself
+        self.timed_out = False  # ended by its supervisor, not by itself
         self._log = log
         self._marker = f"TMPDIR={temporary}"
         self._on_event = on_event
         self._redact = redact
-        self._news = threading.Condition()
         self._started_s = self._ended_s = time.monotonic()
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("BEADLINE_CRASH")}
         own = {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
@@ -74,7 +74,7 @@ class Child:
             )
         stdout = self._process.stdout
         assert stdout is not None
-        # A daemon: a zombie JVM holds the pipe open, and nobody must wait for its end.
+        # A daemon: a zombie JVM holds the pipe open, and nothing must wait for its end.
         self._reader = threading.Thread(target=self._read, args=(stdout,), daemon=True)
         self._reader.start()
 
@@ -85,7 +85,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the driver process, of its group and of its session."""
+        """The id of the driver process, its group and its session."""
         return self._process.pid
 
     @property
@@ -125,24 +125,19 @@ class Child:
         return returncode
 
     def wait_for_events(self, count: int, timeout_s: float) -> bool:
-        """Wait until it has emitted so many events; False if it ended before."""
-        deadline = time.monotonic() + timeout_s
-        with self._news:
-            while len(self.events) < count and self.alive and time.monotonic() < deadline:
-                self._news.wait(0.05)
-        return len(self.events) >= count
+        """Wait until it has emitted ``count`` events; False if it ended before."""
+        return self.wait_until(lambda: len(self.events) >= count, timeout_s)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = CHILD_TIMEOUT_S) -> bool:
-        """Wait until it is so, or the driver has ended; whether it is so."""
-        deadline_s = time.monotonic() + timeout_s
+        """Wait until ``ready()``, or until the driver has ended; return the last answer."""
+        again = polls(timeout_s, _POLL_S)
         while not ready():
-            if not self.alive or time.monotonic() > deadline_s:
+            if not self.alive or not again():
                 return ready()
-            time.sleep(_POLL_S)
         return True
 
     def end(self) -> None:
-        """End the driver and everything that it has left behind."""
+        """End the driver and everything that it left behind."""
         if self._process.poll() is None:
             processes.kill_group(self.pid)
             self._process.wait()
@@ -153,9 +148,9 @@ class Child:
         return processes.python_workers(self.pid, self._marker)
 
     def complaint(self) -> str:
-        """What it said at its end, for diagnosis."""
+        """The end of its output, for diagnosis."""
         failures = [str(line["message"]) for line in self.events if line["kind"] == "failed"]
-        # Cleaned before it is cut: the last lines of a log may be nothing but progress bars.
+        # Cleaned before it is truncated: the last lines of a log may all be progress bars.
         lines = without_control_codes(self._log.read_text("utf-8", "replace")).splitlines()
         return self._redact(without_control_codes("\n".join(failures or lines[-_COMPLAINT_LINES:])))
 
@@ -166,33 +161,31 @@ class Child:
             except ValueError:
                 continue  # the JVM writes to the same pipe
             if isinstance(line, dict) and "kind" in line:
-                with self._news:
-                    self.events.append(line)
-                    self._news.notify_all()
+                self.events.append(line)
                 self._on_event(line)
 
 
 @dataclass
 class Children:
-    """The starts of one job on one checkpoint; what is left of all of them ends with this.
+    """The starts of one job on one checkpoint; leftovers of all of them are ended with it.
 
-    Most of a start is spent on Python's imports and on the JVM. Where several are ``expected``, the
-    next process is started while the one before it works, and waits with its Spark up until it is
+    Most of a start is spent on Python's imports and on the JVM. If several are ``expected``, the
+    next process is started while the previous one works, and waits with Spark running until it is
     due (``driver.stand_by``); so it takes its orders from a file.
     """
 
     module: str
-    folder: Path  # of their logs, and of the marks of where they died
+    folder: Path  # for their logs, and for the marks of where they died
     temporary: Path  # not in that folder: PySpark's sockets are made there, with short paths
     on_event: Callable[[Line], None] = lambda line: None
     redact: Callable[[str], str] = str
-    zombies: int = 1  # so many of the newest keep what they have left, beside the next one
+    zombies: int = 1  # how many of the newest keep their processes while the next one runs
     expected: int = 1  # starts in all
     started: list[Child] = field(default_factory=list)
     _waiting: Child | None = None
 
     def mark(self) -> Path:
-        """The file that the next child makes where it dies, or falls asleep."""
+        """The file that the next child makes when it dies, or is stopped."""
         return self.folder / f"mark-{len(self.started):03d}"
 
     def start(
@@ -201,7 +194,7 @@ class Children:
         order: CrashOrder | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start the next one, with the order to die somewhere; it is due now."""
+        """Start the next one, with the order where to die; it is due now."""
         number = len(self.started)
         if number > self.zombies:
             self.started[number - 1 - self.zombies].end()
@@ -243,7 +236,7 @@ class Children:
 def kill_at_random(
     child: Child, scope: str, rng: random.Random, timeout_s: float = CHILD_TIMEOUT_S
 ) -> int:
-    """Wait for the moment and kill; return how many kills hit a process."""
+    """Wait for the moment, then kill; return how many kills hit a process."""
     if scope == WORKER:
         return _kill_workers(child, rng, timeout_s)
     events = rng.randint(0, _EVENTS_MAX)
@@ -271,10 +264,11 @@ def _kill_workers(child: Child, rng: random.Random, timeout_s: float) -> int:
 
 def _find_worker(child: Child, rng: random.Random, timeout_s: float) -> int | None:
     """One worker of the child's JVM, as soon as there is one."""
-    deadline_s = time.monotonic() + timeout_s
-    while child.alive and time.monotonic() < deadline_s:
+    again = polls(timeout_s, _POLL_S / 2)
+    while child.alive:
         daemons, workers = child.python_workers()
         if workers:
             return rng.choice(daemons if daemons and rng.random() < 0.2 else workers)
-        time.sleep(_POLL_S / 2)
+        if not again():
+            break
     return None

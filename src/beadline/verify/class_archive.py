@@ -1,9 +1,9 @@
 """Spark's classes, read and verified once for all the drivers that are killed.
 
 A run of kills starts dozens of drivers, and half of such a JVM's short life is loading the same
-classes. Java keeps them in an archive that later JVMs map (class data sharing); a JVM whose class
-path is another one does without. It takes a third off the time from start to sixth epoch, and half
-a minute to make, so it is kept in Beadline's cache folder.
+classes. Java keeps them in an archive that later JVMs map (class data sharing); a JVM with a
+different class path ignores it. It saves a third of the time from start to sixth epoch, and takes
+half a minute to make, so it is kept in Beadline's cache folder.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ spark.stop()
 
 
 def use(*, make: bool) -> None:
-    """Let the JVMs of this process and its children share an archive, if it is there or made.
+    """Let the JVMs of this process and its children share an archive; make it if it is missing.
 
-    Whoever shares one of their own keeps it.
+    An archive that the user has configured is kept.
     """
     options = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if _SHARED in options:
@@ -56,33 +56,33 @@ def use(*, make: bool) -> None:
     try:
         archive = cache_folder() / "class-archive" / f"spark-{_fingerprint()}.jsa"
     except JavaProblem:
-        return  # whoever needs Java will say so
+        return  # what needs Java will say so
     if archive.exists() or (make and _made(archive)):
         added = f"{_SHARED}={archive} {_QUIET}"
         os.environ["SPARK_SUBMIT_OPTS"] = f"{options} {added}".strip()
 
 
 def _fingerprint() -> str:
-    """Of the Java and the Spark: the archive of another is of no use."""
+    """Depends on Java and Spark: the archive of another version is of no use."""
     java = find_java()
     spark = find_spec("pyspark")  # not imported: every command would wait for it
     assert spark is not None
     assert spark.origin is not None
     jars = Path(spark.origin).with_name("jars")
-    # Java does not take an archive of jars that were installed at another time.
+    # Java rejects an archive if its jars were installed at another time.
     of = f"{java.path} {java.version} {version('pyspark')} {jars} {jars.stat().st_mtime_ns}"
     return hashlib.sha256(of.encode()).hexdigest()[:16]
 
 
 def _made(archive: Path) -> bool:
-    """Run a job whose JVM writes the archive at its end; if it fails, kills only take longer."""
+    """Run a job whose JVM writes the archive when it exits; if it fails, kills only take longer."""
     with _alone(archive.parent):
         return archive.exists() or _make(archive)
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process makes it; the others wait until it is there."""
+    """One process makes it; the others wait until it exists."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -117,7 +117,7 @@ def _make(archive: Path) -> bool:
 
 
 def _forget_older(folder: Path) -> None:
-    """Each has some 160 MB, and every new environment one of its own."""
+    """Each has some 160 MB, and every new environment needs another."""
     found = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[_KEPT:]:
         path.unlink(missing_ok=True)

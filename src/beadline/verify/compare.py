@@ -1,18 +1,18 @@
-"""What sinks show against what an undisturbed run showed. Pure: no I/O, no Spark, no clocks.
+"""Compares what sinks show with what an undisturbed run showed. Pure: no I/O, Spark or clocks.
 
-The undisturbed run was looked at after each of its epochs. So two things are known of any moment of
-a disturbed one, whatever dies: when epoch ``d`` is decided, every epoch before it shows, because
+The undisturbed run was read after each of its epochs. So two things are known about any moment of a
+disturbed one, whatever dies: when epoch ``d`` is decided, every epoch before it shows, because
 ``d`` was begun after they were committed; and nothing shows of an epoch that is not decided::
 
     state before d   ⊆   what is shown   ⊆   state after d
 
-Which epochs of the undisturbed run these are is told by where they end, in Spark's offsets: epochs
-of the same number need not hold the same rows. Spark's file source notes the files of an epoch in a
-log of its own before Spark notes the epoch; a driver that dies, or is stopped, between the two
-leaves files behind that the next start gives together with those after them.
+Which epochs of the undisturbed run these are is known from where they end, in Spark's offsets:
+epochs with the same number need not hold the same rows. Spark's file source notes the files of an
+epoch in a log of its own before Spark notes the epoch; if a driver dies, or is stopped, between the
+two, the next start puts those files into one epoch with the files after them.
 
-A table whose rows change (totals, upserts) cannot lie between two states; if its epochs are atomic,
-it must be one of them.
+A table whose rows change (totals, upserts) cannot be between two states; if its epochs are atomic,
+it must equal one of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ViolationKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that must not be; ``epoch`` is where it belongs, if that is known."""
+    """One violation; ``epoch`` is the epoch that it belongs to, if that is known."""
 
     kind: ViolationKind
     sink: str
@@ -67,7 +67,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class SinkContents:
-    """What one sink shows at one moment; ``order`` holds the rows of each key, as they follow."""
+    """What one sink shows at one moment; ``order`` holds the rows of each key, in their order."""
 
     rows: CountedRows
     order: Mapping[Hashable, tuple[SeenRow, ...]] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class Reference:
 
     ``grows`` says that rows are added and never changed, ``atomic`` that an epoch shows at once,
     ``exactly`` that no row may show twice (an at-least-once sink may repeat them), ``by_epoch``
-    that epochs are cut the same way in every run, ``by_state`` that epochs which are cut otherwise
-    bring other rows, because the job keeps state.
+    that epochs have the same boundaries in every run, ``by_state`` that epochs with other
+    boundaries give other rows, because the job keeps state.
     """
 
     sink: str
@@ -92,7 +92,7 @@ class Reference:
     by_state: bool = False
 
     def state(self, epoch: int) -> SinkContents:
-        """What must show when all epochs up to this one are committed, and none after it."""
+        """What must show when exactly the epochs up to this one are committed."""
         known = [number for number in self.states if number <= epoch]
         return self.states[max(known)] if known else SinkContents(Counter())
 
@@ -107,7 +107,7 @@ class Reference:
         return self.state(self.last)
 
     def comparable(self, alike: bool) -> bool:
-        """Whether it can be held against a run whose epochs were all cut alike, or were not."""
+        """Whether it can be compared with a run whose epochs have the same boundaries, or not."""
         return alike or not (self.by_state and self.grows)
 
     @property
@@ -124,7 +124,7 @@ class Reference:
 
 
 def rows_of(values: Iterable[Sequence[Any]]) -> list[SeenRow]:
-    """Rows that can be counted, of whatever a client library gave."""
+    """Rows that can be counted, from any values of a client library."""
     return [tuple(plain(value) for value in row) for row in values]
 
 
@@ -142,26 +142,26 @@ def plain(value: Any) -> Hashable:
 
 
 def moment(
-    reference: Reference, settled: int | None, shown: CountedRows, after: int | None
+    reference: Reference, certain: int | None, shown: CountedRows, after: int | None
 ) -> list[Violation]:
-    """Judge what shows at a moment of the run, by epochs of the undisturbed one.
+    """Judge what shows at a moment of the run, against epochs of the undisturbed one.
 
-    ``settled`` is the last before the newest decided one, read before looking; ``after`` is the
-    newest decided one, read after looking. None is one that the undisturbed run has not: then
-    nothing must show, or all of the end may.
+    ``certain`` is the last before the newest decided one, read before looking; ``after`` is the
+    newest decided one, read after looking. None is an epoch that the undisturbed run does not have:
+    then nothing must show, or all of the end may.
     """
     if not reference.watched:
         return []
     if not reference.grows:
-        if settled is None or after is None:
+        if certain is None or after is None:
             return []
-        return _one_of_the_states(reference, settled, shown, after)
-    settled = -1 if settled is None else settled
+        return _one_of_the_states(reference, certain, shown, after)
+    certain = -1 if certain is None else certain
     after = reference.last if after is None else after
     found = []
-    missing = reference.state(settled).rows - shown
+    missing = reference.state(certain).rows - shown
     if missing:
-        text = f"another epoch is decided after {settled}, and {_some(missing)} is not there"
+        text = f"another epoch is decided after {certain}, and {_some(missing)} is missing"
         found.append(_violation(ViolationKind.LOST, reference, missing, text))
     if not reference.exactly:
         return found
@@ -180,33 +180,33 @@ def moment(
 
 
 def _one_of_the_states(
-    reference: Reference, settled: int, shown: CountedRows, after: int
+    reference: Reference, certain: int, shown: CountedRows, after: int
 ) -> list[Violation]:
     fitting = [
         epoch for epoch in range(-1, reference.last + 1) if reference.state(epoch).rows == shown
     ]
     # Above the range are only epochs without rows.
-    low, high = min(settled, reference.last), max(after, -1)
+    low, high = min(certain, reference.last), max(after, -1)
     if any(low <= epoch <= high for epoch in fitting):
         return []
     if not fitting:
-        text = f"no epoch of the undisturbed run left it so: {_difference(reference, after, shown)}"
+        text = f"it matches no epoch of the undisturbed run: {_difference(reference, after, shown)}"
         return [Violation(ViolationKind.WRONG, reference.sink, text, 1, after)]
     if min(fitting) > high:
         text = f"it shows epoch {min(fitting)}, and {after} is the newest that is decided"
         return [Violation(ViolationKind.ABORTED, reference.sink, text, 1, min(fitting))]
-    text = f"it shows no more than epoch {max(fitting)}, and one after {settled} is decided"
+    text = f"it shows no more than epoch {max(fitting)}, and one after {certain} is decided"
     return [Violation(ViolationKind.LOST, reference.sink, text, 1, max(fitting) + 1)]
 
 
 def end(reference: Reference, shown: SinkContents) -> list[Violation]:
-    """Judge what shows when the whole range is worked off."""
+    """Judge what shows when the whole range is processed."""
     wanted = reference.end
     missing, extra = wanted.rows - shown.rows, shown.rows - wanted.rows
     found = []
     if reference.grows:
         if missing:
-            text = f"{_some(missing)} is not there"
+            text = f"{_some(missing)} is missing"
             found.append(_violation(ViolationKind.LOST, reference, missing, text))
         strange = Counter({row: n for row, n in extra.items() if row not in wanted.rows})
         if strange and reference.exactly:
@@ -232,7 +232,7 @@ def _order(reference: Reference, shown: SinkContents) -> list[Violation]:
 
 
 def torn(references: Sequence[Reference], shown: Mapping[str, SinkContents]) -> list[Violation]:
-    """Epochs that one sink shows and another never will; when the whole range is worked off."""
+    """Epochs that one sink shows and another never will, when the whole range is processed."""
     growing = [each for each in references if each.grows]
     found = []
     for epoch in range(max((each.last for each in growing), default=-1) + 1):
@@ -240,13 +240,13 @@ def torn(references: Sequence[Reference], shown: Mapping[str, SinkContents]) -> 
         whole = [sink for sink, rows in parts.items() if rows and not rows - shown[sink].rows]
         gone = [sink for sink, rows in parts.items() if rows and rows - shown[sink].rows]
         for sink in gone if whole else ():
-            text = f"epoch {epoch} shows in {', '.join(whole)}, and not, or not whole, here"
+            text = f"epoch {epoch} shows in {', '.join(whole)}, but not, or not completely, here"
             found.append(Violation(ViolationKind.TORN, sink, text, 0, epoch))
     return found
 
 
 def differences(one: Reference, other: Reference) -> list[str]:
-    """What two undisturbed runs do not agree on in the end."""
+    """Where two undisturbed runs differ in the end."""
     extra, missing = other.end.rows - one.end.rows, one.end.rows - other.end.rows
     if not extra and not missing:
         return []
@@ -256,8 +256,8 @@ def differences(one: Reference, other: Reference) -> list[str]:
 def in_common(one: Reference, other: Reference) -> Reference:
     """The reference as far as two undisturbed runs agree.
 
-    Where their epochs are cut differently, only the end is compared; where keys are in another
-    order, order is not.
+    If their epochs have different boundaries, only the end is compared; if keys are in another
+    order, order is not compared.
     """
     same_epochs = one.states.keys() == other.states.keys() and all(
         state.rows == other.states[epoch].rows for epoch, state in one.states.items()
@@ -288,27 +288,27 @@ def _difference(reference: Reference, epoch: int, shown: CountedRows) -> str:
     wanted = reference.state(epoch).rows
     missing, extra = wanted - shown, shown - wanted
     there = f"{_some(extra)} shows" if extra else "nothing is too much"
-    return f"{there}; {_some(missing)} is not there" if missing else there
+    return f"{there}; {_some(missing)} is missing" if missing else there
 
 
-# The watermark with which an epoch ran, and the end of each of its sources, in Spark's words.
+# The watermark with which an epoch ran, and the end of each of its sources, as Spark writes them.
 EpochEnd = tuple[int | str, ...]
 
 
 class RunProgress(NamedTuple):
-    """How far a run is, in epochs of the undisturbed one; None where none ended like that.
+    """How far a run is, in epochs of the undisturbed one; None if none ended there.
 
-    All of ``settled`` shows, because another epoch was begun after it; nothing shows behind
-    ``decided``. ``alike`` says that it came so far by epochs like those of the undisturbed run.
+    All of ``certain`` shows, because another epoch was begun after it; nothing shows after
+    ``decided``. ``alike`` says that its epochs so far had the boundaries of the undisturbed run.
     """
 
-    settled: int | None
+    certain: int | None
     decided: int | None
     alike: bool = True
 
 
 def epochs_by_end(ends: Mapping[int, EpochEnd | None]) -> dict[EpochEnd, int]:
-    """Return which epoch of the undisturbed run ended where, unless several did."""
+    """Return which epoch of the undisturbed run ended at each position, unless several did."""
     times = Counter(ends.values())
     return {end: epoch for epoch, end in ends.items() if end is not None and times[end] == 1}
 
@@ -316,7 +316,7 @@ def epochs_by_end(ends: Mapping[int, EpochEnd | None]) -> dict[EpochEnd, int]:
 def progress(
     undisturbed: Mapping[EpochEnd, int], end_of: Callable[[int], EpochEnd | None], decided: int
 ) -> RunProgress:
-    """Return how far a run is that has decided this epoch; ``end_of`` says where its epochs end."""
+    """Return how far a run is that has decided this epoch; ``end_of`` returns where epochs end."""
 
     def same(epoch: int) -> int | None:
         if epoch < 0:
@@ -324,5 +324,5 @@ def progress(
         found = end_of(epoch)
         return None if found is None else undisturbed.get(found)
 
-    settled, newest = same(decided - 1), same(decided)
-    return RunProgress(settled, newest, alike=newest == max(decided, -1))
+    certain, newest = same(decided - 1), same(decided)
+    return RunProgress(certain, newest, alike=newest == max(decided, -1))

@@ -1,7 +1,7 @@
-"""What every driver that gets killed has in common: a light Spark, events on stdout, an exit code.
+"""What all drivers that get killed share: a light Spark, events on stdout, an exit code.
 
-Each event of the query is one line of JSON, flushed at once, so that whoever watches knows how far
-it had come when it died. Where it dies is said in its environment (``beadline.points``).
+Each event of the query is one line of JSON, flushed at once, so that the supervisor knows how far
+it had got when it died. Its environment says where it dies (``beadline.points``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 # Tasks are retried, as on a cluster: a killed Python worker must cost an attempt, not the query.
 MASTER = "local[2,4]"
-# A JVM that lives a few seconds is best off with the quick compiler and nothing left in /tmp.
+# A JVM that lives for seconds does best with the quick compiler and leaves nothing in /tmp.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={temporary}"
 _POLL_S = 0.1
 _STANDBY_POLL_S = 0.01
-STANDBY = "BEADLINE_STANDBY"  # names the file that is made when a start is due
+STANDBY = "BEADLINE_STANDBY"  # names the file that appears when a start is due
 
 
 def light_settings(scratch: Path) -> dict[str, str | int]:
     """A light Spark; small splits, so that one input file becomes several parts and files."""
-    temporary = tempfile.gettempdir()  # TMPDIR: the supervisor's, who tidies up after the killed
+    temporary = tempfile.gettempdir()  # TMPDIR, which the supervisor removes
     return {
         "spark.master": MASTER,
         "spark.ui.enabled": "false",
@@ -60,12 +60,12 @@ def tell(event: Event) -> None:
 
 
 def stand_by() -> None:
-    """Wait, with Spark up, until this start is due; at once, if it was not made ahead."""
+    """Wait, with Spark running, until this start is due; not at all if it was not started ahead."""
     due = os.environ.get(STANDBY)
     parent = os.getppid()
     while due is not None and not os.path.exists(due):
         if os.getppid() != parent:
-            kill_group(os.getpid())  # nobody is left for whom it could ever be due
+            kill_group(os.getpid())  # its supervisor is gone: it will never be due
         time.sleep(_STANDBY_POLL_S)
 
 

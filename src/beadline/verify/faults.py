@@ -1,6 +1,6 @@
-"""Which faults a verification makes, from its seed. Pure.
+"""Which faults a verification injects, from its seed. Pure.
 
-A fault is written as one word, which ``--only`` reads::
+A fault is written as one word, which ``--only`` accepts::
 
     decide.before#2/group     kill -9 at a crash point, the second time, with the JVM
     moment/worker@3           kill -9 at a random moment; the number chooses the moment
@@ -20,16 +20,16 @@ from beadline.verify import plan
 from beadline.verify.plan import GROUP, MOMENT, PROCESS, WORKER, Kill
 
 PAUSE, CUT, EXPIRE = "pause", "cut", "expire"
-PROOF = "kafka.proof"  # come by when a transaction has expired
+PROOF = "kafka.proof"  # reached when a transaction has expired
 CUTS = ("cut", "stall_answers", "stall")
-# Where a driver that sleeps and wakes an hour later would do harm, if it could.
+# Where a driver that is paused and continues an hour later would do harm, if it could.
 PAUSE_POINTS = ("decide.after", "decide.before", "kafka.commit", "prepare.after", "commit.after")
-# What a broken sink is most often found by, so it comes first: prepared and not decided; decided
-# and nothing of it committed, with all that was in memory gone; committed and Spark not told.
+# Most broken sinks are found by these, so they come first: prepared and not decided; decided and
+# nothing of it committed, with everything in memory gone; committed and Spark not told.
 WORST = (Kill("decide.before"), Kill("decide.after", 1, GROUP), Kill("commit.after"))
-# Kills at random moments, beside those at every point, if no number of kills is given.
+# Kills at random moments, in addition to those at every point, if no number of kills is given.
 MOMENTS = 6
-# Of all kills, so many are at random moments, if there are points enough for the others.
+# The share of kills at random moments, if there are enough points for the others.
 _MOMENTS_SHARE = 0.25
 _PAUSES_MAX = 2
 _CUTS_MAX = 3
@@ -53,7 +53,7 @@ class Fault:
     number: int = 0
 
     def __str__(self) -> str:
-        """The form that ``parse`` reads."""
+        """The form that ``parse`` accepts."""
         text = str(self.kill) if self.kill is not None and self.what != PAUSE else self.what
         if self.what == PAUSE and self.kill is not None:
             text = f"{PAUSE}:{self.kill.point}"
@@ -77,7 +77,7 @@ class Fault:
                 return cls(word, None, count)
             kill = Kill.parse(word)
         except ValueError as error:
-            raise UsageError(f"--only {text!r} is no fault: {error}") from None
+            raise UsageError(f"--only {text!r} is not a fault: {error}") from None
         return cls("kill", kill, count)
 
     @property
@@ -96,7 +96,7 @@ class Fault:
 
     @property
     def epochs(self) -> int:
-        """So many undecided epochs must be left for it to come about."""
+        """The number of undecided epochs that this fault needs."""
         if self.what == PAUSE:
             return 4
         if self.kill is None or self.kill.point == MOMENT:
@@ -104,7 +104,7 @@ class Fault:
         return self.kill.occurrence + 1
 
     def may_follow(self, before: Fault | None) -> bool:
-        """Whether it can come about after that one."""
+        """Whether it can happen after that one."""
         if self.kill is not None and self.kill.point == PROOF:
             return before is not None and before.what == EXPIRE
         if self.kill is None or not self.is_kill or not self.kill.needs_one_before:
@@ -118,7 +118,7 @@ def _killed(fault: Fault) -> Kill:
 
 
 def before(fault: Fault) -> Fault:
-    """A fault after which this one can come about."""
+    """A fault after which this one can happen."""
     if _killed(fault).point == PROOF:
         return Fault(EXPIRE)
     kill = plan.startable([_killed(fault)])[0]
@@ -141,11 +141,11 @@ def planned(
     network: bool,
     expires: bool,
 ) -> list[Fault]:
-    """Every fault of a verification, in order; the points that do not fit into ``kills`` are not.
+    """Every fault of a verification, in order, without the points that do not fit into ``kills``.
 
-    A driver is killed at every point if the number allows, and at random moments; the pauses and
-    cuts come on top of that. The order is the seed's, but for the worst, which come first.
-    Without a number there are as many kills as it takes.
+    A driver is killed at every point if the number allows, and at random moments; pauses and cuts
+    are added to that. The seed decides the order, except that the worst come first. Without a
+    number there are as many kills as needed.
     """
     kills = len(points) + MOMENTS if kills is None else kills
     rng = random.Random(f"{seed} verify")
@@ -153,7 +153,7 @@ def planned(
     proof = [Fault("kill", Kill(PROOF))] if PROOF in points and kills > len(first) else []
     points = [point for point in points if point != PROOF]
     kills -= len(first) + len(proof)
-    more = kills - (len(points) - len(first))  # than it takes for every point
+    more = kills - (len(points) - len(first))  # than are needed for every point
     moments = more if more > 1 else min(kills, max(2, round(kills * _MOMENTS_SHARE)))
     chosen = _chosen(rng, set(points) - {kill.point for kill in WORST}, kills - moments)
     chain = _chain(seed, chosen, rng)
@@ -173,14 +173,14 @@ def planned(
 
 
 def _chosen(rng: random.Random, points: Collection[str], count: int) -> list[str]:
-    """All points, or so many of them, by lot."""
+    """All points, or a random choice of them."""
     if len(points) <= count:
         return sorted(points)
     return rng.sample(sorted(points), max(0, count))
 
 
 def _chain(seed: int, points: Collection[str], rng: random.Random) -> list[Fault]:
-    """A kill at each of them; one that needs another before it stands behind such a one, if any."""
+    """A kill at each of them; one that needs another before it follows one, if there is one."""
     usual = [point for point in points if not Kill(point).needs_one_before]
     chain = plan.every_point(seed, usual)
     for point in points:
@@ -192,7 +192,7 @@ def _chain(seed: int, points: Collection[str], rng: random.Random) -> list[Fault
 
 
 def _mixed(chain: Sequence[Fault], others: Sequence[Fault], rng: random.Random) -> list[Fault]:
-    """Put the others between the links of a chain, but not between two that belong together."""
+    """Insert the others into a chain, but not between two faults that belong together."""
     mixed = list(chain)
     for fault in others:
         places = [

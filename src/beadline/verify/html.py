@@ -127,12 +127,12 @@ def _marked(verdict: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Prose, whatever it quotes: rows and logs may hold control characters and colours."""
+    """Prose, whatever it quotes: rows and logs may contain control characters and colours."""
     return escape(without_control_codes(text))
 
 
 def _command(text: str) -> str:
-    """Code that breaks at blanks and after commas only, and is copied as it is."""
+    """Code that wraps only at spaces and after commas, and is copied unchanged."""
     words = (
         "<wbr>".join(f"<span>{escape(part)}</span>" for part in _AFTER_COMMA.split(word))
         for word in without_control_codes(text).split(" ")
@@ -145,7 +145,7 @@ def _table(
 ) -> str:
     """Cells are HTML already; a column whose name begins with # holds numbers.
 
-    ``below`` names one more cell of each row, which is too long for a column: it gets a line.
+    ``below`` names one more cell of each row, which is too long for a column: it gets its own line.
     """
     numeric = [column.startswith("#") for column in columns]
     heads = "".join(

@@ -1,4 +1,4 @@
-"""One fault, injected into a round: start a driver, do it, and see what became of it."""
+"""One fault, injected into a round: start a driver, inject it, and check the outcome."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from beadline.verify.faults import CUT, EXPIRE, PAUSE, Fault
 from beadline.verify.plan import GROUP, MOMENT, Kill
 from beadline.verify.rounds import Round
 
-# After a fault that the child survives it goes on for so many epochs, and is then stopped: the
-# range must last for other faults.
+# A child that survives a fault continues for this many epochs, and is then stopped: the range must
+# last for other faults.
 _EPOCHS_AFTER = 2
 _EPOCHS_OF_SUCCESSOR = 2
 _CUT_S = (1.0, 4.0)
 _EVENTS_MAX = 8
-# Of the time that a start may take: how long one that was woken has to find out.
+# The share of a start's time that a driver has to end after it was woken.
 _ZOMBIE_SHARE = 0.25
 EXPIRY_S = 10.0
 # Brokers look every ten seconds for what has expired.
 _EXPIRED_AFTER_S = EXPIRY_S + 13.0
 _DECIDED = Kill("decide.after", 1, GROUP)
 _COMPLAINT_CHARACTERS = 600
-_OUT_OF_MEMORY = "the machine may be short of memory (see dmesg), so nothing is known"
+_OUT_OF_MEMORY = "the machine may be short of memory (see dmesg), so the outcome is not known"
 
 
 @dataclass(frozen=True)
 class Injected:
-    """What became of a fault: how many signals or cuts hit, and what was wrong at once.
+    """The outcome of a fault: how many signals or cuts hit, and what was wrong at once.
 
-    ``unclear`` says why nobody knows: a start did not end, which may be the machine's doing.
+    ``unclear`` says why the outcome is not known: a start did not end, perhaps because of the
+    machine.
     """
 
     hits: int = 0
@@ -60,7 +61,7 @@ def inject(run: Round, fault: Fault, seed: int) -> Injected:
 
 
 def drain(run: Round) -> Injected:
-    """Start once more, undisturbed, until the range is worked off."""
+    """Start once more, undisturbed, until the range is processed."""
     child = run.start(last=True)
     return _ended(run, child, "the undisturbed start after the faults", killed=False)
 
@@ -91,7 +92,7 @@ def _kill_at_a_moment(run: Round, kill: Kill, what: str, rng: random.Random) -> 
 
 
 def _pause(run: Round, kill: Kill, what: str) -> Injected:
-    """The driver sleeps; another start takes over and goes on; then the sleeper wakes."""
+    """The driver is paused; another start takes over; then the paused one continues."""
     mark = run.children.mark()
     sleeper = run.start(kill.order(mark, "pause"))
     if not sleeper.wait_until(mark.exists, run.timeout_s):
@@ -103,16 +104,16 @@ def _pause(run: Round, kill: Kill, what: str) -> Injected:
     sleeper.wait_until(lambda: False, run.timeout_s * _ZOMBIE_SHARE)
     note = ""
     if sleeper.alive:
-        note = "the sleeper did not end by itself, and was killed"
+        note = "the paused driver did not end by itself, and was killed"
         processes.kill_group(sleeper.pid)
-    note = note or f"woken, it ended with {_code(run, sleeper)}"
+    note = note or f"when continued, it ended with {_code(run, sleeper)}"
     run.ask_to_stop()
     ended = _ended(run, successor, f"the start that took over in {what}", killed=False)
     return replace(ended, hits=1, note=note)
 
 
 def _cut(run: Round, how: str, rng: random.Random) -> Injected:
-    """Cut the network for a few seconds; a query may stop over it, if the next one goes on."""
+    """Cut the network for a few seconds; a query may stop then, if the next one continues."""
     child = run.start()
     child.wait_for_events(rng.randint(1, _EVENTS_MAX), run.timeout_s)
     time.sleep(rng.uniform(0, 0.5))
@@ -149,14 +150,14 @@ def _expire(run: Round) -> Injected:
 
 
 def _go_on(run: Round, child: Child) -> None:
-    """Let it work for some epochs more, then stop it as a user would."""
+    """Let it process some more epochs, then stop it as a user would."""
     wanted = child.committed + _EPOCHS_AFTER
     child.wait_until(lambda: child.committed >= wanted, run.timeout_s)
     run.ask_to_stop()
 
 
 def _ended(run: Round, child: Child, what: str, *, killed: bool) -> Injected:
-    """See that a child ended as it must; one that did not end proves nothing."""
+    """Check that a child ended as it must; one that did not end proves nothing."""
     code = _code(run, child)
     if code is None:
         return Injected(unclear=_not_ended(run, what, child))
@@ -170,7 +171,7 @@ def _ended(run: Round, child: Child, what: str, *, killed: bool) -> Injected:
 
 
 def _code(run: Round, child: Child) -> int | None:
-    """How a child ended; it is ended, and the answer is None, if it did not by itself."""
+    """How a child ended; None if it did not end by itself, and had to be killed."""
     try:
         code = child.wait(run.timeout_s)
     except TimeoutError:
@@ -179,10 +180,10 @@ def _code(run: Round, child: Child) -> int | None:
 
 
 def _not_ended(run: Round, what: str, child: Child) -> str:
-    """Say it with what would make it clear."""
+    """Return the reason, with what would help to find out."""
     return (
-        f"{what}: a start did not end in {run.timeout_s:.0f} s, so nothing is known. Give it more "
-        f"with --timeout, or the machine less to do; its last output: {_said(child) or 'none'}"
+        f"{what}: a start did not end in {run.timeout_s:.0f} s, so the outcome is not known. Raise "
+        f"--timeout, or give the machine less to do; its last output: {_said(child) or 'none'}"
     )
 
 

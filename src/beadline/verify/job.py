@@ -1,8 +1,8 @@
 """The process that gets killed: ``python -m beadline.verify.job FOLDER [inspect|run]``.
 
-``inspect`` looks at the job, copies the ranges of its sources and says what it found, in a pickle:
-sinks travel that way to Spark's workers too. ``run`` works the range off, with other sinks in the
-places of the real ones; each event is one line of JSON on stdout, as in ``driver``.
+``inspect`` examines the job, copies the ranges of its sources and reports what it found, in a
+pickle: sinks travel that way to Spark's workers too. ``run`` processes the range, with scratch
+sinks in place of the real ones; each event is one line of JSON on stdout, as in ``driver``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _session(task: Task, folder: Path) -> SparkSession:
     if active is not None:
         return active
     conf = {**open_job(task.job).conf, **task.conf}
-    # What it writes may end up in a report, where a progress bar is noise.
+    # Its output may end up in a report, where a progress bar is noise.
     light = {**light_settings(folder), "spark.ui.showConsoleProgress": "false"}
     if str(conf.get("spark.master", "local")).startswith("local"):
         conf["spark.master"] = MASTER  # tasks are tried again: a worker's death costs an attempt
@@ -98,7 +98,7 @@ def _built(task: Task, folder: Path, swap: Any) -> tuple[Stream, list[SourceRang
 
 
 def inspect(task: Task, folder: Path) -> None:
-    """Look at the job and fix its sources."""
+    """Examine the job and fix the range of its sources."""
     from pyspark import cloudpickle
 
     from beadline.spark.plan import is_stateful
@@ -112,7 +112,7 @@ def inspect(task: Task, folder: Path) -> None:
         if key not in fixed:
             tag = f"{task.tag}r{len(fixed)}"  # two sources may copy the same topic
             fixed[key] = fix(frame, seen, copies, tag, task.limits)
-            # At once: if the job is refused in the end, what was made is known, and removed.
+            # At once: if the job is refused later, what was made is known, and removed.
             (folder / RANGES).write_bytes(pickle.dumps(tuple(fixed.values())))
         return fixed[key]
 
@@ -142,7 +142,7 @@ def inspect(task: Task, folder: Path) -> None:
 
 @dataclass
 class Recorder:
-    """Tells every event, and notes what shows after each epoch; on the thread of the epoch."""
+    """Emits every event, and records what shows after each epoch, on the epoch's thread."""
 
     readers: dict[str, Any]
     folder: Path
@@ -158,12 +158,12 @@ class Recorder:
         tell(event)
 
     def save(self) -> None:
-        """Write down what was noted."""
+        """Save what was recorded."""
         (self.folder / RECORDED).write_bytes(pickle.dumps(self.recorded))
 
 
 def run(task: Task, folder: Path) -> None:
-    """Work the range off, or go on until told to stop."""
+    """Process the range, or continue until told to stop."""
 
     def swap(frame: DataFrame, seen: SourceFacts) -> SourceRange:
         return found_again(task.ranges, seen)
@@ -184,16 +184,16 @@ def run(task: Task, folder: Path) -> None:
 
     def end_with_parent() -> None:
         if os.getppid() != parent:
-            kill_group(os.getpid())  # nobody is left who would end it
+            kill_group(os.getpid())  # its supervisor is gone and cannot end it
 
     run_until(query, folder / STOP, end_with_parent)
     if recorder is not None:
         recorder.save()
-    # No spark.stop(): the JVM ends with this process, and nobody waits for it.
+    # No spark.stop(): the JVM ends with this process, and nothing waits for it.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the folder's task says; exit with the code of Beadline's error, if there is one."""
+    """Run the folder's task; exit with the code of Beadline's error, if there is one."""
     parser = argparse.ArgumentParser(prog="python -m beadline.verify.job")
     parser.add_argument("folder", type=Path)
     parser.add_argument("act", choices=(INSPECT, RUN))
@@ -206,12 +206,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stand_by()
             task = Task.take(given.folder)
         (inspect if given.act == INSPECT else run)(task, given.folder)
-    except Exception as error:  # noqa: BLE001 (told, and the process ends with it)
+    except Exception as error:  # noqa: BLE001 (reported, and the process ends with it)
         sys.exit(_fail(task, error))
 
 
 def _fail(task: Task, error: Exception) -> int:
-    """Tell an error without what is secret in the job; return the code to exit with."""
+    """Report an error without the job's secrets; return the exit code."""
     from beadline.jobs.loading import reason
 
     said = str(error) if isinstance(error, BeadlineError) else reason(error)
@@ -228,7 +228,7 @@ def _redacted(task: Task, text: str) -> str:
 
     try:
         return open_job(task.job).redact(text)
-    except BeadlineError:  # it is the file that is wrong, and its own error holds no secret
+    except BeadlineError:  # the job file is wrong, and its own error holds no secret
         return text
 
 

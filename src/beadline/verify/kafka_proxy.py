@@ -1,13 +1,13 @@
 """The network between clients and the brokers of a Kafka cluster that is there already.
 
 A client asks one broker, is told the addresses of all, and connects to those: past any proxy. So
-this one reads along, and in every answer that names a broker it puts a proxy of its own::
+this one reads all traffic, and in every answer that names a broker it puts the address of a proxy::
 
     with KafkaProxy("broker-1:9092,broker-2:9092") as proxy:
         client = connect(f"127.0.0.1:{proxy.port}")
         proxy.stall_answers()  # of every broker
 
-An encrypted connection cannot be read along.
+An encrypted connection cannot be read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def addresses(servers: str) -> list[BrokerAddress]:
 
 
 class KafkaProxy:
-    """A proxy for each broker, and one to begin with; the faults of ``TcpProxy``, all at once."""
+    """A proxy for each broker, and one for first connections, with ``TcpProxy``'s faults."""
 
     def __init__(self, servers: str) -> None:
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class KafkaProxy:
 
     @property
     def port(self) -> int:
-        """Where a client begins."""
+        """The port for the first connection."""
         return self._first.port
 
     def __enter__(self) -> KafkaProxy:
@@ -97,7 +97,7 @@ class KafkaProxy:
             return [self._first, *self._brokers.values()]
 
     def _port_of(self, broker: BrokerAddress) -> int:
-        """The port of a broker's proxy, made when the broker is first heard of."""
+        """The port of a broker's proxy, made when an answer first names the broker."""
         with self._lock:
             if broker not in self._brokers:
                 wire = _Wire([broker], self._port_of)
@@ -144,7 +144,7 @@ class _Conversation:
         self._answers = bytearray()
 
     def asked(self, chunk: bytes) -> bytes:
-        """Note what is asked for; it goes on as it is."""
+        """Note what is requested; the bytes are forwarded unchanged."""
         self._requests += chunk
         for frame in _frames(self._requests):
             key, version, number = _REQUEST.unpack_from(frame, _SIZE.size)
@@ -173,7 +173,7 @@ class _Conversation:
 
 
 def _frames(buffer: bytearray) -> Iterator[bytes]:
-    """Take what is complete from the front of the buffer."""
+    """Take what is complete off the front of the buffer."""
     while len(buffer) >= _SIZE.size:
         end = _SIZE.size + _SIZE.unpack_from(buffer)[0]
         if len(buffer) < end:

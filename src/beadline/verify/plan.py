@@ -1,13 +1,13 @@
 """Which kills a run makes, and in which order: a chain of children, each killed once.
 
 A start costs seconds, most of them the JVM's, so one run makes many kills: child after child works
-on the same checkpoint, and each dies somewhere else. Some places are only come by after a certain
+on the same checkpoint, and each dies at another point. Some points are reached only after a certain
 kill (nothing is recovered unless something was decided and not finished), so these follow one that
 leaves such a state; everything else is in the order of the seed.
 
-A kill is written ``decide.before#2/group``: the second time the child comes by, with its whole
-process group. ``moment/worker`` is a kill from outside, at a random moment; ``moment/broker`` is
-one of a server that the job talks to, and ``decide.after/broker`` the same while the job stands
+A kill is written ``decide.before#2/group``: the second time the child reaches the point, with its
+whole process group. ``moment/worker`` is a kill from outside, at a random moment; ``moment/broker``
+is one of a server that the job talks to, and ``decide.after/broker`` the same while the job stands
 still there.
 """
 
@@ -25,7 +25,7 @@ MOMENT = "moment"
 PROCESS, GROUP, WORKER, BROKER = SCOPES = ("process", "group", "worker", "broker")
 _FROM_OUTSIDE = (WORKER, BROKER)
 
-# Come by in a Python worker, which dies alone: its task is tried again and the child lives on.
+# Reached in a Python worker, which dies alone: its task is tried again and the child continues.
 IN_WORKER = frozenset(
     {
         "prepare.part",
@@ -37,7 +37,7 @@ IN_WORKER = frozenset(
         "kafka.prepared",
     }
 )
-# Come by once in a start at most.
+# Reached at most once in a start.
 ONCE = frozenset(
     {
         "claim.before",
@@ -50,9 +50,9 @@ ONCE = frozenset(
         "kafka.proof",
     }
 )
-# Only come by if the start before was killed between its decision and Spark's own commit …
+# Only reached if the previous start was killed between its decision and Spark's own commit …
 NEEDS_DECIDED = frozenset({"recover.before", "recover.after", "epoch.again"})
-# … which is so after a kill at one of these, whichever time they are come by.
+# … as it is after a kill at one of these, whichever time they are reached.
 LEAVES_DECIDED = NEEDS_DECIDED | {
     "decide.after",
     "commit.between",
@@ -69,9 +69,9 @@ LEAVES_DECIDED = NEEDS_DECIDED | {
     "kafka.burn",
     "kafka.proof",
 }
-# Only come by if the start before left something prepared and undecided in Kafka …
+# Only reached if the previous start left something prepared and undecided in Kafka …
 NEEDS_ORPHANS = frozenset({"kafka.fence"})
-# … as one does that is killed at one of these.
+# … as it does when it is killed at one of these.
 LEAVES_ORPHANS = NEEDS_ORPHANS | {"prepare.between", "prepare.after", "decide.before"}
 
 
@@ -84,7 +84,7 @@ class Kill:
     scope: str = PROCESS
 
     def __post_init__(self) -> None:
-        """Refuse what no child could reach."""
+        """Refuse what no child can reach."""
         if self.point != MOMENT and self.point not in EVERY_POINT:
             near = difflib.get_close_matches(self.point, EVERY_POINT, 1)
             meant = f" Did you mean {near[0]!r}?" if near else ""
@@ -96,7 +96,7 @@ class Kill:
             raise ValueError(f"{self.point}#{self.occurrence}: the first time is #1")
 
     def __str__(self) -> str:
-        """The form that ``parse`` reads."""
+        """The form that ``parse`` accepts."""
         count = f"#{self.occurrence}" if self.occurrence > 1 else ""
         return f"{self.point}{count}/{self.scope}"
 
@@ -118,7 +118,7 @@ class Kill:
 
     @property
     def survived(self) -> bool:
-        """Whether only Python workers or servers die, and the child is to work on."""
+        """Whether only Python workers or servers die, and the child must continue."""
         return self.point in IN_WORKER or self.scope in _FROM_OUTSIDE
 
     @property
@@ -136,7 +136,7 @@ class Kill:
 
     @property
     def needs_one_before(self) -> bool:
-        """Whether it is reached after some other kills only."""
+        """Whether it is reached only after certain other kills."""
         return self.point in NEEDS_DECIDED | NEEDS_ORPHANS
 
 
@@ -161,7 +161,7 @@ def moments(
 
 
 def ordered(kills: Iterable[Kill], rng: random.Random) -> list[Kill]:
-    """Shuffle, and put those that need another before them behind one that will do."""
+    """Shuffle, and put kills that need another before them after a suitable one."""
     mixed = list(kills)
     rng.shuffle(mixed)
     chain = [kill for kill in mixed if not kill.needs_one_before]
@@ -178,11 +178,6 @@ def startable(kills: Sequence[Kill]) -> list[Kill]:
         if kills and kills[0].needs_one_before and kills[0].may_follow(before):
             return [before, *kills]
     return list(kills)
-
-
-def text(kills: Sequence[Kill]) -> str:
-    """The form of ``--points``."""
-    return ",".join(map(str, kills))
 
 
 def parse(points: str) -> list[Kill]:

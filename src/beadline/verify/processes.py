@@ -1,18 +1,19 @@
-"""The processes of one child, as the operating system shows them, each ended by its own id.
+"""The processes of one child, as the operating system shows them; each is ended by its own id.
 
 A child leads a session of its own. Its JVM is in the child's process group; PySpark's daemon and
-the workers that it forks make a group of theirs, but stay in the session. So the session is what
-tells a run's processes from everybody else's, after their parents are gone too. Numbers are used
-again, though, so a process counts as the child's only if its environment holds the child's marker.
+the workers that it forks make a group of theirs, but stay in the session. So the session identifies
+a run's processes, even after their parents are gone. Ids are reused, though, so a process counts as
+the child's only if its environment holds the child's marker.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from beadline.shared.retry import polls
 
 ASLEEP = "T"
 _PROC = Path("/proc")
@@ -66,18 +67,17 @@ def kill_group(group: int) -> bool:
 
 
 def end_all(session: int, marker: str) -> None:
-    """End everything that a child has left, and wait until it is gone."""
-    deadline = time.monotonic() + _END_TIMEOUT_S
+    """End everything that a child left, and wait until it is gone."""
+    again = polls(_END_TIMEOUT_S, 0.02)
     while left := of_child(session, marker):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"processes of session {session} do not end: {left}")
         for process in left:
             kill(process.pid)
-        time.sleep(0.02)
+        if not again():
+            raise TimeoutError(f"processes of session {session} do not end: {left}")
 
 
 def _read(path: Path, session: int, marker: bytes) -> Process | None:
-    """One entry of ``/proc``; None if it is another's, gone, or dead and waiting to be counted."""
+    """One entry of ``/proc``; None if it is another's, gone, or a zombie."""
     try:
         stat = (path / "stat").read_text("utf-8", "replace")
         # The name, in brackets, may hold anything: state, parent, group and session come after it.
@@ -93,7 +93,7 @@ def _read(path: Path, session: int, marker: bytes) -> Process | None:
 
 
 def state(pid: int) -> str:
-    """The letter by which the kernel says what a process does; empty if there is none."""
+    """The kernel's letter for a process's state; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -4,11 +4,11 @@
 
     with TcpProxy(server_port) as proxy:
         client = connect(proxy.port)
-        proxy.stall_answers()  # what the client now asks is done, and it does not hear of it
+        proxy.stall_answers()  # what the client now requests is done, but it gets no answer
 
-Killing a server tests what happens when it forgets; a cut wire tests the harder case, a server
-that did it and a client that does not know. It listens on loopback only. A proxy keeps its port
-when it is cut, stopped and started, so that a server may advertise it.
+Killing a server tests what happens when it forgets; a cut connection tests the harder case, in
+which the server did it and the client does not know. It listens on loopback only. A proxy keeps its
+port when it is cut, stopped and started, so that a server may advertise it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class TcpProxy:
-    """Forwards connections on `port` to `target_port`, until told to hinder them.
+    """Forwards connections on `port` to `target_port`, until a fault is set.
 
     With `port=0` the system chooses one at the first `start`. The faults may be called from any
     thread, in any order, and hold until the next of them or `restore`:
@@ -80,7 +80,7 @@ class TcpProxy:
             listener.close()
         for each in sockets:
             _reset(each)
-        # Whoever waits for a stall to end finds its sockets closed.
+        # Threads that wait for the end of a stall find their sockets closed.
         self._requests.set()
         self._answers.set()
 
@@ -89,7 +89,7 @@ class TcpProxy:
         self.stop()
 
     def stall(self) -> None:
-        """Hold back everything, in both directions, as a wire that is unplugged."""
+        """Hold back everything, in both directions, as if a cable were unplugged."""
         self._requests.clear()
         self._answers.clear()
 
@@ -110,7 +110,7 @@ class TcpProxy:
                 return
             try:
                 server = self._connect()
-            except OSError:  # the server is down: so is whoever stands in front of it
+            except OSError:  # the server is down: so is its proxy
                 _reset(client)
                 continue
             with self._lock:
@@ -129,7 +129,7 @@ class TcpProxy:
         return socket.create_connection(self._target)
 
     def _changes(self) -> tuple[Change, Change]:
-        """What is made of the bytes of one connection, by direction: nothing."""
+        """A hook for the bytes of one connection, by direction: unchanged here."""
         return bytes, bytes
 
     def _forward(

@@ -1,4 +1,4 @@
-"""What a verification came to: as an object, as tables, and the command that makes it again."""
+"""The result of a verification: as an object, as tables, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ INCONCLUSIVE = 5  # the exit code of a verification that proves nothing, neither
 class FaultResult:
     """One fault: whether it was injected, and what was wrong because of it.
 
-    ``unclear`` says why nobody knows: a start did not end, or a sink could not be read.
-    ``before`` and ``after`` are the newest decided epochs around it, ``chain`` the faults that the
-    same checkpoint had been through.
+    ``unclear`` says why the outcome is not known: a start did not end, or a sink could not be read.
+    ``before`` and ``after`` are the newest decided epochs around it, ``chain`` the earlier faults
+    on the same checkpoint.
     """
 
     fault: Fault
@@ -89,7 +89,7 @@ class Verification:
 
     @property
     def fine(self) -> bool:
-        """Whether nothing was wrong or unclear, and anything was tried."""
+        """Whether nothing was wrong or unclear, and at least one fault was injected."""
         return self.verdict == FINE
 
     @property
@@ -101,7 +101,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """What the command answers with."""
+        """The command's exit code."""
         return {FINE: 0, BAD: 1}.get(self.verdict, INCONCLUSIVE)
 
     @property
@@ -125,7 +125,7 @@ class Verification:
         return [(result, each) for result in self.results for each in result.found]
 
     def replay(self, result: FaultResult) -> str:
-        """The command that makes a fault again; a violation with all that led to it."""
+        """The command that repeats a fault; for a violation, with all faults that led to it."""
         with_all = result.found or result.unclear
         faults = [*result.chain, str(result.fault)] if with_all else [str(result.fault)]
         return self.command(",".join(faults))
@@ -148,7 +148,7 @@ class Verification:
             for result in self.results
             if result.fault.is_kill and result.fault.kill is not None and not result.reached
         }
-        why = "it was not asked for (--only)" if self.chosen else "--kills left no room for it"
+        why = "it was not requested (--only)" if self.chosen else "--kills left no room for it"
         return {
             point: tried.get(point, why if point in self.points else _NOT_HERE.get(point, _ABSENT))
             for point in EVERY_POINT
@@ -283,7 +283,7 @@ def _coloured(verdict: str) -> str:
 def notes_of(
     found: Inspection, references: Mapping[str, Reference], *, chosen: bool = False
 ) -> list[str]:
-    """Everything that a reader of the verdict should know; ``chosen``, if faults were by hand."""
+    """Everything that a reader of the verdict should know; ``chosen``, if faults were requested."""
     notes = [*(each.said for each in found.ranges), *_of_sinks(found, references)]
     if found.stateful and not chosen and any(map(can_expire, found.sinks)):
         notes.append("the fault 'expire' is left out: the job keeps state")
@@ -291,7 +291,7 @@ def notes_of(
 
 
 def can_expire(seen: InspectedSink) -> bool:
-    """Whether the server forgets what is prepared after a while."""
+    """Whether the server discards prepared parts after a while."""
     return scratch.store_of(seen.name, seen.sink).with_timeout is not None
 
 
@@ -304,7 +304,7 @@ def _of_sinks(found: Inspection, references: Mapping[str, Reference]) -> Iterato
         if store.address(seen.sink) is None:
             yield f"no network cuts for {seen.name}: {store.no_cuts}"
         if not reference.end.rows:
-            yield f"{seen.name} shows no rows in the undisturbed run: nothing is proven of it"
+            yield f"{seen.name} shows no rows in the undisturbed run: nothing is proven about it"
         if not reference.watched:
             yield f"{seen.name} is compared at the end only: {_why_not_watched(reference, store)}"
     for name in found.left_out:

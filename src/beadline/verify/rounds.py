@@ -1,7 +1,7 @@
 """One round: a checkpoint, scratch targets and copies of the sources, and children on them.
 
-A round is a chain of starts of the job, each of which something is done to, the last left alone.
-When the range is used up, a new round begins with new targets.
+A round is a chain of starts of the job, each with a fault except the last. When the range is used
+up, a new round begins with new targets.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class VerifyFailed(BeadlineError):
 
 @dataclass
 class Round:
-    """One chain of starts; ``readers`` are the scratch sinks as whoever compares sees them."""
+    """One chain of starts; ``readers`` are the scratch sinks that the comparison reads."""
 
     folder: Path
     temporary: Path
@@ -77,17 +77,17 @@ class Round:
     readers: dict[str, Any]
     proxies: list[scratch.Proxy] = field(default_factory=list)
     scratch_targets: bool = True
-    timeout_s: float = TIMEOUT_MIN_S  # of each start; what has not ended by then proves nothing
-    redact: Redact = str  # takes what is secret in the job out of what its processes say
+    timeout_s: float = TIMEOUT_MIN_S  # of each start; one that has not ended by then proves nothing
+    redact: Redact = str  # removes the job's secrets from the output of its processes
     ahead: bool = False  # whether drivers are started ahead
 
     def __post_init__(self) -> None:
-        """Two zombies: what a driver has left lives beside the next two."""
+        """Two zombies: what a driver leaves behind stays alive during the next two."""
         self.children = Children(MODULE, self.folder, self.temporary, redact=self.redact, zombies=2)
 
     @property
     def checkpoint(self) -> str:
-        """As the log knows it."""
+        """The query's name, as in the log."""
         return qualify(str(self.folder / CHECKPOINT))
 
     @property
@@ -114,7 +114,7 @@ class Round:
         return self.children.start(str(self.folder), RUN, order=order, environment=environment)
 
     def ask_to_stop(self) -> None:
-        """Let the child that runs end as a user would end it."""
+        """Stop the running child as a user would."""
         (self.folder / STOP).touch()
 
     def decided(self) -> int:
@@ -138,11 +138,11 @@ class Round:
         return {name: scratch.shown(name, sink) for name, sink in self.readers.items()}
 
     def recorded(self) -> Recording:
-        """What the child recorded that ran with ``record``."""
+        """What the child that ran with ``record`` recorded."""
         return _own((self.folder / RECORDED).read_bytes())  # type: ignore[no-any-return]
 
     def in_doubt(self) -> dict[str, set[PartId]]:
-        """What is prepared and not visible, by what the sinks themselves say."""
+        """What is prepared and not visible, according to the sinks themselves."""
         state = self._log()
         if state is None or state.claim is None:
             return {}
@@ -153,7 +153,7 @@ class Round:
         }
 
     def judge(self, references: Mapping[str, Reference], alike: bool) -> list[Violation]:
-        """Compare everything, when the last child has worked off the range."""
+        """Compare everything, when the last child has processed the range."""
         shown = self.shown()
         compared = [each for each in references.values() if each.comparable(alike)]
         found = [bad for each in compared for bad in end(each, shown[each.sink])]
@@ -179,7 +179,7 @@ class Round:
             proxy.stop()
 
     def remove(self) -> list[str]:
-        """Take the scratch targets away; what cannot be removed is left, and named."""
+        """Remove the scratch targets; what cannot be removed is left, and named."""
         left = []
         if self.scratch_targets:
             claimed = self._claimed()
@@ -192,7 +192,7 @@ class Round:
         return left
 
     def _claimed(self) -> Any:
-        """The query as the log knows it; None if it never came so far."""
+        """The query in the log; None if it never got that far."""
         with suppress(Exception):
             state = self._log()
             return None if state is None or state.claim is None else state.claim.query
@@ -213,9 +213,9 @@ def left_behind(parts: Mapping[str, set[PartId]]) -> list[Violation]:
 def inspect(
     task: Task, folder: Path, temporary: Path, timeout_s: float, redact: Redact = str
 ) -> tuple[Inspection, Task]:
-    """Look at the job in a process of its own; its errors are raised here.
+    """Examine the job in a separate process; its errors are raised here.
 
-    The task comes back with the connectors that the job was found to need.
+    The returned task includes the connectors that the job was found to need.
     """
     for connectors in ((), ("kafka",)):
         task = replace(task, connectors=connectors)
@@ -228,8 +228,8 @@ def inspect(
         except TimeoutError:
             raise VerifyFailed(
                 f"looking at the job, and copying what its sources hold, did not end in "
-                f"{timeout_s:.0f} s, so nothing is known of it. Give it more with --timeout, or "
-                f"copy less with --files and --records. {child.complaint()}"
+                f"{timeout_s:.0f} s, so nothing is known about it. Raise --timeout, or copy less "
+                f"with --files and --records. {child.complaint()}"
             ) from None
         finally:
             child.end()
@@ -246,7 +246,7 @@ def inspect(
 
 
 def _taken(path: Path) -> Any:
-    """What a child has to say, once: it may hold passwords, so it does not stay on the disk."""
+    """A child's result, read once: it may hold passwords, so it does not stay on the disk."""
     data = path.read_bytes()
     path.unlink()
     return _own(data)
@@ -296,7 +296,7 @@ def make_round(
     try:
         for number, seen in enumerate(found.sinks):
             store = scratch.store_of(seen.name, seen.sink)
-            # Sinks that share a prefix, a topic or a folder's name must not show each other's rows.
+            # Sinks that share a prefix, a topic or a folder name must not show each other's rows.
             place = scratch.ScratchLocation(folder / f"sink-{number}", f"{task.tag}s{number}")
             place.folder.mkdir(exist_ok=True)
             sink = seen.sink if in_place else store.clone(seen.sink, place)

@@ -40,18 +40,18 @@ from beadline.verify.rounds import (
 from beadline.verify.source_range import RangeLimits
 from beadline.verify.task import SECRET, Inspection, Task
 
-# Points that only a fault leads to; the undisturbed run does not come by them.
+# Points that only a fault leads to; the undisturbed run does not reach them.
 AFTER_A_DECISION = tuple(sorted(NEEDS_DECIDED))
 _FENCE = "kafka.fence"
-# A start may take so many times as long as the undisturbed run: a machine may be busy, and a start
-# after a fault has more to do.
+# A start may take this many times as long as the undisturbed run: the machine may be busy, and a
+# start after a fault has more to do.
 _TIMEOUT_FACTOR = 10.0
 Say = Callable[[str], None]
-_LOGIN = re.compile(r"//[^/@\s]+@")  # an address with a user's name in it, and often a password
+_LOGIN = re.compile(r"//[^/@\s]+@")  # an address with a user name in it, and usually a password
 
 
 def limit_of(slowest_s: float, given: float | None) -> float:
-    """Return how long a start may take: as was asked, or by the slowest that was undisturbed."""
+    """Return how long a start may take: as requested, or based on the slowest undisturbed one."""
     return max(TIMEOUT_MIN_S, _TIMEOUT_FACTOR * slowest_s) if given is None else given
 
 
@@ -74,7 +74,7 @@ class Options:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the command that change what is run, but for seed and faults."""
+        """The command's options that change what is run, except seed and faults."""
         return tuple(self._words())
 
     def _words(self) -> Iterator[str]:
@@ -89,8 +89,8 @@ class Options:
         if self.in_place:
             yield "--in-place"
         for key, value in self.conf.items():
-            # A report is passed on, and the secrets are filled in by the person who uses it. A
-            # value may hold settings with names of their own, as options of Java do.
+            # A report is passed on: its secrets must be filled in to run it again. A value may
+            # hold settings with names of their own, as options of Java do.
             texts = (key, str(value))
             secret = any(SECRET_NAME.search(text) or _LOGIN.search(text) for text in texts)
             yield from ("--conf", f"{key}={HIDDEN if secret else value}")
@@ -98,7 +98,7 @@ class Options:
 
 @dataclass
 class Verifier:
-    """Runs everything, and tidies up."""
+    """Runs everything, and cleans up."""
 
     asked: Options
     say: Say = lambda text: None
@@ -121,7 +121,7 @@ class Verifier:
         self.undisturbed: dict[EpochEnd, int] = {}  # epochs of the first run, by where they end
 
     def run(self) -> Verification:
-        """Do it; whatever happens, nothing is left running."""
+        """Run it; whatever happens, nothing is left running."""
         try:
             report = self._run()
         except BaseException:
@@ -152,7 +152,7 @@ class Verifier:
         self.say("looking at the job, and copying what its sources hold …")
         file = open_job(asked.job)
         self.redact = file.redact
-        # Not on a cluster, of which a driver that waits would hold a share.
+        # Not on a cluster: a waiting driver would hold resources there.
         master = {**file.conf, **asked.conf}.get("spark.master", "local")
         self._ahead = str(master).startswith("local")
         folder = self.folder / "job"
@@ -200,8 +200,8 @@ class Verifier:
         if differing:
             raise UsageError(
                 "two undisturbed runs of the job show different rows, so a comparison would mean "
-                "nothing: something in it depends on the clock, on chance or on the order of rows "
-                f"(beadline analyze may say what). {'; '.join(differing)}"
+                "nothing: something in it depends on the clock, on random values or on the order "
+                f"of rows (beadline analyze may say what). {'; '.join(differing)}"
             )
         agreed = {name: in_common(runs[0][name], runs[1][name]) for name in runs[0]}
         check_any_rows(agreed)
@@ -216,9 +216,9 @@ class Verifier:
             return child.wait(self.timeout_s)
         except TimeoutError:
             raise VerifyFailed(
-                f"the job did not come to its end undisturbed in {self.timeout_s:.0f} s, so "
-                "nothing is known of it. Give it more with --timeout, or take a smaller range with "
-                f"--files and --records. Its last output: {child.complaint() or 'none'}"
+                f"the job did not finish undisturbed in {self.timeout_s:.0f} s, so nothing is "
+                "known about it. Raise --timeout, or take a smaller range with --files and "
+                f"--records. Its last output: {child.complaint() or 'none'}"
             ) from None
 
     def _round(
@@ -279,7 +279,7 @@ class Verifier:
                 self.left += made.remove()
                 self.kept.remove(made)
             if self.asked.in_place:
-                why = "in place there is one round only: the range is used up"
+                why = "with --in-place there is only one round: the range is used up"
                 self.results += [FaultResult(fault, note=why) for fault in left]
                 return
 
@@ -328,7 +328,7 @@ def _reference(seen: Any, states: Mapping[int, Mapping[str, Any]], stateful: boo
 
 
 def _points(seen: set[str], found: Inspection, expires: bool) -> list[str]:
-    """The crash points of this job: those of the undisturbed run, and those behind a fault."""
+    """The crash points of this job: those of the undisturbed run, and those after a fault."""
     also = set(AFTER_A_DECISION) if found.mode is Guarantee.EXACTLY_ONCE else set()
     if any(name.startswith("kafka.") for name in seen):
         also.update((_FENCE, faults.PROOF) if expires else (_FENCE,))
@@ -336,7 +336,7 @@ def _points(seen: set[str], found: Inspection, expires: bool) -> list[str]:
 
 
 def _check_empty(found: Inspection) -> None:
-    """What is there already cannot be told from what the job wrote."""
+    """Rows that are already there cannot be told from those that the job wrote."""
     for seen in found.sinks:
         rows = scratch.shown(seen.name, seen.sink).rows.total()
         if rows:
@@ -347,7 +347,7 @@ def _check_empty(found: Inspection) -> None:
 
 
 def _forget_secrets(folder: Path, redact: Callable[[str], str]) -> None:
-    """Take passwords out of what ``--keep`` leaves: messages in full, logs by the job's own."""
+    """Redact what ``--keep`` leaves: messages completely, logs by the job's own secrets."""
     for name in SECRET:
         for path in folder.rglob(name):
             path.unlink()
@@ -359,7 +359,7 @@ def _forget_secrets(folder: Path, redact: Callable[[str], str]) -> None:
 
 
 def check_any_rows(references: Mapping[str, Reference]) -> None:
-    """Refuse to compare nothing with nothing: whatever the faults did, it would be fine."""
+    """Refuse to compare nothing with nothing: it would pass whatever the faults did."""
     if not any(each.end.rows for each in references.values()):
         raise UsageError(
             "the undisturbed run shows no rows in any sink, so there is nothing to compare. A "

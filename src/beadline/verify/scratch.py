@@ -1,13 +1,13 @@
-"""The same sink at a target of its own, and what shows there: a registry by the sink's class.
+"""The same sink at a scratch target, and what shows there: a registry by the sink's class.
 
 A sink of your own is found here too if it brings two methods::
 
     def scratch(self, tag: str) -> Sink     the same sink at a target of its own, made empty here
     def shown(self) -> list[tuple]          every row that a reader of the target sees now
 
-and, if it likes: ``remove_scratch(self)``, which takes the target away again; ``grows = True``, if
-rows are added and never changed; ``atomic = True``, if an epoch shows at once. Without one of these
-two it is compared at the end only.
+and, optionally: ``remove_scratch(self)``, which removes the target again; ``grows = True``, if rows
+are added and never changed; ``atomic = True``, if an epoch shows at once. Without one of these two
+it is compared at the end only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from beadline.verify.proxy import TcpProxy
 
 FoundRows = Iterable[Sequence[Any]]
 Proxy = TcpProxy | KafkaProxy
-# For a server that is away: the sink's own patience is meant for a job that runs.
+# For a server that is down: the sink's own timeouts are meant for a running job.
 _TIMEOUT_MAX_S = 10.0
 
 
 @dataclass(frozen=True)
 class ScratchLocation:
-    """Where the scratch target of a sink goes: no other, in any round, has this folder and tag."""
+    """Where a sink's scratch target is: no other, in any round, has this folder and tag."""
 
     folder: Path
     tag: str
@@ -48,8 +48,8 @@ class ScratchStore:
     ``key`` gives the key of a row, for sinks that keep the order of each. ``address`` says where
     the server is, ``proxy`` makes one for it, and ``through`` gives the sink with a proxy instead;
     ``no_cuts`` says why there is none. ``with_timeout`` gives the sink with a transaction timeout
-    of so many seconds. ``no_watch`` says why what it shows in the midst of a run cannot be judged,
-    if it neither grows nor is atomic.
+    in seconds. ``no_watch`` says why what it shows during a run cannot be judged, if it neither
+    grows nor is atomic.
     """
 
     clone: Callable[[Any, ScratchLocation], Any]
@@ -100,7 +100,7 @@ def shown(name: str, sink: Any) -> SinkContents:
 
 
 def abort(name: str, sink: Any, query: QueryId) -> None:
-    """Throw away what a query has prepared, decided or not: its target is going too."""
+    """Discard what a query has prepared, decided or not: its target is removed too."""
     with suppress(Exception):
         hasty = _hasty(sink)
         parts = list(hasty.in_doubt(query, name))
@@ -109,7 +109,7 @@ def abort(name: str, sink: Any, query: QueryId) -> None:
 
 
 def remove(name: str, sink: Any, query_name: str) -> list[str]:
-    """Remove the target of a sink; what went wrong comes back in words, without a secret."""
+    """Remove the target of a sink; return what went wrong, without secrets."""
     try:
         store_of(name, sink).remove(sink, query_name)
     except Exception as error:  # noqa: BLE001 (whatever a client library raises)
@@ -118,7 +118,7 @@ def remove(name: str, sink: Any, query_name: str) -> list[str]:
 
 
 def plain(error: Exception) -> str:
-    """An error of ours in full; of another only its kind: its text may hold an address."""
+    """An error of ours in full; of others only the class: their text may hold an address."""
     return str(error) if isinstance(error, BeadlineError) else type(error).__name__
 
 
@@ -130,7 +130,7 @@ def _hasty(sink: Any) -> Any:
 
 
 def _registry() -> dict[str, ScratchStore]:
-    """Made when it is asked for: an entry imports its client library when it is used."""
+    """Made on demand: an entry imports its client library when it is used."""
     from beadline.verify import scratch_databases, scratch_files, scratch_kafka, scratch_keys
 
     return {

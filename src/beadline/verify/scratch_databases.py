@@ -1,7 +1,7 @@
-"""PostgreSQL, MySQL and MariaDB: an empty table beside the real one, made like it.
+"""PostgreSQL, MySQL and MariaDB: an empty table next to the real one, with its definition.
 
-Columns whose values the server makes up by itself (numbers it hands out, the time of the insert)
-are left out of what is compared: they are not of the job.
+Columns whose values the server generates (identity columns, the time of the insert) are not
+compared: they do not come from the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from beadline.sinks import MySqlSink, PostgresSink
 
 _TABLE_BYTES_MAX = 63
-_LOCK_TIMEOUT_S = 5  # a table that somebody holds is left, and named
+_LOCK_TIMEOUT_S = 5  # a locked table is left, and named
 _LOOPBACK = "127.0.0.1"
 _MADE_UP = ("nextval(", "now(", "current_", "clock_timestamp(", "_random_uuid(", "uuid_generate")
 _POSTGRES_COLUMNS = """SELECT a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid), ''),
@@ -33,7 +33,7 @@ _POSTGRES_COLUMNS = """SELECT a.attname, coalesce(pg_get_expr(d.adbin, d.adrelid
 
 
 def _appends(sink: MySqlSink | PostgresSink) -> bool:
-    """Whether its epochs only add rows: they may show part by part, and change none."""
+    """Whether its epochs only add rows: these may show part by part, and change no others."""
     return sink.mode == "append"
 
 
@@ -44,7 +44,7 @@ def _scratch_table(table: str, tag: str) -> str:
 
 @contextmanager
 def _postgres(sink: PostgresSink) -> Iterator[Any]:
-    """A connection of verify's own; what goes wrong is reported without the address."""
+    """A separate connection for verify; errors are reported without the address."""
     import psycopg
 
     try:
@@ -124,7 +124,7 @@ POSTGRES = ScratchStore(
 
 @contextmanager
 def _mysql(sink: MySqlSink) -> Iterator[Any]:
-    """A cursor of verify's own; what goes wrong is reported without the address."""
+    """A separate cursor for verify; errors are reported without the address."""
     import pymysql
 
     from beadline.sinks.mysql.connection import MySqlAddress
@@ -195,7 +195,7 @@ def _mysql_through(sink: MySqlSink, port: int) -> MySqlSink:
 
 
 def elsewhere(url: str, port: int) -> str:
-    """The same URL by a proxy on this machine."""
+    """The same URL through a proxy on this machine."""
     parts = urlsplit(url)
     who = parts.netloc.rpartition("@")[0]
     place = f"{_LOOPBACK}:{port}"

@@ -1,6 +1,6 @@
-"""Files and SQLite: scratch folders, and how a stranger reads them.
+"""Files and SQLite: scratch folders, and independent readers for them.
 
-The readers are not the sinks' own code, so that nothing which is judged has a say in the judgement.
+The readers are not the sinks' own code, so that the code under judgement has no part in it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _clone_sqlite(sink: SqliteSink, place: ScratchLocation) -> SqliteSink:
 
 
 def _shown_sqlite(sink: SqliteSink) -> list[_ROW]:
-    """Look at a copy: to open it in place could roll an interrupted transaction back."""
+    """Read a copy: opening it in place could roll an interrupted transaction back."""
     source = Path(sink.path)
     if not source.exists():
         return []
@@ -128,7 +128,7 @@ def _shown_sqlite(sink: SqliteSink) -> list[_ROW]:
 
 
 def _copied(source: Path, folder: Path) -> bool:
-    """Copy the database with its journals; whether nobody wrote to it meanwhile."""
+    """Copy the database with its journals; return whether nothing wrote to it meanwhile."""
     names = [source.name + suffix for suffix in ("-journal", "-wal", "")]
 
     def state() -> list[tuple[str, int, int]]:
@@ -142,7 +142,7 @@ def _copied(source: Path, folder: Path) -> bool:
         for name, _, _ in before:
             shutil.copy2(source.with_name(name), folder / name)
         return state() == before
-    except FileNotFoundError:  # a journal that was deleted at a commit, between two looks
+    except FileNotFoundError:  # a journal that a commit deleted in between
         return False
 
 

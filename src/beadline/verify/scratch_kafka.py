@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
+from beadline.shared.retry import polls
 from beadline.verify.kafka_proxy import KafkaProxy, addresses
 from beadline.verify.scratch import ScratchLocation, ScratchStore
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 60.0
 _TOPIC_LENGTH_MAX = 249
-# Copies keep the times of their records, and old ones would be deleted in the midst of the run.
+# Copies keep the times of their records, and old ones would be deleted during the run.
 _CONFIG = {"retention.ms": "-1", "retention.bytes": "-1"}
 Settings = dict[str, Any]
 
@@ -29,7 +30,7 @@ def settings_of(sink: KafkaSink) -> Settings:
 
 
 def scratch_topic(topic: str, tag: str) -> str:
-    """The name of the copy; the tag is what tells it from the real one."""
+    """The name of the copy; the tag distinguishes it from the real one."""
     return f"{topic[: _TOPIC_LENGTH_MAX - len(tag) - 1]}-{tag}"
 
 
@@ -58,14 +59,14 @@ def create(settings: Settings, topic: str, count: int) -> None:
     new = NewTopic(topic, num_partitions=count, replication_factor=-1, config=_CONFIG)
     made = admin.create_topics([new])
     made[topic].result(CALL_TIMEOUT_S)
-    deadline_s = time.monotonic() + CALL_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    again = polls(CALL_TIMEOUT_S, 0.1)
+    while True:
         found = admin.list_topics(topic, timeout=CALL_TIMEOUT_S).topics[topic]
         ready = found.error is None and len(found.partitions) == count
         if ready and all(each.leader >= 0 for each in found.partitions.values()):
             return
-        time.sleep(0.1)
-    raise TimeoutError(f"Kafka topic {topic!r} was created and has no leaders")
+        if not again():
+            raise TimeoutError(f"Kafka topic {topic!r} was created and has no leaders")
 
 
 def delete(settings: Settings, *topics: str) -> None:
@@ -87,7 +88,7 @@ def delete(settings: Settings, *topics: str) -> None:
 
 
 def consumer(settings: Settings, isolation: str = "read_committed") -> Any:
-    """A reader that joins no group and says when it has come to the end."""
+    """A reader that joins no group and reports the end of a partition."""
     from confluent_kafka import Consumer
 
     return Consumer(
@@ -104,10 +105,10 @@ def consumer(settings: Settings, isolation: str = "read_committed") -> Any:
 
 
 def messages(reader: Any, starts: dict[tuple[str, int], int], timeout_s: float) -> Iterator[Any]:
-    """Every record from these offsets up to the ends that are found; partition by partition."""
+    """Every record from these offsets to the current ends, partition by partition."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s  # of all polls together: the client waits in each
     for (topic, partition), offset in starts.items():
         reader.assign([TopicPartition(topic, partition, offset)])
         ended = False

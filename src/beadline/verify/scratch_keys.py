@@ -38,7 +38,7 @@ def _keys(sink: RedisSink, client: Any) -> list[bytes]:
 
 
 def pattern(prefix: str) -> str:
-    """What SCAN finds the keys of a prefix by; a prefix may hold what is a pattern to Redis."""
+    """The pattern for SCAN to find a prefix's keys; a prefix may contain pattern characters."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
 
 

@@ -1,10 +1,10 @@
 """A fixed range of the job's sources, so that every run of it reads the same rows.
 
 What is there now is copied: files into a scratch folder, records of Kafka into a scratch topic. The
-other ways do not hold. Spark's Kafka source has no end; ``available_now`` fixes one, but anew at
-every start, so that a restart after a kill would read on, and cut its epochs elsewhere. A folder
-gets new files, and loses old ones. A copy is the same for every start of every run, and nothing
-that is done to the job can touch the real source.
+other ways do not hold. Spark's Kafka source has no end; ``available_now`` fixes one, but again at
+every start, so that a restart after a kill would read further, with other epochs. A folder gets new
+files, and loses old ones. A copy is the same for every start of every run, and nothing that is done
+to the job can touch the real source.
 
 The job does not notice: while ``job(spark)`` is called, every frame that a ``readStream`` gives is
 replaced by one that reads the copy, in epochs of a bounded size. Afterwards the sources of the plan
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile")
 KAFKA = "kafka"
 _FILES_KEPT = "files"
-# Of an instant long ago, one second apart: Spark takes files in the order of their times.
+# Starting long ago, one second apart: Spark takes files in the order of their times.
 _FIRST_TIME_S = 1_600_000_000
 
 
-# Name, place and options: by this the same source is found again in another process.
+# Name, place and options: these identify the same source in another process.
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
 class RangeLimits:
-    """How much is taken of each source, and in how many epochs."""
+    """How much of each source is taken, and in how many epochs."""
 
     epochs: int = 12
     files: int = 120
@@ -81,7 +81,7 @@ def key_of(seen: SourceFacts) -> Key:
 def found_again(ranges: Sequence[SourceRange], seen: SourceFacts) -> SourceRange:
     """The copy of a source, in another process that builds the same job."""
     same = [each for each in ranges if each.key == key_of(seen)]
-    if not same:  # an option may be made up anew each time, such as one that holds the time
+    if not same:  # an option's value may differ each time, such as one that holds the time
         near = [each for each in ranges if (each.name, each.where) == (seen.name, seen.where)]
         same = near if len(near) == 1 else []
     if not same:
@@ -114,7 +114,7 @@ def _fix_files(
     options = {key: value for key, value in seen.options.items() if key != "path"}
     paths = _listed(frame, seen, options)
     if not paths:
-        raise UsageError(f"{seen.part} holds no files: there is nothing to verify with.")
+        raise UsageError(f"{seen.part} holds no files: there is nothing to verify.")
     taken = paths[: limits.files] if limits.files else paths
     scratch = folder / f"{_FILES_KEPT}-{len(list(folder.glob(_FILES_KEPT + '-*')))}"
     root = os.path.commonpath([os.path.dirname(path) for path, _ in taken])
@@ -142,7 +142,7 @@ def _base(root: str) -> str:
 def _listed(
     frame: DataFrame, seen: SourceFacts, options: dict[str, str]
 ) -> list[tuple[str, Callable[[Path], None]]]:
-    """The files that Spark would read, oldest first, each with a way to copy it."""
+    """The files that Spark would read, oldest first, each with a function that copies it."""
     spark = frame.sparkSession
     reader = spark.read.format(seen.name).schema(frame.schema).options(**options)
     uris = reader.load(seen.where.split(", ")).inputFiles()
@@ -172,7 +172,7 @@ def _copy_local(path: str) -> Callable[[Path], None]:
 
 def _copy_remote(jvm: Any, system: Any, path: Any) -> Callable[[Path], None]:
     def copy(target: Path) -> None:
-        # Without Hadoop's checksum file beside it.
+        # Without Hadoop's checksum file.
         system.copyToLocalFile(False, path, jvm.org.apache.hadoop.fs.Path(str(target)), True)
 
     return copy
@@ -195,7 +195,7 @@ Swap = Callable[["DataFrame", "SourceFacts"], "SourceRange"]
 
 @contextmanager
 def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
-    """While this lasts, every stream that is read is read from the copy that ``swap`` names."""
+    """Inside the block, every stream is read from the copy that ``swap`` names."""
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from beadline.sources.ticker import FORMAT as TICKER
@@ -214,7 +214,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
         inside = True
         try:
             seen = list(sources(frame))
-            if seen and seen[0].name == TICKER:  # the copies come at a pace of their own
+            if seen and seen[0].name == TICKER:  # copies are read at their own pace
                 hold_ticks()
                 return frame
             if len(seen) != 1:  # a table, or a view: said later, when the plan is looked at

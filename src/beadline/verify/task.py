@@ -13,11 +13,10 @@ from beadline.verify.compare import EpochEnd, SinkContents
 from beadline.verify.source_range import RangeLimits, SourceRange
 
 INSPECT, RUN = "inspect", "run"
-# Sinks, sources and settings travel in these, with the passwords that are in them: whoever reads
-# one deletes it.
+# Sinks, sources and settings travel in these, with their passwords: the reader deletes the file.
 TASK, FOUND, RANGES, RECORDED = "task.pickle", "found.pickle", "ranges.pickle", "recorded.pickle"
 SECRET = (TASK, FOUND, RANGES, "due-*.pickle")
-STOP = "stop"  # when it is there, a child stops its query and ends
+STOP = "stop"  # when it exists, a child stops its query and ends
 CHECKPOINT = "checkpoint"
 
 
@@ -52,7 +51,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Task:
-    """What a process of this module is given, in a pickle in its folder."""
+    """The input of a verification process, in a pickle in its folder."""
 
     job: str
     conf: dict[str, Any]
@@ -66,7 +65,7 @@ class Task:
     record: bool = False  # what shows after each epoch
 
     def save(self, folder: Path, name: str = TASK) -> None:
-        """Write it down for a child."""
+        """Save it for a child."""
         from pyspark import cloudpickle
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +86,7 @@ def task_of(due: Path) -> str:
 
 
 def query_name(real: str, tag: str) -> str:
-    """The job's name with the tag: what a server remembers of it is not of the real query."""
+    """The job's name with the tag: what a server remembers about it is not about the real query."""
     return f"{real[: 59 - len(tag)]}-{tag}"
 
 

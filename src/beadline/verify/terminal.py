@@ -1,7 +1,7 @@
 """What a process wrote for a terminal, as text that can stand in a report.
 
 Spark draws progress bars over each other with carriage returns, and tools colour their words. In a
-log, a JSON document or a page that is noise between the words that matter.
+log, a JSON document or a page that is noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kafka as a source: what its topics hold now, copied into scratch topics.
 
-Key, value, headers, partition and time of every record are kept; offsets are counted anew. A job
-that starts at the latest offset would see nothing, so it is given what is there from the beginning.
+Key, value, headers, partition and time of every record are kept; offsets start again at 0. A job
+that starts at the latest offset would see nothing, so it is given everything from the beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COPY_TIMEOUT_S = 120.0
 _FLUSH_TIMEOUT_S = 60.0
 _QUEUE_FULL_PAUSE_S = 0.1
-# The group too: positions in a copy are not for those who watch the lag of the real topic.
+# The group too: positions in a copy must not affect monitoring of the real topic's lag.
 _DROPPED = (
     "subscribe",
     "subscribepattern",
@@ -51,9 +51,9 @@ def fix_topics(seen: SourceFacts, tag: str, limits: RangeLimits) -> SourceRange:
             kafka.create(settings, kafka.scratch_topic(topic, tag), count)
         copied = _copy(settings, isolation, starts, tag, limits.records)
         if not copied:
-            raise UsageError(f"{seen.part} holds no records: there is nothing to verify with.")
+            raise UsageError(f"{seen.part} holds no records: there is nothing to verify.")
     except BaseException:
-        with suppress(Exception):  # nobody else knows of them yet
+        with suppress(Exception):  # nothing else removes them yet
             kafka.delete(settings, *scratch)
         raise
     per_epoch = math.ceil(copied / limits.epochs)
@@ -65,7 +65,7 @@ def fix_topics(seen: SourceFacts, tag: str, limits: RangeLimits) -> SourceRange:
 def reader_options(
     options: dict[str, str], topics: tuple[str, ...], per_epoch: int
 ) -> dict[str, str]:
-    """The options of Spark's reader of the copies: the job's own, but for where and when."""
+    """The options of Spark's reader of the copies: the job's own, except place and start."""
     kept = {key: value for key, value in options.items() if key not in _DROPPED}
     return {
         **kept,
@@ -142,7 +142,7 @@ def _copy(
 
 
 def check_taken(waiting: int, refused: list[str]) -> None:
-    """Refuse a copy that is not whole: every run of the job would lack the same rows."""
+    """Refuse an incomplete copy: every run of the job would lack the same rows."""
     if refused:
         raise UsageError(
             f"Kafka did not take {len(refused):,} records of the copy. The first is of {refused[0]}"

@@ -1,7 +1,7 @@
-"""Readers that look at every sink while everything else dies, and compare with what may show.
+"""Readers that read every sink while everything else dies, and compare with what may show.
 
 What shows at the end may be right though it was wrong for a while. So a thread reads all the time,
-and once more after each fault; what it finds is noted under the fault that was on.
+and once more after each fault; what it finds is noted under the current fault.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from beadline.shared.retry import polls
 from beadline.verify import scratch
 from beadline.verify.compare import Reference, RunProgress, Violation, ViolationKind, moment
 
@@ -26,22 +27,20 @@ def _lost(found: list[Violation]) -> bool:
     return any(each.kind is ViolationKind.LOST for each in found)
 
 
-def settled(
+def wait_until_stable(
     judge: Callable[[], list[Violation]],
     settle_s: float,
     passing: Callable[[list[Violation]], bool] = bool,
 ) -> list[Violation]:
-    """Judge again while what is wrong may pass: brokers answer before committed records show."""
-    deadline_s = time.monotonic() + settle_s
-    found = judge()
-    while passing(found) and time.monotonic() < deadline_s:
-        time.sleep(_LOOK_AGAIN_S)
-        found = judge()
+    """Judge again while a violation may pass: brokers answer before committed records show."""
+    again = polls(settle_s, _LOOK_AGAIN_S)
+    while passing(found := judge()) and again():
+        pass
     return found
 
 
 class BackgroundReader:
-    """What reads on a thread of its own, from ``start`` to ``stop``."""
+    """Reads on its own thread, from ``start`` to ``stop``."""
 
     def __init__(self, name: str) -> None:
         """Name the thread; it does not run yet."""
@@ -96,13 +95,15 @@ class SinkWatcher(BackgroundReader):
             self._ended.wait(max(_EVERY_S, (time.monotonic() - began_s) / _SHARE))
 
     def look(self) -> None:
-        """Look at every sink now."""
+        """Read every sink now."""
         with self._lock:
             for name, sink in self._sinks.items():
                 if any(found.sink == name for _, found in self.found):
                     continue  # once wrong, it stays wrong
                 before = self._progress()
-                found = settled(partial(self._judge, name, sink, before), self._settle_s, _lost)
+                found = wait_until_stable(
+                    partial(self._judge, name, sink, before), self._settle_s, _lost
+                )
                 self.found += [(self.fault, each) for each in found]
 
     def _judge(self, name: str, sink: Any, before: RunProgress) -> list[Violation]:
@@ -112,4 +113,4 @@ class SinkWatcher(BackgroundReader):
         if not reference.comparable(before.alike and after.alike):
             return []
         self.looks += 1
-        return moment(reference, before.settled, shown, after.decided)
+        return moment(reference, before.certain, shown, after.decided)

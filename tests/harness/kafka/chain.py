@@ -23,7 +23,7 @@ from beadline.verify.plan import MOMENT, Kill
 from tests.harness.kafka.check import KafkaTally
 from tests.harness.kafka.run import KafkaRun, Say
 from tests.harness.kafka.workload import KafkaWorkload
-from tests.harness.points import OF_KAFKA
+from tests.harness.points import OF_KAFKA, text
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster
@@ -77,7 +77,7 @@ def replay(workload: KafkaWorkload, kills: Sequence[Kill], brokers: int) -> str:
     options = [f"--brokers {brokers}", f"--timeout-s {workload.transaction_timeout_s:g}"]
     options += ["--totals"] if workload.totals else []
     command = f"python -m tests.harness.kafka.chain --seed {workload.seed} {' '.join(options)}"
-    return f"{command} --points {plan.text(kills)}"
+    return f"{command} --points {text(kills)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

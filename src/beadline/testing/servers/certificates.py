@@ -1,9 +1,9 @@
 """Certificates for a server of a test: one authority that signs a broker and a client.
 
-Made anew for every server, because a key that is shipped is nobody's secret and a certificate that
-is shipped runs out. Java's own `keytool` makes them, as Java is there wherever the servers are. It
-does not let a private key out, though, so a small JVM behind py4j, which comes with PySpark, opens
-the store and hands out what Python's clients read: PEM.
+Made for every server, because a key that is shipped is no secret and a certificate that is shipped
+expires. Java's own `keytool` makes them, as Java is there wherever the servers are. It does not let
+a private key out, though, so a small JVM behind py4j, which comes with PySpark, opens the store and
+hands out what Python's clients read: PEM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from beadline.testing.servers.ports import LOOPBACK
 from beadline.testing.servers.process import run_to_end
 
 _STORE = "certificates.p12"
-# Of a store that nobody but this module opens; keytool insists on six characters.
+# Of a store that only this module opens; keytool insists on six characters.
 _PASSWORD = "certificates"
 _SIGNED = {"broker": ("-ext", f"san=ip:{LOOPBACK}"), "client": ()}
 _PKCS8 = "java.security.spec.PKCS8EncodedKeySpec"
@@ -77,7 +77,7 @@ def _generate(folder: Path, alias: str, *more: str) -> None:
     """A key in the store, with a certificate that is signed by itself or by `-signer`."""
     keytool = Path(java()).resolve().with_name("keytool")
     if not keytool.exists():
-        raise ServerUnavailable(f"there is no keytool beside {java()}: certificates need it")
+        raise ServerUnavailable(f"there is no keytool next to {java()}: certificates need it")
     command = [str(keytool), "-genkeypair", "-keystore", _STORE, "-storetype", "PKCS12"]
     command += ["-storepass", _PASSWORD, "-keyalg", "EC", "-groupname", "secp256r1"]
     command += ["-validity", "30", "-alias", alias, "-dname", f"CN={alias}", *more]
@@ -105,7 +105,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any, Any]]:
 
 def _key(jvm: Any, store: Any, password: Any, alias: str) -> str:
     key = store.getKey(alias, password)
-    # By the factory: the key's own class is one that Java shows to nobody.
+    # By the factory: the key's own class is not accessible in Java.
     factory = jvm.java.security.KeyFactory.getInstance("EC")
     encoded = factory.getKeySpec(key, jvm.java.lang.Class.forName(_PKCS8)).getEncoded()
     return _pem("PRIVATE KEY", [encoded])

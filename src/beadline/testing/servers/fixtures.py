@@ -1,8 +1,8 @@
 """Pytest fixtures, one per server, one server per test session.
 
 Import them in a `conftest.py`. Where a server cannot be had, its tests are skipped with the reason;
-where CI=true they fail, because a skipped test in CI is a test that nobody runs. A server that was
-had and did not come up fails everywhere.
+where CI=true they fail, because a test that CI skips is never run. A server that was had and did
+not come up fails everywhere.
 """
 
 from __future__ import annotations
@@ -50,12 +50,6 @@ def kafka_cluster() -> Iterator[KafkaCluster]:
     Its proxies are for all: `restore` what you cut.
     """
     yield from serve(kafka(proxied=True))
-
-
-@pytest.fixture(scope="session")
-def old_kafka_cluster() -> Iterator[KafkaCluster]:
-    """One broker with the transactions of Kafka before 4.0, as an upgraded cluster may have."""
-    yield from serve(kafka(transaction_version=0))
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ class HBaseServer:
         self.master.stop(_STOP_S)
 
     def kill(self) -> None:
-        """Kill -9 the Thrift server, as a crash would; HBase itself goes on."""
+        """Kill -9 the Thrift server, as a crash would; HBase itself continues."""
         self.thrift.kill()
 
     def restart(self) -> None:

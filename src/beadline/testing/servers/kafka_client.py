@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from beadline.shared.retry import polls
+
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 _CALL_TIMEOUT_S = 10
@@ -80,9 +82,9 @@ def end_offsets(servers: str, topic: str, isolation: str) -> dict[int, int]:
 
 def read(servers: str, topic: str, isolation: str, timeout_s: float) -> list[KafkaRecord]:
     """Every record that a new consumer sees now, by partition and offset; see `KafkaCluster`."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s  # of all polls together: the client waits in each
     if isolation == READ_COMMITTED:
-        _wait_for_markers(servers, deadline)
+        _wait_for_markers(servers, timeout_s)
     with closing(_consumer(servers, isolation)) as consumer:
         records = list(_read_to_end(consumer, topic, deadline))
     return sorted(records, key=lambda record: (record.partition, record.offset))
@@ -125,12 +127,12 @@ def _partitions(client: Any, topic: str) -> list[int]:
     return sorted(found.partitions)
 
 
-def _wait_for_markers(servers: str, deadline: float) -> None:
+def _wait_for_markers(servers: str, timeout_s: float) -> None:
     """Return when no coordinator has a transaction that is decided and not written out yet."""
+    again = polls(timeout_s, _POLL_S)
     while _ending(servers):
-        if time.monotonic() >= deadline:
+        if not again():
             raise TimeoutError("transactions were ended, and their markers did not follow in time")
-        time.sleep(_POLL_S)
 
 
 def _ending(servers: str) -> bool:

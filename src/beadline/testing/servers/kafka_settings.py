@@ -1,8 +1,8 @@
 """Where the brokers of a test Kafka listen, and the property files that tell them so.
 
-A broker has a DIRECT listener for whoever just wants Kafka, and the CONTROLLER's. PROXIED binds one
-port and advertises another, on which a fault injector listens: a client that comes in through it is
-sent back through it. SASL wants a name and a password, TLS a certificate of the client.
+A broker has a DIRECT listener for ordinary clients, and the CONTROLLER's. PROXIED binds one port
+and advertises another, on which a fault injector listens: a client that comes in through it is sent
+back through it. SASL wants a name and a password, TLS a certificate of the client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from beadline.testing.servers.certificates import Certificates
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 
-# Beside PLAIN, with the same users and passwords.
+# In addition to PLAIN, with the same users and passwords.
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
@@ -183,7 +183,7 @@ def _access(users: Users) -> dict[str, str]:
     )
     modules = "org.apache.kafka.common.security"
     scram = f"{modules}.scram.ScramLoginModule required;"
-    # Whoever comes in without a name comes by the DIRECT or PROXIED listener: brokers, and tests.
+    # Anonymous clients come through the DIRECT or PROXIED listener: brokers, and tests.
     masters = ("ANONYMOUS", *users.superusers)
     return {
         "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),

@@ -165,7 +165,7 @@ def mariadb(
 
 
 def _started(work: Path, settings: Mapping[str, str]) -> MariaDbServer:
-    """Start on another port if somebody took the one that was free a moment ago."""
+    """Start on another port if the one that was free a moment ago has been taken."""
     for attempt in range(_STARTS_MAX):
         server = MariaDbServer(work / f"start-{attempt}", settings)
         try:

@@ -85,7 +85,7 @@ class PostgresServer:
         self._start()
 
     def stop(self) -> None:
-        """Stop it, whoever is connected; the folder stays."""
+        """Stop it, even with clients connected; the folder stays."""
         process = getattr(self, "process", None)
         if process is not None and process.alive:
             # SIGTERM would wait for its clients to leave.

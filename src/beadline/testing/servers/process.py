@@ -13,11 +13,11 @@ import atexit
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from beadline.shared.retry import polls
 from beadline.testing.servers.base import ServerFailed
 from beadline.testing.servers.ports import accepts
 
@@ -29,7 +29,7 @@ class ServerProcess:
     """A server as a process of its own session, with its own folder and log file.
 
     Built stopped. `start` may be called again after `stop` or `kill`: same command, same ports,
-    same data, and the log goes on in the same file.
+    same data, and the log continues in the same file.
     """
 
     def __init__(
@@ -148,16 +148,15 @@ def wait_until(
     timeout_s: float = 60,
 ) -> None:
     """Poll until `ready()`; `ServerFailed` with the logs' tails if a process dies or time is up."""
-    deadline = time.monotonic() + timeout_s
+    again = polls(timeout_s, _POLL_S)
     while not ready():
         dead = [process for process in processes if not process.alive]
         if dead:
             reason = f"{', '.join(process.name for process in dead)} died"
-        elif time.monotonic() >= deadline:
-            reason = f"not there after {timeout_s:g} s"
-        else:
-            time.sleep(_POLL_S)
+        elif again():
             continue
+        else:
+            reason = f"not there after {timeout_s:g} s"
         tails = [f"--- {each.log}\n{each.log_tail()}" for each in dead or processes]
         raise ServerFailed("\n".join([f"waited for {what}: {reason}", *tails]))
 

@@ -39,7 +39,7 @@ from beadline.testing.suite.values import *  # noqa: E402, F403
 from beadline.testing.suite.visibility import *  # noqa: E402, F403
 
 CASES = {name: value for name, value in sorted(globals().items()) if name.startswith("test_")}
-"""Every case by its name, for whoever wants to run one by hand: ``CASES[name](harness)``."""
+"""Every case by its name, to run one by hand: ``CASES[name](harness)``."""
 
 # The cases are functions found above, which the linter cannot know.
 __all__ = ["Row", "SinkHarness", "unmounted", *CASES]  # noqa: PLE0604

@@ -39,7 +39,7 @@ class TaskFailed(Exception):
 
 @exactly_once
 def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) -> None:
-    """Whatever was done before the crash is not done again, and what was not is."""
+    """What was done before the crash is not repeated, and what was not is done."""
     for nth in range(POINTS_MAX):
         target = Target(harness)
         target.commit(0, target.prepare_epoch(0, target.rows(1, 2)))
@@ -137,7 +137,7 @@ def _sweep_and_retry(target: Target) -> None:
 
 
 def test_a_part_that_is_swept_while_it_is_written_leaves_nothing(harness: SinkHarness) -> None:
-    """A cancelled task may go on after the sweep: it fails, or a second sweep finds its part."""
+    """A cancelled task may continue after the sweep: it fails, or a second sweep finds its part."""
     target = Target(harness)
     if isinstance(target.sink, FrameSink):
         return does_not_apply(ONE_FRAME)

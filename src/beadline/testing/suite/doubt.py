@@ -54,7 +54,7 @@ def test_abort_again_changes_nothing(harness: SinkHarness) -> None:
 
 
 def test_abort_of_one_attempt_leaves_the_other(harness: SinkHarness) -> None:
-    """A speculative attempt loses; the winner's rows must not go with it."""
+    """A speculative attempt loses; the winner's rows must not be lost with it."""
     target = Target(harness)
     ids = [part_id(0, attempt=attempt) for attempt in range(3)]
     parts = [target.prepare(target.rows(1, 2, 3), id_) for id_ in ids]

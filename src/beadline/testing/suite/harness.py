@@ -86,7 +86,7 @@ class SinkHarness(ABC):
         """Give the target's column ``amount`` a type that does not keep 2.5, such as an integer.
 
         After the ``with``, it has its own type again, and whole numbers are as they were. None if
-        nobody can do that, because columns have no types there, or a prepared part locks them.
+        that is not possible, because columns have no types there, or a prepared part locks them.
         """
         return None
 

@@ -103,7 +103,7 @@ def test_a_target_that_was_altered_changes_no_value(harness: SinkHarness) -> Non
 
 
 def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: SinkHarness) -> None:
-    """Rule 25: it lacks an epoch that it had acknowledged, and going on would hide the gap."""
+    """Rule 25: it lacks an epoch that it had acknowledged, and continuing would hide the gap."""
     target = Target(harness)
     if not target.capabilities.remembers:
         _asks_in_vain(target)
@@ -125,7 +125,7 @@ def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: Sin
 
 
 def _asks_in_vain(target: Target) -> None:
-    """A sink that refuses to go on behind a gap must be asked about it before the claim too."""
+    """A sink that refuses to continue after a gap must be asked about it before the claim too."""
     parts = target.prepare_epoch(1, target.rows(1))
     try:
         target.copy().commit(1, parts, previous=0)

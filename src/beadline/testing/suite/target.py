@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import pickle
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import hooked
+from beadline.shared.retry import polls
 from beadline.sink import FrameSink, Guarantee, Outcome, Part, Prepared
 from beadline.testing.suite.harness import Row, SinkHarness
 
@@ -94,14 +94,13 @@ class Target:
     ) -> set[Outcome]:
         """Commit until every outcome is known, as the coordinator does."""
         epoch = epoch_id(number, query, previous)
-        deadline_s = time.monotonic() + UNKNOWN_WAIT_S
+        again = polls(UNKNOWN_WAIT_S, 0.01)
         while True:
             outcomes = self.sink.commit(epoch, parts).outcomes
             assert set(outcomes) == {part.id for part in parts}, "an outcome for every part"
             if Outcome.UNKNOWN not in outcomes.values():
                 return set(outcomes.values())
-            assert time.monotonic() < deadline_s, f"unknown for {UNKNOWN_WAIT_S} s: {outcomes}"
-            time.sleep(0.01)
+            assert again(), f"unknown for {UNKNOWN_WAIT_S} s: {outcomes}"
 
     def doubts(self, query: QueryId = QUERY) -> set[PartId]:
         """The ids in doubt."""

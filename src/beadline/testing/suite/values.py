@@ -84,7 +84,7 @@ def test_what_prepare_takes_commit_can_write(harness: SinkHarness) -> None:
         good.append(good_row)
         rows_taken += part.rows
         seen = harness.visible(target.sink)
-        assert not bag(harness.expected(good)) - bag(seen), f"{what}: rows beside it are missing"
+        assert not bag(harness.expected(good)) - bag(seen), f"{what}: rows next to it are missing"
         assert len(seen) == rows_taken, f"{what}: {rows_taken} rows taken, {len(seen)} show"
     target.assert_clean()
 
@@ -104,8 +104,8 @@ def _taken(
         target.sweep()
         return None
     print(f"{what}: {refused or 'taken'}")
-    assert committable is not None, f"{what}: a row beside it was not taken, without an error"
-    assert len(refused) <= 1, f"{what}: a row beside it was refused"
+    assert committable is not None, f"{what}: a row next to it was not taken, without an error"
+    assert len(refused) <= 1, f"{what}: a row next to it was refused"
     return committable
 
 

@@ -7,7 +7,7 @@ import pytest
 from beadline.points import KAFKA_POINTS, POINTS
 from beadline.verify import plan
 from beadline.verify.plan import Kill
-from tests.harness.points import OF_KAFKA, every_case
+from tests.harness.points import OF_KAFKA, every_case, text
 from tests.kill import test_kafka_kill_points as kafka_points
 from tests.kill import test_kafka_random_kills as random_kills
 from tests.kill.test_kafka_network import BURNT
@@ -18,7 +18,7 @@ from tests.kill.test_kafka_network import BURNT
 def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
     chain = plan.every_point(seed, points)
     assert sorted(kill.point for kill in chain) == sorted(points)
-    assert chain == plan.every_point(seed, points) == plan.parse(plan.text(chain))
+    assert chain == plan.every_point(seed, points) == plan.parse(text(chain))
     check_reachable(chain)
     for first in range(len(chain)):
         check_reachable(plan.startable(chain[first:]))
@@ -54,7 +54,7 @@ def check_reachable(chain: list[Kill]) -> None:
     for index, kill in enumerate(chain):
         if kill.needs_one_before:
             assert index > 0
-            assert kill.may_follow(chain[index - 1]), plan.text(chain)
+            assert kill.may_follow(chain[index - 1]), text(chain)
 
 
 def test_moments_are_of_drivers_and_workers() -> None:
