@@ -50,7 +50,7 @@ def write(folder: Path, rng: random.Random) -> list[Given]:
         here = []
         for at in range(ROWS):
             late = at % 4 == 0
-            second = number * 15 + (rng.randint(-30, -1) if late else rng.randint(0, 14))
+            second = number * 15 + (rng.randint(-45, -1) if late else rng.randint(0, 14))
             here.append(Given(number, len(rows) + at, f"k{rng.randrange(KEYS)}", second, late))
         # Also of the file before, as far as the watermark allows.
         some = [one for one in [*rows, *here] if not one.late and one.at > number * 15 - 5]
@@ -83,7 +83,7 @@ def drive(folder: Path, *kill: object) -> int:
         # Its JVM may outlive it for a moment, and must not be waited for.
         ended = subprocess.run(command, stdout=log, stderr=log, timeout=TIMEOUT_S, check=False)
     if ended.returncode not in (0, -signal.SIGKILL):
-        print(said.read_text(errors="replace")[-4000:])
+        print(said.read_text(errors="replace")[-40_000:])
     return ended.returncode
 
 

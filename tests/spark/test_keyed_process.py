@@ -395,9 +395,9 @@ def test_state_expires_and_a_redelivered_epoch_has_its_old_time(
     finally:
         query.stop()
     one, two, three = sorted(map(tuple, (row.values() for row in MemorySink.rows(name))))
-    assert one == (1, first, None, None, None, [], {})
-    assert two == (2, first, first, 1, 1, [1], {1: 1})
-    assert three == (3, three[1], first, 2, None, [], {})
+    assert one == (1, first, None, None, None, [], [])
+    assert two == (2, first, first, 1, 1, [1], [(1, 1)])
+    assert three == (3, three[1], first, 2, None, [], [])
 
 
 class Wrong(KeyedProcess):

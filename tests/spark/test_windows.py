@@ -363,23 +363,23 @@ def test_early_results_and_deleted_sessions_in_a_table(rocks: SparkSession, tmp_
         )
         return exactly_once(sessions, "early").to(table).to(MemorySink("early"), name="all")
 
-    def held() -> list[Any]:
-        with closing(sqlite3.connect(tmp_path / "o.db")) as database:
-            found = database.execute("SELECT window_start, ns, revision FROM t WHERE k = 'a'")
-            return [(minute_of(datetime.fromisoformat(at)), *rest) for at, *rest in found]
-
     def minute_of(at: datetime) -> int:
         return ((us(at) or 0) - MIDNIGHT) // MINUTE
 
     MemorySink.clear("early")
-    run_epochs(rocks, build, [row(1, 0), row(2, 5)], tmp_path, schema=DDL)
-    assert held() == [(0, 3, 0)]
-    script = [CRASH("decide.after"), row(4, -8)]  # it begins earlier
+    script = [
+        row(1, 0),
+        row(2, 5),
+        CRASH("decide.after"),
+        row(4, -8),  # it begins earlier
+        row(0, 100, "far"),  # it fires
+        CRASH("decide.after"),
+        row(8, -16),  # and again, earlier still
+    ]
     run_epochs(rocks, build, script, tmp_path, schema=DDL)
-    assert held() == [(-8, 7, 0)]
-    script = [row(0, 100, "far"), CRASH("decide.after"), row(8, -16)]  # it fires, and again
-    run_epochs(rocks, build, script, tmp_path, schema=DDL)
-    assert held() == [(-16, 15, 0)]
+    with closing(sqlite3.connect(tmp_path / "o.db")) as database:
+        held = database.execute("SELECT window_start, ns, revision FROM t WHERE k = 'a'").fetchall()
+    assert [(minute_of(datetime.fromisoformat(at)), *rest) for at, *rest in held] == [(-16, 15, 0)]
     found: list[Any] = [one for one in MemorySink.rows("early") if one["k"] == "a"]
     shown = [(minute_of(row["window_start"]), row["revision"], row["deleted"]) for row in found]
     assert sorted(shown) == [
