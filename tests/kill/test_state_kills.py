@@ -83,7 +83,7 @@ def drive(folder: Path, *kill: object) -> int:
         # Its JVM may outlive it for a moment, and must not be waited for.
         ended = subprocess.run(command, stdout=log, stderr=log, timeout=TIMEOUT_S, check=False)
     if ended.returncode not in (0, -signal.SIGKILL):
-        print(said.read_text(errors="replace")[-40_000:])
+        print(said.read_text(errors="replace")[-20_000:])
     return ended.returncode
 
 
@@ -109,9 +109,9 @@ def results(folder: Path) -> dict[str, Counter[Any]]:
         before = newest[place][0] if place in newest else -1
         assert revision == before + 1, f"{place}: revision {revision} after {before}"
         newest[place] = revision, value, deleted
-    for (what, *place), (_, value, deleted) in newest.items():
+    for (what, k, at, other), (_, value, deleted) in newest.items():
         if not deleted:
-            found[what][(*place, value)] += 1
+            found[what][k, at, other, value] += 1
     return found
 
 
@@ -161,7 +161,7 @@ def joined(lefts: list[Given], rights: list[Given]) -> Counter[Any]:
         for other in rights
         if one.k == other.k and abs(one.at - other.at) <= NEAR_S
     ]
-    found = Counter((one.k, one.id, other.id, 0) for one, other in pairs)
+    found: Counter[Any] = Counter((one.k, one.id, other.id, 0) for one, other in pairs)
     partners = {(row.id, row.at) for pair in pairs for row in pair}
     found.update((one.k, one.id, None, 0) for one in lefts if (one.id, one.at) not in partners)
     found.update((one.k, None, one.id, 0) for one in rights if (one.id, one.at) not in partners)

@@ -244,8 +244,8 @@ def joined(
 
 
 def shown(left: Given | None, right: Given | None) -> tuple[str | None, int | None, int | None]:
-    one = left or right
-    return one and one.key, left and left.number, right and right.number
+    key = left.key if left is not None else right.key if right is not None else None
+    return key, left and left.number, right and right.number
 
 
 def check_duplicates(epochs: list[list[Given]], once: set[int]) -> None:

@@ -38,6 +38,7 @@ from beadline.event_time.windows import WindowShape
 from beadline.outputs import Outputs
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing import CRASH, run_epochs
+from beadline.testing.epochs import Script
 from tests.unit.test_windows_oracle import (
     AGGREGATES,
     Epochs,
@@ -367,7 +368,7 @@ def test_early_results_and_deleted_sessions_in_a_table(rocks: SparkSession, tmp_
         return ((us(at) or 0) - MIDNIGHT) // MINUTE
 
     MemorySink.clear("early")
-    script = [
+    script: Script = [
         row(1, 0),
         row(2, 5),
         CRASH("decide.after"),

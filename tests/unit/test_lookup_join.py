@@ -74,7 +74,7 @@ NAMED = st.lists(st.tuples(KEYS, st.sampled_from([None, "a", "b"]), st.integers(
 def test_rows_are_those_of_nested_loops(
     rows: list[tuple[Any, Any]], others: list[tuple[Any, Any, int]], outer: bool
 ) -> None:
-    expected = []
+    expected: list[Any] = []
     for n, (k, tag) in enumerate(rows):
         same = [
             price for key, name, price in others if k == key is not None if tag == name is not None
