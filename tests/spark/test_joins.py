@@ -245,7 +245,8 @@ def joined(
 
 def shown(left: Given | None, right: Given | None) -> tuple[str | None, int | None, int | None]:
     key = left.key if left is not None else right.key if right is not None else None
-    return key, left and left.number, right and right.number
+    numbers = [None if one is None else one.number for one in (left, right)]
+    return key, numbers[0], numbers[1]
 
 
 def check_duplicates(epochs: list[list[Given]], once: set[int]) -> None:
