@@ -1,52 +1,87 @@
-"""A driver with state, which kills itself with -9 at a crash point: of a count, and of windows.
+"""A driver with state, which kills itself with -9 at a crash point: of every stateful operator.
 
 ``python -m tests.kill.state_job FOLDER [POINT TIMES]`` runs both to the end of what is there.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from beadline import exactly_once, session
-from beadline.event_time import count, windowed
+from beadline.event_time import count, deduplicated, interval_join, sum_of, windowed
 from beadline.points import hooked
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import Died, die_at
 
-KEYS, FILES, ROWS = 7, 4, 40
-SCHEMA = "k string, ts timestamp, v long"
+KEYS, FILES, ROWS = 5, 4, 40
+SCHEMA = "id long, k string, ts timestamp, v long"
+DELAY, GAP, NEAR_S, SIZE = "5 seconds", "2 seconds", 3, "10 seconds"
+EVERY, BEST = 4, 2
+
+
+def everything(rows: DataFrame) -> DataFrame:
+    """Return what every stateful operator makes of the rows, in columns that all of them have.
+
+    Joins and duplicates, which have no lateness, take the rows that are in time: v = 0.
+    """
+    lateness: dict[str, Any] = {"by": "k", "watermark": DELAY, "allowed_lateness": "1 minute"}
+    in_time = rows.where("v = 0")
+    left = in_time.where("id % 2 = 0").selectExpr("k", "ts AS lts", "id AS lid")
+    right = in_time.where("id % 2 = 1").selectExpr("k", "ts AS rts", "id AS rid")
+    near = (f"-{NEAR_S} seconds", f"{NEAR_S} seconds")
+    found = {
+        "windows": windowed(rows, "ts", size=SIZE, **lateness).agg(value=count()).frame,
+        "sessions": windowed(rows, "ts", session_gap=GAP, **lateness).agg(value=count()).frame,
+        "counted": windowed(rows, "ts", every_rows=EVERY, by="k").agg(value=sum_of("id")).frame,
+        "top": windowed(rows, "ts", size=SIZE, **lateness).top(BEST, "id", ["id"]).frame,
+        "once": deduplicated(in_time, ["k", "id"], "ts", within=DELAY),
+        "joined": interval_join(
+            left, right, "k", left_time="lts", right_time="rts", between=near, how="full",
+            watermark=DELAY,
+        ),
+    }  # fmt: skip
+    places = {
+        "windows": ("unix_seconds(window_start)", "0", "value"),
+        "sessions": ("unix_seconds(window_start)", "0", "value"),
+        "counted": ("window_number", "0", "value"),
+        "top": ("unix_seconds(window_start)", "rank", "id"),
+        "once": ("id", "0", "id"),
+        "joined": ("lid", "rid", "0"),
+    }
+    frames = []
+    for what, (at, other, value) in places.items():
+        frame = found[what]
+        revision = "revision" if "revision" in frame.columns else "0"
+        deleted = "deleted" if "deleted" in frame.columns else "false"
+        columns = {"at": at, "other": other, "value": value, "revision": revision}
+        numbers = [f"CAST({one} AS bigint) AS {name}" for name, one in columns.items()]
+        frames.append(frame.selectExpr(f"'{what}' AS what", "k", *numbers, f"{deleted} AS deleted"))
+    return functools.reduce(DataFrame.union, frames)
 
 
 def run(spark: SparkSession, folder: Path) -> None:
-    """Counts by key in update mode, then windows with lateness."""
+    """Every operator in one query, then counts by key in update mode."""
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     database = folder / "out.db"
+    results = exactly_once(everything(rows), "results").to(SqliteSink(database, "results"))
     counts = rows.groupBy("k").count()
-    windows = windowed(
-        rows, "ts", size="10 seconds", by="k", watermark="5 seconds", allowed_lateness="1 minute"
-    ).agg(n=count())
-    for stream, name, mode, keys in (
-        (counts, "counts", "update", "k"),
-        (windows, "windows", "append", ["k", "window_start"]),
-    ):
-        made = exactly_once(stream, name).to(SqliteSink(database, name, "upsert", keys))
-        query = made.start(
-            str(folder / name),
-            available_now=True,
-            output_mode=mode,
-        )
+    upserted = exactly_once(counts, "counts").to(SqliteSink(database, "counts", "upsert", "k"))
+    for stream, mode in ((results, "append"), (upserted, "update")):
+        query = stream.start(str(folder / mode), available_now=True, output_mode=mode)
         query.awaitTermination()
 
 
 def main() -> None:
     """Run, and die where it is asked for."""
     folder = Path(sys.argv[1])
-    spark = session("state", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"})
+    spark = session("state", **{"spark.master": "local[2]", "spark.sql.shuffle.partitions": "1"})
     if len(sys.argv) == 2:
         run(spark, folder)
         return

@@ -206,6 +206,71 @@ def test_windows_that_fire_again_and_rows_too_late_for_them(tmp_path: Path, seed
     assert {"decide.after", "epoch.return"} <= set(found["points_reached"])
 
 
+STATE_JOB = """
+from datetime import timedelta
+from pathlib import Path
+from beadline import exactly_once, sources
+from beadline.event_time import KeyedProcess, interval_join, keyed_process
+from beadline.sinks import SqliteSink
+HERE = Path(__file__).parent
+class Totals(KeyedProcess):
+    def open(self, state):
+        self.total = state.value("total", "bigint")
+    def process(self, row, ctx):
+        self.total.update((self.total.get() or 0) + row.v)
+        ctx.timer(row.ts + timedelta(minutes=5))
+        yield row.k, self.total.get()
+    def on_timer(self, time, ctx):
+        ctx.emit_to("due", (ctx.key.k, time, self.total.get()))
+def job(spark):
+    rows = sources.files(
+        spark, str(HERE / "in"), format="json", schema="k string, v long, ts timestamp",
+        max_files_per_epoch=1,
+    )
+    if KEYED:
+        outputs = {"main": "k string, n bigint", "due": "k string, at timestamp, n bigint"}
+        found = keyed_process(
+            rows, Totals(), by="k", outputs=outputs, time="ts", watermark="1 minute"
+        )
+        stream = exactly_once(found, "state").to(SqliteSink(HERE / "o.db", "rows"))
+        return stream.to(SqliteSink(HERE / "o.db", "due"), output="due")
+    left = rows.where("v % 2 = 0").selectExpr("k", "v AS lv", "ts AS lts")
+    right = rows.where("v % 2 = 1").selectExpr("k", "v AS rv", "ts AS rts")
+    found = interval_join(
+        left, right, "k", left_time="lts", right_time="rts", how="full",
+        between=("-3 minutes", "3 minutes"), watermark="1 minute",
+    )
+    return exactly_once(found, "state").to(SqliteSink(HERE / "o.db", "rows"))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_keyed_process_and_a_join(tmp_path: Path, seed: int, keyed: bool) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(STATE_JOB.replace("KEYED", str(keyed)))
+    (tmp_path / "in").mkdir()
+    for number in range(8):
+        rows = [
+            {
+                "k": "ab"[at % 2],
+                "v": 10 * number + at,
+                "ts": f"2026-01-01T10:{4 * number + at:02}:00Z",
+            }
+            for at in range(4)
+        ]
+        path = tmp_path / "in" / f"{number}.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    only = "decide.after/group,moment/worker@1,epoch.return/group,pause:decide.before"
+    found = verify(job, "--seed", str(seed), "--only", only, code=0)
+    assert found["verdict"] == "exactly-once"
+    assert found["rows"]["o-rows"] > 8
+    if keyed:
+        assert found["rows"]["o-due"] > 3
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_every_point_of_a_good_job(tmp_path: Path, seed: int) -> None:

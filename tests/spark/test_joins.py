@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +32,7 @@ from beadline.event_time import (
 )
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.spark.facts import expressions
+from beadline.state.backend import HDFS_BACKED, PROVIDER, ROCKSDB_STORE
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Script
 from tests.spark.jobs import read, rows_sink, table, write_input
@@ -36,15 +41,11 @@ SCHEMA = "side string, k string, ts timestamp, x bigint"
 DELAY_S = 60
 LOWER_S, UPPER_S = -20, 30
 SIZE_S, SLIDE_S = 40, 20
+HOWS: tuple[Literal["inner", "left", "right", "full"], ...] = ("inner", "left", "right", "full")
+SLIDES_S = {"inner": SLIDE_S, "left": SIZE_S, "right": SLIDE_S, "full": SIZE_S}
+CASES, EPOCHS = 150, 3
 END = "the end"  # a key of rows that only move the watermark
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-}
-
+T = TypeVar("T")
 Row = tuple[str, str | None, float | None, int]  # side, key, seconds, number
 Result = tuple[str, str | None, int | None, int | None, int | None]
 
@@ -61,8 +62,21 @@ def one_task(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """What transformWithState needs."""
-    before = {key: spark.conf.get(key, None) for key in ROCKSDB}
-    for key, value in ROCKSDB.items():
+    with settings(spark, ROCKSDB_STORE):
+        yield
+
+
+@pytest.fixture
+def in_memory(spark: SparkSession) -> Iterator[None]:
+    """The quicker store, for many small states; Spark's own joins do the same on both."""
+    with settings(spark, {PROVIDER: HDFS_BACKED}):
+        yield
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
         spark.conf.set(key, value)
     yield
     for key, old in before.items():
@@ -120,82 +134,133 @@ def columns(frame: DataFrame, case: str) -> DataFrame:
     return frame.select(F.lit(case).alias("case"), *found)
 
 
+@dataclass(frozen=True)
+class Given:
+    """A row, and the watermark of the epoch in which it comes."""
+
+    side: str
+    key: str | None
+    at: float | None
+    number: int
+    watermark: float = 0
+
+    def is_late(self, at: float | None) -> bool:
+        return at is not None and at <= self.watermark
+
+
+def random_cases(rng: random.Random) -> list[Given]:
+    """Return rows of many keys, each a case of its own, in the order in which they come."""
+    rows = []
+    gaps = [0, 0, LOWER_S, UPPER_S, LOWER_S - 0.001, UPPER_S + 0.001, SIZE_S, SLIDE_S]
+    for number in range(CASES):
+        base = 1000 + rng.randrange(0, 30) * SLIDE_S
+        for side in "l" * rng.randint(0, 4) + "r" * rng.randint(0, 4):
+            key = f"k{number}" if rng.randrange(20) else None
+            gap = rng.choice([*gaps, rng.randint(-90, 150)])
+            rows.append((side, key, base + gap if rng.randrange(30) else None))
+    # Some come later than the watermark allows; which ones depends on the cuts.
+    rows.sort(key=lambda row: (row[2] or rng.randint(1000, 1600)) + rng.uniform(0, 2 * DELAY_S))
+    return [Given(*row, number) for number, row in enumerate(rows)]
+
+
+def cut(rows: list[Given], rng: random.Random) -> list[list[Given]]:
+    """Cut rows into epochs, and tell each of them the watermark of its epoch."""
+    bounds = [0, *sorted(rng.sample(range(20, len(rows) - 20), EPOCHS - 1)), len(rows)]
+    epochs: list[list[Given]] = []
+    newest = {"l": 0.0, "r": 0.0}
+    for start, end in pairwise(bounds):
+        watermark = max(0, min(newest.values()) - DELAY_S)
+        epochs.append([replace(row, watermark=watermark) for row in rows[start:end]])
+        for row in epochs[-1]:
+            newest[row.side] = max(newest[row.side], row.at or 0)
+    return epochs
+
+
 def native_cases(frame: DataFrame) -> DataFrame:
-    """Return several joins of the same streams, as one stream."""
+    """Return all kinds of joins of the same streams, as one stream."""
     delay = f"{DELAY_S} seconds"
-    by_interval: dict[str, Any] = {
-        "on": "k",
-        "left_time": "lts",
-        "right_time": "rts",
-        "between": (f"{LOWER_S} seconds", f"{UPPER_S} seconds"),
-        "watermark": (delay, delay),
-    }
-    by_window: dict[str, Any] = {
-        "on": ["k"],
-        "left_time": "lts",
-        "right_time": "rts",
-        "size": f"{SIZE_S} seconds",
-        "watermark": delay,
-    }
-    cases = {
-        "interval inner": interval_join(*both(frame), **by_interval),
-        "interval left": interval_join(*both(frame), how="left", **by_interval),
-        "interval full": interval_join(*both(frame), how="full", **by_interval),
-        "window inner": window_join(*both(frame), slide=f"{SLIDE_S} seconds", **by_window),
-        "window full": window_join(*both(frame), how="full", **by_window),
-    }
-    first, *others = [columns(joined, case) for case, joined in cases.items()]
-    for other in others:
-        first = first.union(other)
-    return first
+    on: dict[str, Any] = {"on": "k", "left_time": "lts", "right_time": "rts", "watermark": delay}
+    near = (f"{LOWER_S} seconds", f"{UPPER_S} seconds")
+    cases = [columns(deduplicated(frame, "k", "ts", within=delay).withColumnRenamed("x", "lx"), "")]
+    for how in HOWS:
+        by_interval = interval_join(*both(frame), between=near, how=how, **on)
+        cases.append(columns(by_interval, f"interval {how}"))
+        slide = f"{SLIDES_S[how]} seconds"
+        by_window = window_join(*both(frame), size=f"{SIZE_S} seconds", slide=slide, how=how, **on)
+        cases.append(columns(by_window, f"window {how}"))
+    return functools.reduce(DataFrame.union, cases)
 
 
-def native_oracle(rows: list[Row]) -> list[Result]:
-    """Try each left row with each right row."""
+def native_oracle(rows: list[Given]) -> list[Result]:
+    """Try each left row with each right row, in every way."""
     found: list[Result] = []
-    lefts = [row for row in rows if row[0] == "l"]
-    rights = [row for row in rows if row[0] == "r"]
-
-    def near(left: Row, right: Row) -> bool:
-        if None in (left[1], left[2], right[2]) or left[1] != right[1]:
-            return False
-        gap = (right[2] or 0) - (left[2] or 0)
-        return LOWER_S <= gap <= UPPER_S
-
-    pairs = [(one, other) for one in lefts for other in rights if near(one, other)]
-    matched = [("interval inner", one[1], one[3], other[3], None) for one, other in pairs]
-    found += matched
-    for case in ("interval left", "interval full"):
-        found += [(case, *row[1:]) for row in matched]
-        alone = [one for one in lefts if one not in [left for left, _ in pairs]]
-        found += [(case, one[1], one[3], None, None) for one in alone]
-    alone = [other for other in rights if other not in [right for _, right in pairs]]
-    found += [("interval full", other[1], None, other[3], None) for other in alone]
-    found += _in_windows(lefts, rights)
+    in_time = [row for row in rows if not row.is_late(row.at)]
+    lefts = [row for row in in_time if row.side == "l"]
+    rights = [row for row in in_time if row.side == "r"]
+    for how in HOWS:
+        pairs = [(one, other) for one in lefts for other in rights if is_near(one, other)]
+        for one, other in joined(how, lefts, rights, pairs):
+            found.append((f"interval {how}", *shown(one, other), None))
+        first, second = (in_windows(rows, side, SLIDES_S[how]) for side in "lr")
+        both_in = [
+            (one, other)
+            for one in first
+            for other in second
+            if one[0] == other[0] and one[1].key == other[1].key is not None
+        ]
+        for left, right in joined(how, first, second, both_in):
+            start, _ = left or right or (None, None)
+            found.append((f"window {how}", *shown(left and left[1], right and right[1]), start))
     return sorted(found, key=repr)
 
 
-def _in_windows(lefts: list[Row], rights: list[Row]) -> Iterator[Result]:
-    def starts(row: Row, slide_s: int) -> list[int]:
-        if row[2] is None:
-            return []
-        newest = int(row[2] // slide_s * slide_s)
-        return [newest - back for back in range(0, SIZE_S, slide_s)]
+def is_near(left: Given, right: Given) -> bool:
+    if left.key is None or left.key != right.key or left.at is None or right.at is None:
+        return False
+    return LOWER_S <= round(right.at - left.at, 3) <= UPPER_S
 
-    for case, slide_s in (("window inner", SLIDE_S), ("window full", SIZE_S)):
-        one = [(start, row) for row in lefts for start in starts(row, slide_s)]
-        other = [(start, row) for row in rights for start in starts(row, slide_s)]
-        used = []
-        for left in one:
-            for right in other:
-                if left[0] == right[0] and left[1][1] == right[1][1] is not None:
-                    used += [left, right]
-                    yield case, left[1][1], left[1][3], right[1][3], left[0]
-        if case == "window full":
-            for start, row in (left for left in one if left not in used):
-                yield case, row[1], row[3], None, start
-            for start, row in (right for right in other if right not in used):
-                yield case, row[1], None, row[3], start
+
+def in_windows(rows: list[Given], side: str, slide_s: int) -> list[tuple[int, Given]]:
+    """Return rows once for each window that is not over."""
+    return [
+        (start, row)
+        for row in rows
+        if row.side == side and row.at is not None
+        for start in range(0, 3000, slide_s)
+        if start <= row.at < start + SIZE_S and not row.is_late(start + SIZE_S)
+    ]
+
+
+def joined(
+    how: str, lefts: list[T], rights: list[T], pairs: list[tuple[T, T]]
+) -> Iterator[tuple[T | None, T | None]]:
+    """Yield the pairs, and what has no partner."""
+    yield from pairs
+    with_partner = {one for pair in pairs for one in pair}
+    if how in ("left", "full"):
+        yield from ((one, None) for one in lefts if one not in with_partner)
+    if how in ("right", "full"):
+        yield from ((None, other) for other in rights if other not in with_partner)
+
+
+def shown(left: Given | None, right: Given | None) -> tuple[str | None, int | None, int | None]:
+    key = left.key if left is not None else right.key if right is not None else None
+    numbers = [None if one is None else one.number for one in (left, right)]
+    return key, numbers[0], numbers[1]
+
+
+def check_duplicates(epochs: list[list[Given]], once: set[int]) -> None:
+    """Of the rows of a key that is not known, one shows; a key is known until it is over."""
+    known: dict[str | None, float] = {}
+    for rows in epochs:
+        for key in {row.key for row in rows}:
+            mine = [row for row in rows if row.key == key and not row.is_late(row.at)]
+            showing = [row for row in mine if row.number in once]
+            is_known = known.get(key, 0) > rows[0].watermark
+            assert len(showing) == (1 if mine and not is_known else 0), (key, mine, known.get(key))
+            for row in showing:
+                known[key] = (row.at or 0) + DELAY_S
+    assert once <= {row.number for rows in epochs for row in rows if not row.is_late(row.at)}
 
 
 def results(name: str) -> list[Result]:
@@ -210,25 +275,29 @@ def results(name: str) -> list[Result]:
     )
 
 
-def test_joins_by_interval_and_window(
+@pytest.mark.usefixtures("in_memory")
+def test_joins_and_duplicates_of_many_random_cases(
     spark: SparkSession, tmp_path: Path, rng: random.Random
 ) -> None:
+    """Every key is a case; the cuts into epochs are random too, and one of them is redelivered."""
     name = uuid.uuid4().hex
-    epochs = [some_rows(rng, epoch, 1000 * epoch) for epoch in (1, 2)]
-    late: list[Row] = [("l", "edge", 5, 9001), ("r", "edge", 5, 9002)]
-    told = [row for epoch in epochs for row in epoch]
-    script: Script = [
-        dicts(epochs[0]),
-        CRASH("decide.after"),
-        dicts([*epochs[1], *late]),
-        dicts(end()),
-    ]
+    epochs = cut(random_cases(rng), rng)
+    rows = [row for epoch in epochs for row in epoch]
+    assert 0 < sum(row.is_late(row.at) for row in rows) < len(rows) / 2
+    given = [[(row.side, row.key, row.at, row.number) for row in epoch] for epoch in epochs]
+    given[-1] += end()
+    script: list[Any] = [dicts(epoch) for epoch in given]
+    script.insert(rng.randint(1, EPOCHS - 1), CRASH("decide.after"))
 
     def build(frame: DataFrame) -> Stream:
         return exactly_once(native_cases(frame), "joins").to(MemorySink(name))
 
     run_epochs(spark, build, script, tmp_path, schema=SCHEMA)
-    assert results(name) == native_oracle(told)
+    found = results(name)
+    assert [row for row in found if row[0]] == native_oracle(rows)
+    once = [row[2] for row in found if not row[0]]
+    assert len(once) == len(set(once))
+    check_duplicates(epochs, {number for number in once if number is not None})
 
 
 def test_an_outer_row_that_cannot_match_shows_at_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ from pyspark.sql.types import Row
 from beadline import Stream, exactly_once, sources
 from beadline.errors import BadQuery, PrepareFailed
 from beadline.event_time import KeyedContext, KeyedProcess, keyed_process
+from beadline.points import hooked
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from beadline.spark.facts import expressions
+from beadline.spark.query import Query
 from beadline.testing import CRASH, run_epochs
 from examples.silence_alerts import job
-from tests.spark.jobs import run, table
+from tests.spark.jobs import Died, die_at, run, table
 from tests.unit.test_keyed_process import Chain
 
 ROOT = Path(__file__).parents[2]
@@ -332,6 +334,70 @@ def test_timers_by_processing_time(spark: SparkSession, tmp_path: Path) -> None:
     query.stop()
     found = MemorySink.rows(f"later-{tmp_path.name}")
     assert sorted(found, key=repr) == [{"user": "a", "x": 2}, {"user": "b", "x": None}]
+
+
+class Expiring(KeyedProcess):
+    """By processing time: tells what its states hold; all but two of them expire after a second."""
+
+    def open(self, state: Any) -> None:
+        self.since = state.value("since", "timestamp")
+        self.hour = state.value("hour", "int", ttl="1 hour")
+        self.value = state.value("value", "int", ttl="1 second")
+        self.list = state.list("list", "int", ttl="1 second")
+        self.map = state.map("map", "int", "int", ttl="1 second")
+
+    def process(self, row: Row, ctx: KeyedContext) -> Iterator[Any]:
+        held = (self.value.get(), self.list.get(), dict(self.map.items()))
+        yield row.x, ctx.now, self.since.get(), self.hour.get(), *held
+        self.since.update(ctx.now)
+        self.hour.update(row.x)
+        self.value.update(row.x)
+        self.list.add(row.x)
+        self.map.put(row.x, row.x)
+
+
+def test_state_expires_and_a_redelivered_epoch_has_its_old_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def give(number: int, *xs: int) -> None:
+        lines = (json.dumps({"user": "a", "x": x}) for x in xs)
+        (tmp_path / "in" / f".{number}").write_text("\n".join(lines))
+        (tmp_path / "in" / f".{number}").rename(tmp_path / "in" / f"{number}.json")
+
+    def start() -> Query:
+        frame = spark.readStream.schema(ROWS).json(str(tmp_path / "in"))
+        shown = "x int, now timestamp, since timestamp, hour int, value int, list array<int>"
+        outputs = keyed_process(
+            frame, Expiring(), by="user", outputs=f"{shown}, map map<int, int>",
+            clock="processing", order="x",
+        )  # fmt: skip
+        stream = exactly_once(outputs, "expiring").to(MemorySink(name))
+        return stream.start(str(tmp_path / "checkpoint"), every="100 milliseconds")
+
+    name = f"expiring-{tmp_path.name}"
+    (tmp_path / "in").mkdir()
+    give(0, 1, 2)
+    # Decided, so that these rows show; the state comes of the epoch that is redelivered.
+    for point in ("decide.before", "decide.after"):
+        with hooked(die_at(point)), pytest.raises(Died):
+            start().awaitTermination(120)
+    query = start()
+    try:
+        deadline_s = time.monotonic() + 120
+        while not MemorySink.rows(name) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        first = MemorySink.rows(name)[0]["now"]
+        while datetime.now(timezone.utc) <= first + timedelta(seconds=1.1):
+            time.sleep(0.05)
+        give(1, 3)
+        while len(MemorySink.rows(name)) < 3 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    one, two, three = sorted(map(tuple, (row.values() for row in MemorySink.rows(name))))
+    assert one == (1, first, None, None, None, [], [])
+    assert two == (2, first, first, 1, 1, [1], [(1, 1)])
+    assert three == (3, three[1], first, 2, None, [], [])
 
 
 class Wrong(KeyedProcess):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from beadline import exactly_once
+from beadline import Stream, exactly_once
 from beadline.event_time import (
     CustomAggregate,
     approx_distinct,
@@ -34,7 +36,9 @@ from beadline.event_time import (
 )
 from beadline.event_time.windows import WindowShape
 from beadline.outputs import Outputs
-from beadline.sinks import MemorySink
+from beadline.sinks import MemorySink, SqliteSink
+from beadline.testing import CRASH, run_epochs
+from beadline.testing.epochs import Script
 from tests.unit.test_windows_oracle import (
     AGGREGATES,
     Epochs,
@@ -343,6 +347,45 @@ def test_counted_rows_and_an_aggregate_of_ones_own(rocks: SparkSession, tmp_path
     assert [row["mean"] for row in told] == [2.5, (0 + 3 + 4 + 5) / 4]
     assert [row["many"] for row in told] == [4, 4]
     assert [round(row["half"][0], 1) for row in told] == [2.0, 3.0]
+
+
+def test_early_results_and_deleted_sessions_in_a_table(rocks: SparkSession, tmp_path: Path) -> None:
+    def row(number: int, minute: int, k: str = "a") -> list[dict[str, Any]]:
+        at = MIDNIGHT + minute * MINUTE
+        return [{"n": number, "k": k, "ts": datetime.fromtimestamp(at / 1e6, timezone.utc)}]
+
+    def build(frame: DataFrame) -> Stream:
+        sessions = windowed(
+            frame, "ts", session_gap="10 minutes", by="k", watermark="0 seconds",
+            allowed_lateness="10 hours", early="1 ms",
+        ).agg(ns=sum_of("n"))  # fmt: skip
+        table = SqliteSink(
+            tmp_path / "o.db", "t", mode="upsert", key=("k", "window_start"), deleted="deleted"
+        )
+        return exactly_once(sessions, "early").to(table).to(MemorySink("early"), name="all")
+
+    def minute_of(at: datetime) -> int:
+        return ((us(at) or 0) - MIDNIGHT) // MINUTE
+
+    MemorySink.clear("early")
+    script: Script = [
+        row(1, 0),
+        row(2, 5),
+        CRASH("decide.after"),
+        row(4, -8),  # it begins earlier
+        row(0, 100, "far"),  # it fires
+        CRASH("decide.after"),
+        row(8, -16),  # and again, earlier still
+    ]
+    run_epochs(rocks, build, script, tmp_path, schema=DDL)
+    with closing(sqlite3.connect(tmp_path / "o.db")) as database:
+        held = database.execute("SELECT window_start, ns, revision FROM t WHERE k = 'a'").fetchall()
+    assert [(minute_of(datetime.fromisoformat(at)), *rest) for at, *rest in held] == [(-16, 15, 0)]
+    found: list[Any] = [one for one in MemorySink.rows("early") if one["k"] == "a"]
+    shown = [(minute_of(row["window_start"]), row["revision"], row["deleted"]) for row in found]
+    assert sorted(shown) == [
+        (-16, 0, False), (-8, 0, False), (-8, 1, False), (-8, 2, True), (0, 0, False), (0, 1, True),
+    ]  # fmt: skip
 
 
 def test_windows_by_the_time_at_which_rows_come(rocks: SparkSession, tmp_path: Path) -> None:

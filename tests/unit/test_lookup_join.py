@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beadline.event_time import lookup
 from beadline.event_time.lookup import Loaded, Lookup, current, matched
@@ -61,6 +63,41 @@ def test_a_row_shows_with_each_that_it_matches_and_null_matches_nothing() -> Non
         {"k": None, "n": 1, "name": None},
         {"k": 3, "n": 3, "name": None},
     ]
+
+
+KEYS = st.sampled_from([None, 1, 2, 3])
+NAMED = st.lists(st.tuples(KEYS, st.sampled_from([None, "a", "b"]), st.integers(0, 9)), max_size=6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(KEYS, st.sampled_from([None, "a"])), max_size=8), NAMED, st.booleans())
+def test_rows_are_those_of_nested_loops(
+    rows: list[tuple[Any, Any]], others: list[tuple[Any, Any, int]], outer: bool
+) -> None:
+    expected: list[Any] = []
+    for n, (k, tag) in enumerate(rows):
+        same = [
+            price for key, name, price in others if k == key is not None if tag == name is not None
+        ]
+        expected += [(k, tag, n, price) for price in same]
+        if outer and not same:
+            expected.append((k, tag, n, None))
+    schema = pa.schema([("k", pa.int64()), ("tag", pa.string())])
+    given_rows = pa.RecordBatch.from_arrays(
+        [
+            pa.array([row[0] for row in rows], pa.int64()),
+            pa.array([row[1] for row in rows], pa.string()),
+            pa.array(range(len(rows)), pa.int64()),
+        ],
+        schema=schema.append(pa.field("n", pa.int64())),
+    )
+    table = pa.Table.from_pylist(
+        [{"k": k, "tag": tag, "price": price} for k, tag, price in others],
+        schema.append(pa.field("price", pa.int64())),
+    )
+    names = Sides(("k", "tag"), {"n": "n"}, {"price": "price"})
+    found = joined(given_rows, table, "left" if outer else "inner", names)
+    assert [tuple(row[name] for name in ("k", "tag", "n", "price")) for row in found] == expected
 
 
 def test_keys_are_equal_as_spark_has_it() -> None:

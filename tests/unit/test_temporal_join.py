@@ -16,13 +16,14 @@ from beadline.event_time import asof
 from beadline.event_time.asof import AsOf
 from beadline.event_time.keys import digest
 from beadline.event_time.sides import Sides
-from tests.event_time_state import Bucket
+from tests.unit.event_time_state import EpochRunner, Told
 
 TIME = pa.timestamp("us", tz="UTC")
 LEFT = pa.schema([("k", pa.string()), ("at", TIME), ("n", pa.int64())])
 RIGHT = pa.schema(
     [("k", pa.string()), ("since", TIME), ("price", pa.int64()), ("gone", pa.bool_())]
 )
+INPUT = pa.schema([("left", pa.struct(list(LEFT))), ("right", pa.struct(list(RIGHT)))])
 NAMES = Sides(("k",), {"at": "at", "n": "n"}, {"since": "since", "price": "price"})
 DELAY_MS = 5
 END_MS = 10**6
@@ -43,60 +44,63 @@ class Event:
         return None if self.at_ms is None else self.at_ms * 1000
 
 
-def table(events: list[Event]) -> pa.Table:
-    lefts = [
-        {"k": one.key, "at": one.at_us, "n": one.number} if one.left else None for one in events
-    ]
-    rights = [
-        None
+def rows_of(events: list[Event]) -> list[dict[str, Any]]:
+    """Return events as the operator takes them: one column for each side."""
+    return [
+        {"left": {"k": one.key, "at": one.at_us, "n": one.number}}
         if one.left
-        else {"k": one.key, "since": one.at_us, "price": one.number, "gone": one.gone}
+        else {"right": {"k": one.key, "since": one.at_us, "price": one.number, "gone": one.gone}}
         for one in events
     ]
-    columns = [
-        pa.array(lefts, pa.struct(list(LEFT))),
-        pa.array(rights, pa.struct(list(RIGHT))),
-    ]
-    return pa.table(columns, names=["left", "right"])
 
 
 def operator(**more: Any) -> AsOf:
     return AsOf(NAMES, "at", "since", LEFT, RIGHT, deleted="gone", **more)
 
 
-def run(one: AsOf, epochs: list[list[Event]], *, to_end: bool = True) -> tuple[list[Any], Bucket]:
+def run(
+    one: AsOf, epochs: list[list[Event]], *, to_end: bool = True
+) -> tuple[list[Told], EpochRunner]:
     """Run epochs with the watermark that Spark would have; return what comes out, and the state."""
-    bucket = Bucket(one)
+    runner = EpochRunner(one, INPUT)
     newest = {True: -math.inf, False: -math.inf}
-    watermark_ms, found = 0, []
-    ends: list[list[Event]] = [[], []] if to_end else [[]]
-    for number, events in enumerate([*epochs, *ends]):
-        if to_end and number == len(epochs) + 1:
-            watermark_ms = END_MS
+    found = []
+    for events in [*epochs, []]:
         here = [event for event in events if event.left or event.key is not None]
-        found += [
-            row for part in bucket.epoch(table(here), watermark_ms) for row in part.to_pylist()
-        ]
+        found.append(runner.epoch(rows_of(here), more=True))
         for event in events:
             if event.at_ms is not None:
                 newest[event.left] = max(newest[event.left], event.at_ms)
         reached = min(newest.values()) - DELAY_MS
-        watermark_ms = max(watermark_ms, int(reached) if reached > -math.inf else 0)
-    return found, bucket
+        if reached > runner.watermark_ms:
+            runner.watermark_ms = int(reached)
+    if to_end:
+        found.append(runner.advance(END_MS))
+    return found, runner
 
 
-def main(found: list[Any]) -> list[tuple[Any, ...]]:
-    rows = [row["main"] for row in found if row["main"] is not None]
+def main(found: list[Told]) -> list[tuple[Any, ...]]:
+    rows = [row for told in found for row in told["main"]]
     shown = [(row["n"], row["k"], row["price"], _ms(row["since"])) for row in rows]
     return sorted(shown, key=repr)
 
 
-def late(found: list[Any]) -> list[int]:
-    return sorted(row["late"]["n"] for row in found if row["late"] is not None)
+def late(found: list[Told]) -> list[int]:
+    return sorted(row["n"] for told in found for row in told["late"])
 
 
-def _ms(time: Any) -> int | None:
-    return None if time is None else round(time.timestamp() * 1000)
+def counted(found: list[Told], name: str) -> list[int]:
+    return [row[name] for told in found for row in told[name]]
+
+
+def held(runner: EpochRunner, name: str) -> dict[Any, Any]:
+    """Return the entries of a map in the state."""
+    entries: dict[Any, Any] = runner.handle.states[name].held
+    return entries
+
+
+def _ms(time_us: int | None) -> int | None:
+    return None if time_us is None else time_us // 1000
 
 
 def oracle(events: list[Event], *, left_join: bool) -> list[tuple[Any, ...]]:
@@ -149,14 +153,14 @@ def test_every_row_has_the_version_of_its_time(
 ) -> None:
     before, asof.CHUNK_ROWS_MAX = asof.CHUNK_ROWS_MAX, chunk_rows
     try:
-        found, bucket = run(operator(keeps_unmatched=left_join, keeps_late=True), epochs)
+        found, runner = run(operator(keeps_unmatched=left_join, keeps_late=True), epochs)
     finally:
         asof.CHUNK_ROWS_MAX = before
     events = [event for epoch in epochs for event in epoch]
     assert main(found) == oracle(events, left_join=left_join)
     assert late(found) == sorted(one.number for one in events if one.left and one.at_ms is None)
-    assert bucket.states["waiting"].held == {}
-    assert bucket.timers == set()
+    assert held(runner, "waiting") == {}
+    assert runner.handle.timers == set()
 
 
 @settings(deadline=None, max_examples=60)
@@ -192,32 +196,32 @@ def test_of_versions_of_one_time_the_larger_counts(order: tuple[int, int]) -> No
 
 def test_versions_that_nothing_can_need_are_forgotten() -> None:
     epochs = [rows(("left", at, at), ("right", at, at)) for at in range(10, 300)]
-    _, bucket = run(operator(), epochs, to_end=False)
-    ((held,),) = [list(bucket.states["versions"].held.values())]
+    _, runner = run(operator(), epochs, to_end=False)
+    (versions,) = held(runner, "versions").values()
     # The newest by the watermark, and what is newer.
-    assert asof._unpacked(held, RIGHT).num_rows <= DELAY_MS + 2
-    assert len(bucket.states["waiting"].held) <= DELAY_MS + 2
-    assert len(bucket.timers) <= DELAY_MS + 2
+    assert asof._unpacked(versions, RIGHT).num_rows <= DELAY_MS + 2
+    assert len(held(runner, "waiting")) <= DELAY_MS + 2
+    assert len(runner.handle.timers) <= DELAY_MS + 2
 
 
 def test_a_key_whose_newest_version_is_deleted_is_forgotten() -> None:
     events = [Event(False, "a", 10, 1, gone=False), Event(False, "a", 20, 2, gone=True)]
-    found, bucket = run(operator(), [events, rows(("left", 90, 1), ("right", 95, 3))])
+    found, runner = run(operator(), [events, rows(("left", 90, 1), ("right", 95, 3))])
     assert main(found) == []
     epochs = [
         events,
         [Event(True, "b", 90, 1), Event(False, "b", 95, 3)],
         [Event(False, "a", 20, 0)],
     ]
-    _, bucket = run(operator(), epochs)
-    assert digest(("a",)) not in [place for (place,) in bucket.states["versions"].held]
+    _, runner = run(operator(), epochs)
+    assert digest(("a",)) not in [place for (place,) in held(runner, "versions")]
 
 
 def test_what_is_late_is_counted_where_nothing_takes_it() -> None:
     epochs = [rows(("left", 50, 1), ("right", 50, 1)), rows(("left", 45, 2), ("right", 40, 2))]
     found, _ = run(operator(), epochs)
-    assert [row["dropped"] for row in found if row["dropped"]] == [1]
-    assert [row["late_versions"] for row in found if row["late_versions"]] == [1]
+    assert counted(found, "dropped") == [1]
+    assert counted(found, "late_versions") == [1]
     found, _ = run(operator(keeps_late=True), epochs)
     assert late(found) == [2]
 
@@ -235,9 +239,9 @@ def test_rows_of_before_1970_wait_like_others() -> None:
         [],
         rows(("left", 90, 2), ("right", 90, 8)),
     ]
-    found, bucket = run(operator(keeps_late=True), epochs)
+    found, runner = run(operator(keeps_late=True), epochs)
     assert main(found) == [(1, "a", 7, -60), (2, "a", 8, 90)]
-    assert bucket.timers == set()
+    assert runner.handle.timers == set()
 
 
 def test_the_version_that_is_valid_at_the_watermark_stays() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beadline.event_time.top import Top
 from beadline.event_time.windows import Windowed, WindowShape
-from tests.event_time_state import Bucket
+from tests.unit.event_time_state import EpochRunner
 
 TIME = pa.timestamp("us", tz="UTC")
 ROWS = pa.schema([("k", pa.string()), ("at", TIME), ("x", pa.float64()), ("name", pa.string())])
@@ -36,44 +36,31 @@ EVENTS = st.lists(
 )
 
 
-def table(rows: list[Row]) -> pa.Table:
-    columns: list[Any] = list(zip(*rows, strict=True)) or [[], [], [], []]
-    times = pa.array([at * 10**6 for at in columns[1]], pa.int64()).cast(TIME)
-    arrays = [
-        pa.array(list(columns[0]), pa.string()),
-        times,
-        pa.array(list(columns[2]), pa.float64()),
-        pa.array(list(columns[3]), pa.string()),
-    ]
-    return pa.table(arrays, schema=ROWS)
+def rows_of(*rows: Row) -> list[dict[str, Any]]:
+    return [{"k": k, "at": at * 10**6, "x": x, "name": name} for k, at, x, name in rows]
 
 
-def windows(top: Top) -> Bucket:
+def windows(top: Top) -> EpochRunner:
     """Return windows that may fire again."""
-    return Bucket(
-        Windowed(
-            time="at",
-            shape=WindowShape(SIZE_S * 10**6, SIZE_S * 10**6),
-            by=("k",),
-            aggregates={"best": top},
-            schema=ROWS,
-            lateness_us=LATENESS_S * 10**6,
-        )
+    operator = Windowed(
+        time="at",
+        shape=WindowShape(SIZE_S * 10**6, SIZE_S * 10**6),
+        by=("k",),
+        aggregates={"best": top},
+        schema=ROWS,
+        lateness_us=LATENESS_S * 10**6,
     )
+    return EpochRunner(operator, ROWS, time="at", delay_ms=DELAY_S * 1000)
 
 
 def told(epochs: list[list[Row]], n: int, *, descending: bool) -> dict[Any, list[Any]]:
     """Return what an upsert sink holds at the end: by key, window and rank."""
-    bucket, watermark_s = windows(Top(n, KEPT, descending)), 0
+    runner = windows(Top(n, KEPT, descending))
+    found = [runner.epoch(rows_of(*rows), more=True) for rows in epochs]
     held: dict[Any, dict[int, Any]] = {}
-    for number, rows in enumerate([*epochs, [], []]):
-        if number == len(epochs) + 1:
-            watermark_s = 10**6
-        for part in bucket.epoch(table(rows), watermark_s * 1000):
-            for row in (one["main"] for one in part.to_pylist() if one["main"] is not None):
-                place = held.setdefault((row["k"], round(row["window_start"].timestamp())), {})
-                place.update(enumerate(row["best"]))
-        watermark_s = max([watermark_s, *(row[1] - DELAY_S for row in rows)])
+    for row in (row for one in [*found, runner.advance(10**9)] for row in one["main"]):
+        place = held.setdefault((row["k"], row["window_start"] // 10**6), {})
+        place.update(enumerate(row["best"]))
     return {place: [ranks[at] for at in sorted(ranks)] for place, ranks in held.items()}
 
 
@@ -112,20 +99,19 @@ def test_ranks_are_those_of_all_rows_in_time(
 
 
 def test_a_late_row_tells_all_ranks_again() -> None:
-    bucket = windows(Top(2, KEPT))
-    bucket.epoch(table([("a", 1, 5.0, "m"), ("a", 2, 4.0, "n")]), 0)
-    assert [part["main"][0].as_py()["revision"] for part in bucket.epoch(None, 10_000)] == [0]
-    (part,) = bucket.epoch(table([("a", 3, 9.0, "o")]), 12_000)
-    again = part["main"][0].as_py()
+    runner = windows(Top(2, KEPT))
+    runner.epoch(rows_of(("a", 1, 5.0, "m"), ("a", 2, 4.0, "n")))
+    assert [row["revision"] for row in runner.advance(10_000)["main"]] == [0]
+    (again,) = runner.epoch(rows_of(("a", 3, 9.0, "o")))["main"]
     assert again["revision"] == 1
     assert [row["name"] for row in again["best"]] == ["o", "m"]
 
 
 def test_what_the_state_holds_does_not_grow_with_the_rows() -> None:
-    bucket = windows(Top(3, KEPT))
+    runner = windows(Top(3, KEPT))
     sizes = []
     for number in range(50):
-        bucket.epoch(table([("a", 1, float(number), "m")]), 0)
-        ((value,),) = [list(bucket.states["open"].held.values())]
+        runner.epoch(rows_of(("a", 1, float(number), "m")))
+        (value,) = runner.handle.states["open"].held.values()
         sizes.append(sum(len(one) for one in value if isinstance(one, bytes)))
     assert len(set(sizes[3:])) == 1

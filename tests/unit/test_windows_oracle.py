@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
+import pandas as pd
 import pyarrow as pa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from beadline.event_time import (
+    CustomAggregate,
+    approx_distinct,
     avg_of,
     collect_of,
     count,
@@ -26,7 +30,9 @@ from beadline.event_time import (
     sum_of,
 )
 from beadline.event_time.counted import CountedWindows
+from beadline.event_time.custom import AggregateTypes
 from beadline.event_time.sessions import Sessions
+from beadline.event_time.top import Top
 from beadline.event_time.windows import Windowed, WindowShape
 from tests.unit.event_time_state import EpochRunner, Told
 
@@ -215,30 +221,6 @@ def test_windows_are_those_of_the_oracle(
     assert all(row["window_end"] - row["window_start"] == shape.size_us for row in run.results)
 
 
-@fast
-@given(st.lists(ROWS, max_size=20), st.data(), SHAPES)
-def test_where_nothing_is_late_cuts_do_not_matter(
-    rows: list[Row], data: st.DataObject, shape: WindowShape
-) -> None:
-    """Nothing is late while the delay is longer than the time between any two rows."""
-    rows = [row for row in rows if row["ts"] is not None]
-    finals = []
-    for _ in range(2):
-        cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=5)))
-        parts = [rows[start:end] for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-        epochs = numbered([(part, False) for part in parts])
-        operator = Windowed(
-            time="ts", shape=shape, by=("k",), aggregates=AGGREGATES, schema=SCHEMA,
-            lateness_us=100 * SECOND, keeps_late=True,
-        )  # fmt: skip
-        run = Run(operator, epochs, 1_000)
-        assert not any(run.late)
-        finals.append(
-            {place: {name: row[name] for name in AGGREGATES} for place, row in run.final().items()}
-        )
-    assert finals[0] == finals[1]
-
-
 # -- sessions
 
 
@@ -331,6 +313,71 @@ def test_sessions_are_those_of_the_oracle(
     final = {place: row for place, row in run.final().items() if not row["deleted"]}
     names = ("window_end", *AGGREGATES)
     assert {place: {name: row[name] for name in names} for place, row in final.items()} == expected
+
+
+# -- the same rows in other epochs
+
+
+class Doubled(CustomAggregate):
+    """An aggregate of a user's own."""
+
+    state_type: ClassVar[AggregateTypes] = (pa.int64(),)
+    returns = pa.int64()
+
+    def add(self, rows: pd.DataFrame) -> tuple[Any, ...]:
+        return (2 * len(rows),)
+
+    def merge(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (one[0] + other[0],)
+
+    def result(self, partial: tuple[Any, ...]) -> Any:
+        return partial[0]
+
+
+BEST = pa.schema([SCHEMA.field("x"), SCHEMA.field("n")])
+CUT = {**AGGREGATES, "best": Top(2, BEST), "doubled": Doubled(), "distinct": approx_distinct("x")}
+
+
+@settings(fast, max_examples=60)
+@given(
+    st.lists(ROWS, max_size=20),
+    st.lists(st.lists(st.integers(0, 20), max_size=5), min_size=2, max_size=2),
+    st.one_of(SHAPES, st.sampled_from([SECOND, 4 * SECOND])),
+)
+@example(  # sessions that merge, in one epoch and in two
+    [{"k": "a", "ts": second * SECOND, "x": second} for second in (0, 8, 16, 25, 4, 12)],
+    [[], [4]],
+    4 * SECOND,
+)
+def test_where_nothing_is_late_cuts_do_not_matter(
+    rows: list[Row], cuts: list[list[int]], shape: WindowShape | int
+) -> None:
+    """Nothing is late while the lateness is longer than the time between any two rows."""
+    rows = [row for row in rows if row["ts"] is not None]
+    common: dict[str, Any] = {
+        "time": "ts", "by": ("k",), "aggregates": CUT, "schema": SCHEMA,
+        "lateness_us": 100 * SECOND, "keeps_late": True,
+    }  # fmt: skip
+    operator = (
+        Sessions(gap_us=shape, **common)
+        if isinstance(shape, int)
+        else Windowed(shape=shape, **common)
+    )
+    finals = []
+    for places in cuts:
+        bounds = sorted([0, *(min(place, len(rows)) for place in places), len(rows)])
+        parts = [rows[start:end] for start, end in pairwise(bounds)]
+        run = Run(operator, numbered([(part, False) for part in parts]), 1_000)
+        assert not any(run.late)
+        names = ("window_end", *CUT)
+        finals.append(
+            {
+                place: {name: row[name] for name in names}
+                for place, row in run.final().items()
+                if not row.get("deleted")
+            }
+        )
+    assert finals[0] == finals[1]
 
 
 # -- counted rows
