@@ -63,13 +63,13 @@ class Untagged(Shared):
 def untagged() -> Iterator[None]:
     """Take the proof out."""
     kept: dict[str, Any] = {name: getattr(SparkBatch, name) for name in ("_tagged", "_tags")}
-    engine.Shared = Untagged  # type: ignore[misc]
+    vars(engine)["Shared"] = Untagged
     for name, value in (("_tagged", False), ("_tags", {})):
         setattr(SparkBatch, name, lambda *_, value=value: value)
     try:
         yield
     finally:
-        engine.Shared = Shared  # type: ignore[misc]
+        vars(engine)["Shared"] = Shared
         for name, method in kept.items():
             setattr(SparkBatch, name, method)
 
