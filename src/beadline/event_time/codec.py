@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +30,6 @@ MAIN, LATE, DROPPED = "main", "late", "dropped"
 NEVER = -(2**62)
 WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
-# The key of an entry in the state: of a user's key, or of one of its windows.
-PLACE = "at binary"
 
 
 @dataclass
@@ -65,7 +66,7 @@ class WindowCodec:
             pa.field(f"key_{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
         ]
         self.partial_fields = [
-            pa.field(f"{name}_{one.kind}_{at}", type_)
+            pa.field(state_name(f"{name}_{one.kind}_{at}"), type_)
             for (name, one), each in zip(aggregates.items(), types, strict=True)
             for at, type_ in enumerate(each)
         ]
@@ -162,6 +163,20 @@ class WindowOperator(Operator):
     early_ms: int | None = None
     processing_time: bool = False
 
+    @property
+    @abstractmethod
+    def divided(self) -> str:
+        """By what rows are divided into windows, such as their size."""
+
+    @property
+    def place(self) -> StructType:
+        """The key of an entry in the state: of a user's key, or of one of its windows.
+
+        Its name has what the entries were made with. So a job that divides its rows otherwise is
+        refused before its first epoch, and does not take the old windows for its own.
+        """
+        return place_of(f"{self.divided}, by={self.by!r}, time={self.time!r}")
+
     def use(self, codec: WindowCodec) -> None:
         """Use this codec for state and results."""
         self.codec = codec
@@ -229,6 +244,22 @@ def spark_schema(fields: Iterable[pa.Field]) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(pa.schema(list(fields)))
+
+
+def place_of(settings: str) -> StructType:
+    """Return the column of a map's keys, named after what must not change under its entries."""
+    return spark_schema([pa.field(state_name(f"at {settings}"), pa.binary())])
+
+
+def state_name(text: str) -> str:
+    """Return a text as the name of a column of the state: as it is, if Spark can write that there.
+
+    Spark allows letters, digits and _; a checksum tells apart what differs in the other characters.
+    """
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        return text
+    shown = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
+    return f"{shown}_{crc32(text.encode()):08x}"
 
 
 def big_endian(time_us: int) -> bytes:

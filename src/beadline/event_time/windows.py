@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 
 from beadline.event_time.codec import (
-    PLACE,
     Window,
     WindowCodec,
     WindowOperator,
@@ -65,16 +64,21 @@ class Windowed(WindowOperator):
         """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates))
 
+    @property
+    def divided(self) -> str:
+        """Size, slide and offset."""
+        return repr(self.shape)
+
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
         self._handle = handle
         held = self.codec.state_schema
-        self._open: MapState = handle.getMapState("open", PLACE, held)
+        self._open: MapState = handle.getMapState("open", self.place, held)
         self._fired: MapState | None = None
         if self.lateness_us:
-            self._fired = handle.getMapState("fired", PLACE, held)
+            self._fired = handle.getMapState("fired", self.place, held)
         if self.early_ms is not None:
-            self._changed: MapState = handle.getMapState("changed", PLACE, "nothing boolean")
+            self._changed: MapState = handle.getMapState("changed", self.place, "nothing boolean")
             self._early = handle.getValueState("early", "told_ms bigint")
 
     # -- rows
