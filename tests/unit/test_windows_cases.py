@@ -93,3 +93,28 @@ def test_a_column_with_any_name_is_aggregated() -> None:
     assert len(names) == 2
     assert all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in names)
     assert state_name("total_sum_value_0") == "total_sum_value_0"
+
+
+@pytest.mark.parametrize("kind", ["windows", "sessions"])
+def test_a_clock_that_goes_back_opens_no_window_again(kind: str) -> None:
+    settings: dict[str, Any] = {**WINDOWS, "time": None, "processing_time": True}
+    operator: Operator = Windowed(**settings, shape=TEN)
+    if kind == "sessions":
+        operator = Sessions(**settings, gap_us=10 * SECOND)
+    runner = EpochRunner(operator, SCHEMA)
+    runner.processing_time = True
+    told = []
+    for now_ms, rows in ((10_000, 3), (20_000, 0), (19_000, 1), (20_500, 0), (30_000, 0)):
+        runner.now_ms = now_ms
+        told += runner.epoch([{"k": "a"}] * rows)["main"]
+    assert [(row["window_start"] // SECOND, row["rows"]) for row in told] == [(10, 3), (20, 1)]
+    assert [row["revision"] for row in told] == [0, 0]
+
+
+def test_a_clock_that_goes_back_does_not_hold_up_early_results() -> None:
+    runner = EpochRunner(Windowed(**WINDOWS, shape=TEN, early_ms=1_000), SCHEMA, time="ts")
+    early = []
+    for now_ms in (100_000, 101_000, 5_000, 6_000):
+        runner.now_ms = now_ms
+        early += runner.epoch([{"k": "a", "ts": SECOND}])["main"]
+    assert [row["rows"] for row in early] == [2, 3, 4]

@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BooleanType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.chains import check_follows
 from beadline.event_time.codec import DROPPED, LATE, MAIN, output_schema, place_of
 from beadline.event_time.columns import check_time, column_of
 from beadline.event_time.groups import Ints, group
@@ -97,6 +98,8 @@ def temporal_join(
     _check_deleted(what, deleted, right_time, right.schema)
     hidden = () if deleted is None else (deleted,)
     named = sides(what, left.schema, right.schema, on, suffixes, hidden=hidden)
+    check_follows(what, left)
+    check_follows(what, right)
     left_delay, right_delay = both_delays(what, watermark)
     left = watermarked(what, "left", left, left_time, left_delay)
     right = watermarked(what, "right", right, right_time, right_delay)

@@ -20,7 +20,7 @@ from beadline.event_time.keys import microseconds_of
 from beadline.event_time.operator import Clock, Operator
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.stateful_processor import ValueState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
     from pyspark.sql.types import StructType
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -182,15 +182,30 @@ class WindowOperator(Operator):
         self.codec = codec
         self.output = output_schema(codec.result_schema, self.schema if self.keeps_late else None)
 
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state variables that all kinds of windows have."""
+        if self.processing_time:
+            self._newest = handle.getValueState("newest", "seen_ms bigint")
+
     def now_us(self, clock: Clock) -> int:
-        """Return the current time of the windows' clock; ``NEVER`` before the first watermark."""
-        now_ms = clock.now_ms if self.processing_time else clock.watermark_ms
+        """Return the current time of the windows' clock; ``NEVER`` before the first watermark.
+
+        It never goes back: a machine's clock may, and would open windows again that have fired.
+        """
+        now_ms = clock.watermark_ms
+        if self.processing_time:
+            now_ms, seen = clock.now_ms, self._newest.get()
+            if seen is not None and seen[0] >= now_ms:
+                now_ms = seen[0]
+            else:
+                self._newest.update((now_ms,))
         return now_ms * 1000 if now_ms > 0 else NEVER
 
     def early_is_due(self, early: ValueState, clock: Clock) -> bool:
         """Whether it is time to emit early results; ``early`` holds when they were last emitted."""
         last = early.get()
-        if last is not None and clock.now_ms - last[0] < (self.early_ms or 0):
+        # A clock that was set back must not hold them up.
+        if last is not None and 0 <= clock.now_ms - last[0] < (self.early_ms or 0):
             return False
         early.update((clock.now_ms,))
         return last is not None

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
+from beadline.event_time.chains import check_follows
 from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
@@ -88,6 +89,8 @@ def keyed_process(
     """
     plan = keyed_plan(process, by, outputs, time, watermark, clock, late, order)
     _check_columns(frame, plan, watermark)
+    if late != "process":
+        check_follows(f"keyed_process(late={late!r})", frame)
     if time is not None and watermark is not None:
         delay_ms = milliseconds("watermark", watermark, zero=True)
         frame = frame.withWatermark(time, f"{delay_ms} milliseconds")

@@ -94,6 +94,7 @@ class Sessions(WindowOperator):
 
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
+        super().open(handle)
         self._handle = handle
         session = pa.struct([*_SESSION, *self.codec.partial_fields])
         held = spark_schema([*self.codec.key_fields, pa.field("sessions", pa.list_(session))])

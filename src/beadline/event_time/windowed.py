@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate
+from beadline.event_time.chains import check_follows
 from beadline.event_time.codec import (
     DELETED,
     DROPPED,
@@ -172,18 +173,20 @@ class WindowedRows:
 
     def agg(self, **aggregates: Aggregate) -> Outputs:
         """Compute these aggregates for each window; their names become the result columns."""
-        frame = self._watermarked()
-        schema = _arrow_schema(frame)
+        schema = _arrow_schema(self.frame)
         self._check_aggregates(aggregates, schema)
+        frame = self._watermarked()
         if self._is_native():
             columns = {name: one.native(str(self.time)) for name, one in aggregates.items()}
             native = {name: one for name, one in columns.items() if one is not None}
             if len(native) == len(aggregates):
                 return Outputs.of(self._native(frame, native))
-        operator = self._operator(schema, aggregates)
-        keys = [_key(frame, name) for name in self.by]
         mode = PROCESSING_TIME if self.processing_time else EVENT_TIME
         mode = NO_TIME if self.every_rows is not None else mode
+        if mode == EVENT_TIME:
+            check_follows("windowed() with lateness, a late output or early results", frame)
+        operator = self._operator(schema, aggregates)
+        keys = [_key(frame, name) for name in self.by]
         worked = apply_operator(frame, keys, operator, operator.output, time_mode=mode)
         return self._split(worked)
 

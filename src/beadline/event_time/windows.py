@@ -71,6 +71,7 @@ class Windowed(WindowOperator):
 
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
+        super().open(handle)
         self._handle = handle
         held = self.codec.state_schema
         self._open: MapState = handle.getMapState("open", self.place, held)
