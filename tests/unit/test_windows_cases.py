@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.event_time import count
+from beadline.event_time import CustomAggregate, count
 from beadline.event_time.asof import AsOf
 from beadline.event_time.codec import state_name
 from beadline.event_time.counted import CountedWindows
@@ -118,3 +118,36 @@ def test_a_clock_that_goes_back_does_not_hold_up_early_results() -> None:
         runner.now_ms = now_ms
         early += runner.epoch([{"k": "a", "ts": SECOND}])["main"]
     assert [row["rows"] for row in early] == [2, 3, 4]
+
+
+class Largest(CustomAggregate):
+    """An aggregate whose values only integers can hold."""
+
+    state_type = (pa.int64(),)
+    returns = pa.int64()
+
+    def add(self, rows: Any) -> tuple[Any]:
+        return (rows["id"].max(),)
+
+    def merge(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any]:
+        return (max((value for value in (one[0], other[0]) if value is not None), default=None),)
+
+
+def test_a_null_of_another_key_changes_no_integer_of_a_custom_aggregate() -> None:
+    schema = pa.schema([("k", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    settings = {**WINDOWS, "schema": schema, "aggregates": {"largest": Largest()}}
+    runner = EpochRunner(Windowed(**settings, shape=TEN), schema, time="ts")
+    large = 2**53 + 1
+    rows = [("a", large), ("b", None)]
+    runner.epoch([{"k": key, "id": id_, "ts": SECOND} for key, id_ in rows])
+    told = runner.advance(20_000)["main"]
+    assert sorted((row["k"], row["largest"]) for row in told) == [("a", large), ("b", None)]
+
+
+def test_a_custom_aggregate_of_another_version_has_another_name_in_the_state() -> None:
+    class Newer(Largest):
+        version = 2
+
+    Newer.__name__ = "Largest"
+    assert Newer().kind != Largest().kind
+    assert Largest().kind == "largest"
