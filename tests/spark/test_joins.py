@@ -618,7 +618,9 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "an as-of join behind an outer join": (
         lambda a, b: temporal_join(
-            interval_join(a, b, how="full", **NEAR), b, **{**VERSIONS, "watermark": (None, "1 s")}
+            interval_join(a, b, how="full", **NEAR),
+            b.select("k", F.col("rts").alias("since")),
+            **{**VERSIONS, "right_time": "since", "watermark": (None, "1 s")},
         ),
         "these rows come from an outer join of two streams",
     ),

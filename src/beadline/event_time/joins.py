@@ -30,6 +30,7 @@ from beadline.event_time.sides import (
     signed_microseconds,
     watermarked,
 )
+from beadline.event_time.windowed import nulls_counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -121,6 +122,7 @@ def window_join(
         )
     offset_us = microseconds("offset", offset, zero=True) % slide_us
     named = _checked(what, left, right, on, left_time, right_time, suffixes, (START, END))
+    left, right = nulls_counted(left, left_time), nulls_counted(right, right_time)
     one, other = _with_watermarks(what, left, right, left_time, right_time, watermark)
     lengths = tuple(f"{length} microseconds" for length in (size_us, slide_us, offset_us))
     one = _in_windows(_own_names(one, _LEFT), _LEFT, left_time, lengths)

@@ -33,6 +33,7 @@ from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
+from beadline.event_time.watermarks import marked
 from beadline.event_time.windowed import LATE_ROWS
 from beadline.outputs import MAIN, Outputs
 
@@ -92,8 +93,7 @@ def keyed_process(
     if late != "process":
         check_follows(f"keyed_process(late={late!r})", frame)
     if time is not None and watermark is not None:
-        delay_ms = milliseconds("watermark", watermark, zero=True)
-        frame = frame.withWatermark(time, f"{delay_ms} milliseconds")
+        frame = marked(frame, time, milliseconds("watermark", watermark, zero=True))
     return _split(_worked(frame, process, plan), plan)
 
 
@@ -354,14 +354,14 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
     if plan.time is None:
         return
     check_time("keyed_process()", "time", plan.time, schema)
-    marked = WATERMARK_KEY in schema[plan.time].metadata
-    if watermark is None and not marked:
+    has_one = WATERMARK_KEY in schema[plan.time].metadata
+    if watermark is None and not has_one:
         raise BadQuery(
             f"{plan.time!r} needs a watermark, or no timer would ever fire: "
             "keyed_process(..., watermark='5 minutes'), the longest that rows may be out of order. "
             f"{NOTHING_WRITTEN}"
         )
-    if watermark is not None and marked:
+    if watermark is not None and has_one:
         raise BadQuery(
             f"column {plan.time!r} has a watermark already: leave watermark= out, or "
             f"withWatermark() before it. {NOTHING_WRITTEN}"

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.columns import WATERMARK_KEY
 from beadline.event_time.durations import Duration, microseconds, milliseconds
+from beadline.event_time.watermarks import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -166,21 +167,21 @@ def watermarked(
     what: str, side: str, frame: DataFrame, time: str, delay: Duration | None
 ) -> DataFrame:
     """Return a frame with a watermark on its time: its own, or this delay."""
-    marked = WATERMARK_KEY in frame.schema[time].metadata
-    if delay is None and not marked:
+    has_one = WATERMARK_KEY in frame.schema[time].metadata
+    if delay is None and not has_one:
         raise BadQuery(
             f"{what}: {time!r} of the {side} side has no watermark, so state would be kept "
             "forever. Give the longest that rows may be out of order: watermark='5 minutes', or "
             f"('1 minute', '2 minutes') for left and right. {NOTHING_WRITTEN}"
         )
-    if delay is not None and marked:
+    if delay is not None and has_one:
         raise BadQuery(
             f"{what}: {time!r} of the {side} side has a watermark already: leave watermark= out, "
             f"or withWatermark() before it. {NOTHING_WRITTEN}"
         )
     if delay is None:
         return frame
-    return frame.withWatermark(time, f"{milliseconds('watermark', delay, zero=True)} milliseconds")
+    return marked(frame, time, milliseconds("watermark", delay, zero=True))
 
 
 def both_delays(what: str, watermark: Delays) -> tuple[Duration | None, Duration | None]:

@@ -47,6 +47,7 @@ from beadline.event_time.operator import (
     to_arrow,
 )
 from beadline.event_time.sessions import Sessions
+from beadline.event_time.watermarks import marked
 from beadline.event_time.windows import Windowed, WindowShape
 from beadline.outputs import Outputs
 
@@ -158,14 +159,14 @@ class WindowedRows:
             check_time("windowed()", "time", self.time, self.frame.schema)
         if self.time is None or self.every_rows is not None:
             return
-        marked = WATERMARK_KEY in columns[self.time].metadata
-        if self.watermark_ms is None and not marked:
+        has_one = WATERMARK_KEY in columns[self.time].metadata
+        if self.watermark_ms is None and not has_one:
             raise BadQuery(
                 f"windows over {self.time!r} need a watermark, or none would ever be complete: "
                 f"windowed(..., watermark='5 minutes'), the longest that rows may be out of order. "
                 f"{NOTHING_WRITTEN}"
             )
-        if self.watermark_ms is not None and marked:
+        if self.watermark_ms is not None and has_one:
             raise BadQuery(
                 f"column {self.time!r} has a watermark already: leave watermark= out, or "
                 f"withWatermark() before it. {NOTHING_WRITTEN}"
@@ -221,6 +222,7 @@ class WindowedRows:
     def _native(self, frame: DataFrame, aggregates: Mapping[str, Column]) -> DataFrame:
         """Return Spark's own windows, with the same columns as Beadline's operator."""
         time = column_of(str(self.time))
+        frame = nulls_counted(frame, str(self.time))
         if self.shape is None:
             window = F.session_window(time, f"{self.gap_us} microseconds")
         else:
@@ -243,7 +245,7 @@ class WindowedRows:
     def _watermarked(self) -> DataFrame:
         if self.watermark_ms is None or self.time is None:
             return self.frame
-        return self.frame.withWatermark(self.time, f"{self.watermark_ms} milliseconds")
+        return marked(self.frame, self.time, self.watermark_ms)
 
     def _operator(self, schema: pa.Schema, aggregates: Mapping[str, Aggregate]) -> WindowOperator:
         common: dict[str, Any] = {
@@ -299,6 +301,12 @@ class WindowedRows:
             type_ = None if one.column is None else columns.field(one.column).type
             one.state(type_)
             one.result_type(type_)
+
+
+def nulls_counted(frame: DataFrame, time: str) -> DataFrame:
+    """Return a frame whose rows without a time are counted: Spark's windows leave them out."""
+    late = F.count_if(column_of(time).isNull()).alias(LATE_ROWS)
+    return frame.observe(f"{LATE_ROWS}{next(_numbers)}", late)
 
 
 def _shape(
