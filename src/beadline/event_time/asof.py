@@ -28,7 +28,7 @@ from pyspark.sql.types import BooleanType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
-from beadline.event_time.codec import DROPPED, LATE, MAIN, output_schema, place_of
+from beadline.event_time.codec import DROPPED, output_schema, place_of
 from beadline.event_time.columns import check_time, column_of
 from beadline.event_time.groups import Ints, group
 from beadline.event_time.keys import digest, microseconds_of
@@ -44,7 +44,7 @@ from beadline.event_time.sides import (
     watermarked,
 )
 from beadline.event_time.windowed import LATE_ROWS
-from beadline.outputs import Outputs
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

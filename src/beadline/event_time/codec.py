@@ -18,6 +18,7 @@ from beadline.event_time.aggregates import EXACT, Aggregate, Partial, held_as
 from beadline.event_time.groups import Bools, Ints, plain_type
 from beadline.event_time.keys import microseconds_of
 from beadline.event_time.operator import Clock, Operator
+from beadline.outputs import LATE, MAIN
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 START, END, NUMBER, REVISION = "window_start", "window_end", "window_number", "revision"
 DELETED = "deleted"  # of a session that has become part of another
-MAIN, LATE, DROPPED = "main", "late", "dropped"
+DROPPED = "dropped"
 NEVER = -(2**62)
 WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)

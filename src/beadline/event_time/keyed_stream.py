@@ -30,12 +30,12 @@ from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
 from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
-from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
+from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
 from beadline.event_time.watermarks import marked
 from beadline.event_time.windowed import LATE_ROWS
-from beadline.outputs import MAIN, Outputs
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -140,7 +140,7 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
     processor = _KeyedProcessor(process, plan, frame.schema, tuple(structs))
     return rows.groupBy(*map(column_of, plan.by)).transformWithState(
         processor,
-        outputStructType=StructType([*fields, StructField(DROPPED, LongType())]),
+        outputStructType=StructType([*fields, StructField(DROPPED_COUNT, LongType())]),
         outputMode="append",
         timeMode=PROCESSING_TIME if plan.time is None else EVENT_TIME,
     )
@@ -150,13 +150,13 @@ def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
     """Count the late rows, and separate the outputs."""
     names = tuple(plan.outputs)
     if plan.late != "process":
-        dropped = F.coalesce(F.col(DROPPED), F.lit(0))
+        dropped = F.coalesce(F.col(DROPPED_COUNT), F.lit(0))
         if plan.late == "side":
             dropped = F.when(F.col(LATE).isNotNull(), 1).otherwise(dropped)
             names = (*names, LATE)
         counted = F.sum(dropped).alias(LATE_ROWS)
         worked = worked.observe(f"{LATE_ROWS}.keyed{next(_numbers)}", counted)
-    rows = worked.where(F.col(DROPPED).isNull()).drop(DROPPED)
+    rows = worked.where(F.col(DROPPED_COUNT).isNull()).drop(DROPPED_COUNT)
     if names == (MAIN,):
         return Outputs.of(rows.select(f"{MAIN}.*"))
     return Outputs(rows, names)
@@ -199,7 +199,7 @@ class _KeyedProcessor(StatefulProcessor):
         self._row = fresh(self._schema)
         types = [self._schema[name].dataType for name in self._plan.by]
         self._key = fresh(StructType([StructField(str(at), one) for at, one in enumerate(types)]))
-        self._out = Row(*self._outputs, DROPPED)
+        self._out = Row(*self._outputs, DROPPED_COUNT)
 
     def handleInputRows(  # noqa: N802
         self,
@@ -230,7 +230,7 @@ class _KeyedProcessor(StatefulProcessor):
         return own
 
     def _tagged(self, rows: Iterator[tuple[str, Any]]) -> Iterator[Any]:
-        names = (*self._outputs, DROPPED)
+        names = (*self._outputs, DROPPED_COUNT)
         for output, row in rows:
             yield self._out(*(row if name == output else None for name in names))
 
@@ -275,7 +275,7 @@ def _outputs(given: Any, late: str) -> dict[str, KeyedColumns]:
     found: dict[str, KeyedColumns] = {}
     for name, columns in given.items():
         what = f"output {name!r}"
-        if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED:
+        if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED_COUNT:
             raise BadQuery(
                 f"{what}: an output's name consists of letters, digits and _. {NOTHING_WRITTEN}"
             )

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
-from beadline.event_time.codec import DELETED, END, MAIN, REVISION, START
+from beadline.event_time.codec import DELETED, END, REVISION, START
 from beadline.event_time.columns import column_of
 from beadline.event_time.operator import to_arrow
-from beadline.outputs import Outputs
+from beadline.outputs import MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -29,8 +29,6 @@ from beadline.event_time.codec import (
     DELETED,
     DROPPED,
     END,
-    LATE,
-    MAIN,
     NUMBER,
     REVISION,
     START,
@@ -49,7 +47,7 @@ from beadline.event_time.operator import (
 from beadline.event_time.sessions import Sessions
 from beadline.event_time.watermarks import marked
 from beadline.event_time.windows import Windowed, WindowShape
-from beadline.outputs import Outputs
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -110,7 +110,12 @@ def _planned(
             _plan(frame, output_mode, conf, (Path(folder) / STATE_FOLDER).as_uri())
         except (Py4JError, PySparkException, TypeError) as error:
             # Not of Spark's public interface. What it would have told, Spark says in the epoch.
-            logger.debug("the state of the plan is not known before it runs: %s", error)
+            logger.warning(
+                "this query's state cannot be compared with its checkpoint's before the start, "
+                "because Spark %s does not tell: if it has changed, the first epoch fails. %s",
+                frame.sparkSession.version,
+                str(error).partition("\n")[0],
+            )
             return None
         uri = qualify(folder)
         return read_operators(open_files(uri), uri)
