@@ -8,8 +8,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from beadline import Event, exactly_once
+from beadline import exactly_once
 from beadline.event_time import count, windowed
+from beadline.observe import Event
 from beadline.sinks import MemorySink
 
 
