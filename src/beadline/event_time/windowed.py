@@ -46,7 +46,7 @@ from beadline.event_time.operator import (
 )
 from beadline.event_time.sessions import Sessions
 from beadline.event_time.watermarks import marked
-from beadline.event_time.windows import Windowed, WindowShape
+from beadline.event_time.windows import Windowed, WindowShape, window_shape
 from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
@@ -325,21 +325,13 @@ def _shape(
         raise BadQuery(
             f"every_rows={every_rows!r}: it must be a number, at least 1. {NOTHING_WRITTEN}"
         )
-    offset_us = microseconds("offset", offset, zero=True)
     if size is None:
-        if offset_us:
+        if microseconds("offset", offset, zero=True):
             raise BadQuery(f"offset= can only be used with size=. {NOTHING_WRITTEN}")
         if slide is not None:
             raise BadQuery(f"slide= can only be used with size=. {NOTHING_WRITTEN}")
         return None
-    size_us = microseconds("size", size)
-    slide_us = size_us if slide is None else microseconds("slide", slide)
-    if size_us % slide_us:
-        raise BadQuery(
-            f"slide={slide!r} does not divide size={size!r}: rows would be in more windows at some "
-            f"times than at others. Choose a slide that divides the size. {NOTHING_WRITTEN}"
-        )
-    return WindowShape(size_us, slide_us, offset_us % slide_us)
+    return window_shape("windowed()", size, slide, offset)
 
 
 def _check_clock(clock: str, time: str | None, late: str, every_rows: int | None) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.codec import (
     Window,
     WindowCodec,
@@ -28,6 +29,7 @@ from beadline.event_time.codec import (
     time_of,
     timer_at,
 )
+from beadline.event_time.durations import Duration, microseconds
 from beadline.event_time.groups import Groups, Ints, group
 from beadline.event_time.keys import digest
 from beadline.event_time.operator import Clock
@@ -52,6 +54,20 @@ class WindowShape:
     def starts(self, times: Ints) -> Ints:
         """Return the start of the newest window of each time."""
         return times - (times - self.offset_us) % self.slide_us
+
+
+def window_shape(
+    what: str, size: Duration, slide: Duration | None, offset: Duration
+) -> WindowShape:
+    """Return the shape that a user asks for; ``what`` is the function that was called."""
+    size_us = microseconds("size", size)
+    slide_us = size_us if slide is None else microseconds("slide", slide)
+    if size_us % slide_us:
+        raise BadQuery(
+            f"{what}: slide={slide!r} does not divide size={size!r}: rows would be in more windows "
+            f"at some times than at others. Choose a slide that divides the size. {NOTHING_WRITTEN}"
+        )
+    return WindowShape(size_us, slide_us, microseconds("offset", offset, zero=True) % slide_us)
 
 
 @dataclass(kw_only=True)
