@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_time
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.watermarks import marked
 
@@ -59,10 +59,7 @@ def deduplicated(
     if marked_ms is None:
         frame = marked(frame, time, delay_ms)
     elif watermark is not None:
-        raise BadQuery(
-            f"{what}: column {time!r} has a watermark already: leave watermark= out, or "
-            f"withWatermark() before it. {NOTHING_WRITTEN}"
-        )
+        check_no_watermark(what, time, frame.schema)
     elif marked_ms < delay_ms:
         raise BadQuery(
             f"{what}: column {time!r} has a watermark of {marked_ms / 1000:g} seconds, and Spark "

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
-from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
@@ -354,18 +354,14 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
     if plan.time is None:
         return
     check_time("keyed_process()", "time", plan.time, schema)
-    has_one = WATERMARK_KEY in schema[plan.time].metadata
-    if watermark is None and not has_one:
+    if watermark is None and WATERMARK_KEY not in schema[plan.time].metadata:
         raise BadQuery(
             f"{plan.time!r} needs a watermark, or no timer would ever fire: "
             "keyed_process(..., watermark='5 minutes'), the longest that rows may be out of order. "
             f"{NOTHING_WRITTEN}"
         )
-    if watermark is not None and has_one:
-        raise BadQuery(
-            f"column {plan.time!r} has a watermark already: leave watermark= out, or "
-            f"withWatermark() before it. {NOTHING_WRITTEN}"
-        )
+    if watermark is not None:
+        check_no_watermark("keyed_process()", plan.time, schema)
 
 
 def _check_plain(

@@ -34,7 +34,7 @@ from beadline.event_time.codec import (
     START,
     WindowOperator,
 )
-from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
 from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
@@ -157,18 +157,14 @@ class WindowedRows:
             check_time("windowed()", "time", self.time, self.frame.schema)
         if self.time is None or self.every_rows is not None:
             return
-        has_one = WATERMARK_KEY in columns[self.time].metadata
-        if self.watermark_ms is None and not has_one:
+        if self.watermark_ms is None and WATERMARK_KEY not in columns[self.time].metadata:
             raise BadQuery(
                 f"windows over {self.time!r} need a watermark, or none would ever be complete: "
                 f"windowed(..., watermark='5 minutes'), the longest that rows may be out of order. "
                 f"{NOTHING_WRITTEN}"
             )
-        if self.watermark_ms is not None and has_one:
-            raise BadQuery(
-                f"column {self.time!r} has a watermark already: leave watermark= out, or "
-                f"withWatermark() before it. {NOTHING_WRITTEN}"
-            )
+        if self.watermark_ms is not None:
+            check_no_watermark("windowed()", self.time, self.frame.schema)
 
     def agg(self, **aggregates: Aggregate) -> Outputs:
         """Compute these aggregates for each window; their names become the result columns."""
