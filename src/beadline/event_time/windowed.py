@@ -299,6 +299,8 @@ class WindowedRows:
 
 def nulls_counted(frame: DataFrame, time: str) -> DataFrame:
     """Return a frame whose rows without a time are counted: Spark's windows leave them out."""
+    if not frame.schema[time].nullable:  # as with clock="ingestion"
+        return frame
     late = F.count_if(column_of(time).isNull()).alias(LATE_ROWS)
     return frame.observe(f"{LATE_ROWS}{next(_numbers)}", late)
 
