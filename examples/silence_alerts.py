@@ -1,9 +1,10 @@
 """An alert when nothing came from a sensor for five minutes: event-time timers and two outputs.
 
-Each reading moves its sensor's timer; when one fires, nothing came in the five minutes before it.
-Readings with their sensor's running number go to files, alerts to SQLite, both in the same epochs.
-Five minutes are five minutes of the readings' own time: a job that was down for an hour finds the
-alerts that it would have found then, and no others.
+Each reading sets a timer for five minutes later. When it fires, the watermark has passed that time:
+if there is no other reading in these minutes, there will be none. Readings with their sensor's
+running number go to files, alerts to SQLite, both in the same epochs. Five minutes are five minutes
+of the readings' own time: a job that was down for an hour finds the alerts that it would have found
+then, and no others.
 
 Run it: ``python examples/silence_alerts.py``. Its process is tried without Spark in
 ``tests/unit/test_silence_alerts.py``, as you may try yours.
@@ -37,28 +38,33 @@ OUTPUTS = {
 
 
 class Silence(KeyedProcess):
-    """One sensor: how many readings there were, and when the newest was."""
+    """One sensor: how many readings there were, and those of the last minutes."""
 
     def open(self, state: Any) -> None:
         """Two states, each with a name and a type."""
-        self.newest = state.value("newest", "timestamp")
         self.readings = state.value("readings", "bigint")
+        self.recent = state.map("recent", "timestamp", "bigint")  # the number of each
 
     def process(self, row: Row, ctx: KeyedContext) -> Iterator[Any]:
-        """Count a reading, and move the timer to five minutes after the newest."""
+        """Count a reading, and set a timer for five minutes after it.
+
+        A newer reading cancels no timer: a row between them may still come, or an epoch may hold a
+        whole silence and the reading after it.
+        """
         number = (self.readings.get() or 0) + 1
         self.readings.update(number)
-        newest = self.newest.get()
-        if newest is None or row.ts > newest:
-            if newest is not None:
-                ctx.cancel_timer(newest + SILENCE)
-            ctx.timer(row.ts + SILENCE)
-            self.newest.update(row.ts)
+        self.recent.put(row.ts, number)
+        ctx.timer(row.ts + SILENCE)
         yield {"sensor": row.sensor, "ts": row.ts, "number": number}
 
     def on_timer(self, time: datetime, ctx: KeyedContext) -> None:
-        """Nothing came since the timer was set."""
-        ctx.emit_to("alerts", (ctx.key.sensor, time - SILENCE, self.readings.get()))
+        """Tell of a silence if no other reading came in the five minutes before this time."""
+        recent = self.recent.items()
+        gone = [(ts, number) for ts, number in recent if ts + SILENCE <= time]
+        for ts, _ in gone:
+            self.recent.remove(ts)
+        if gone and not any(ts <= time for ts, _ in recent[len(gone) :]):
+            ctx.emit_to("alerts", (ctx.key.sensor, *gone[-1]))
 
 
 def job(spark: SparkSession, source: str, files: str, database: str) -> Stream:

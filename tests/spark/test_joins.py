@@ -23,8 +23,11 @@ from pyspark.sql.datasource import DataSource
 from beadline import Stream, exactly_once, sources
 from beadline.errors import StateChanged, UsageError
 from beadline.event_time import (
+    KeyedProcess,
+    count,
     deduplicated,
     interval_join,
+    keyed_process,
     lookup_join,
     temporal_join,
     window_join,
@@ -527,6 +530,12 @@ def test_the_analyzer_names_tables_that_others_may_change(
 
 # -- what is refused before anything is written
 
+
+class Nothing(KeyedProcess):
+    def process(self, row: Any, ctx: Any) -> None:
+        pass
+
+
 Refused = Callable[[DataFrame, DataFrame], Any]
 ON: dict[str, Any] = {"on": "k", "left_time": "lts", "right_time": "rts"}
 NEAR: dict[str, Any] = {**ON, "between": ("0 seconds", "1 minute"), "watermark": "1 minute"}
@@ -653,6 +662,37 @@ REFUSED: dict[str, tuple[Refused, str]] = {
         lambda a, b: deduplicated(a.withWatermark("lts", "1 minute"), "k", "lts", within="1 hour"),
         "Spark knows a key for no longer",
     ),
+    "windows with lateness behind an outer join": (
+        lambda a, b: windowed(
+            interval_join(a, b, how="left", **NEAR),
+            "lts",
+            size="1 hour",
+            allowed_lateness="1 hour",
+        ).agg(n=count()),
+        "these rows come from an outer join of two streams",
+    ),
+    "late rows of a process behind windows": (
+        lambda a, b: keyed_process(
+            a.withWatermark("lts", "1 minute")
+            .groupBy(F.window("lts", "1 hour"), "k")
+            .count()
+            .select("k", F.window_time("window").alias("lts")),
+            Nothing(),
+            by="k",
+            outputs="k string",
+            time="lts",
+            late="side",
+        ),
+        "these rows come from an aggregation",
+    ),
+    "an as-of join behind an outer join": (
+        lambda a, b: temporal_join(
+            interval_join(a, b, how="full", **NEAR),
+            b.select("k", F.col("rts").alias("since")),
+            **{**VERSIONS, "right_time": "since", "watermark": (None, "1 s")},
+        ),
+        "these rows come from an outer join of two streams",
+    ),
     "no rows of each window": (lambda a, b: hours(a).top(0, "lx"), "at least 1"),
     "ranks by what is not there": (lambda a, b: hours(a).top(1, "x"), "no column 'x'"),
     "ranks of what has no order": (
@@ -685,3 +725,16 @@ def test_refused(spark: SparkSession, case: str) -> None:
     with pytest.raises(UsageError) as refused:
         call(left, right)
     assert words in str(refused.value)
+
+
+def test_a_second_watermark_is_refused_before_the_claim(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = sources.rate(spark).selectExpr("string(value) AS k", "timestamp AS lts")
+    named = lookup_join(rows.withWatermark("lts", "1 minute"), lambda: [{"k": "1", "n": 1}], "k")
+    counts = windowed(named, "lts", size="1 minute").agg(n=count())  # the watermark is still there
+    again = windowed(counts.frame, "window_end", size="1 hour", watermark="1 minute")
+    stream = exactly_once(again.agg(hours=count()), "job").to(rows_sink(tmp_path))
+    with pytest.raises(UsageError, match="rows pass two watermarks"):
+        stream.start(str(tmp_path / "checkpoint"))
+    assert not (tmp_path / "checkpoint" / "beadline").exists()

@@ -221,7 +221,7 @@ def test_without_idle_nothing_is_added(inputs: Inputs) -> None:
     ("time_", "delay", "idle", "error", "said"),
     [
         ("when", "5 minutes", None, BadQuery, "there is no such column"),
-        ("shop", "5 minutes", None, BadQuery, "is of type string, and windows need a"),
+        ("shop", "5 minutes", None, BadQuery, "is of type string, and a timestamp is needed"),
         ("ts", "5 lightyears", None, BadSetting, "is not a duration"),
         ("ts", "5 minutes", "0 seconds", BadSetting, "more than zero"),
         ("late", "5 minutes", None, BadQuery, "has a watermark already"),

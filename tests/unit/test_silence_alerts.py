@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from beadline.testing.keyed import KeyedRun
 from examples.silence_alerts import OUTPUTS, Silence
 
@@ -25,3 +27,14 @@ def test_an_alert_when_nothing_came_for_five_minutes() -> None:
     assert run.epoch()["alerts"] == [{"sensor": "b", "silent_since": at(1), "readings": 1}]
     run.epoch([{"sensor": "b", "ts": at(20)}])
     assert run.epoch()["alerts"] == [{"sensor": "a", "silent_since": at(7), "readings": 4}]
+
+
+@pytest.mark.parametrize(
+    "epochs", [[[0, 5, 30, 33]], [[0], [5], [30], [33]], [[30, 0], [33, 5]], [[0, 5], [30, 33], []]]
+)
+def test_the_alerts_do_not_depend_on_the_epochs(epochs: list[list[int]]) -> None:
+    run = KeyedRun(Silence(), by="sensor", outputs=OUTPUTS, time="ts", watermark="1 hour")
+    alerts = []
+    for epoch in [*epochs, [120], []]:
+        alerts += run.epoch([{"sensor": "a", "ts": at(minute)} for minute in epoch])["alerts"]
+    assert [row["silent_since"] for row in alerts] == [at(5), at(33)]

@@ -7,7 +7,8 @@ at or before the watermark, and all newer ones.
 State, per bucket of keys (see ``operator``): the waiting rows in chunks, as Arrow batches, whose
 keys begin with the time of their first row, so that chunks which are not due are not read; and for
 each key of the user its versions, as one Arrow batch. Next to each batch is a column of its rows'
-type that is always null: it makes Spark refuse a checkpoint whose rows had other types.
+type that is always null: it makes Spark refuse a checkpoint whose rows had other types. The names
+of the columns, which an Arrow batch in the state does not have, are in the name of the map's key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BooleanType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.codec import DROPPED, LATE, MAIN, output_schema
+from beadline.event_time.chains import check_follows
+from beadline.event_time.codec import DROPPED, output_schema, place_of
 from beadline.event_time.columns import check_time, column_of
 from beadline.event_time.groups import Ints, group
 from beadline.event_time.keys import digest, microseconds_of
@@ -42,7 +44,7 @@ from beadline.event_time.sides import (
     watermarked,
 )
 from beadline.event_time.windowed import LATE_ROWS
-from beadline.outputs import Outputs
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -96,6 +98,8 @@ def temporal_join(
     _check_deleted(what, deleted, right_time, right.schema)
     hidden = () if deleted is None else (deleted,)
     named = sides(what, left.schema, right.schema, on, suffixes, hidden=hidden)
+    check_follows(what, left)
+    check_follows(what, right)
     left_delay, right_delay = both_delays(what, watermark)
     left = watermarked(what, "left", left, left_time, left_delay)
     right = watermarked(what, "right", right, right_time, right_delay)
@@ -199,9 +203,11 @@ class AsOf(Operator):
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
         self._handle = handle
-        at, of = "at binary", "key binary"
-        self._waiting: MapState = handle.getMapState("waiting", at, _state_of(self.left))
-        self._versions: MapState = handle.getMapState("versions", of, _state_of(self.right))
+        on = f"on={self.sides.keys!r}"
+        left = place_of(f"{on}, time={self.left_time!r}, columns={self.left.names!r}")
+        right = place_of(f"{on}, time={self.right_time!r}, columns={self.right.names!r}")
+        self._waiting: MapState = handle.getMapState("waiting", left, _state_of(self.left))
+        self._versions: MapState = handle.getMapState("versions", right, _state_of(self.right))
 
     # -- input
 

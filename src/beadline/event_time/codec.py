@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +18,19 @@ from beadline.event_time.aggregates import EXACT, Aggregate, Partial, held_as
 from beadline.event_time.groups import Bools, Ints, plain_type
 from beadline.event_time.keys import microseconds_of
 from beadline.event_time.operator import Clock, Operator
+from beadline.outputs import LATE, MAIN
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.stateful_processor import ValueState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
     from pyspark.sql.types import StructType
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 START, END, NUMBER, REVISION = "window_start", "window_end", "window_number", "revision"
 DELETED = "deleted"  # of a session that has become part of another
-MAIN, LATE, DROPPED = "main", "late", "dropped"
+DROPPED = "dropped"
 NEVER = -(2**62)
 WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
-# The key of an entry in the state: of a user's key, or of one of its windows.
-PLACE = "at binary"
 
 
 @dataclass
@@ -65,7 +67,7 @@ class WindowCodec:
             pa.field(f"key_{at}", plain_type(schema.field(name).type)) for at, name in enumerate(by)
         ]
         self.partial_fields = [
-            pa.field(f"{name}_{one.kind}_{at}", type_)
+            pa.field(state_name(f"{name}_{one.kind}_{at}"), type_)
             for (name, one), each in zip(aggregates.items(), types, strict=True)
             for at, type_ in enumerate(each)
         ]
@@ -162,20 +164,49 @@ class WindowOperator(Operator):
     early_ms: int | None = None
     processing_time: bool = False
 
+    @property
+    @abstractmethod
+    def divided(self) -> str:
+        """By what rows are divided into windows, such as their size."""
+
+    @property
+    def place(self) -> StructType:
+        """The key of an entry in the state: of a user's key, or of one of its windows.
+
+        Its name has what the entries were made with. So a job that divides its rows otherwise is
+        refused before its first epoch, and does not take the old windows for its own.
+        """
+        return place_of(f"{self.divided}, by={self.by!r}, time={self.time!r}")
+
     def use(self, codec: WindowCodec) -> None:
         """Use this codec for state and results."""
         self.codec = codec
         self.output = output_schema(codec.result_schema, self.schema if self.keeps_late else None)
 
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state variables that all kinds of windows have."""
+        if self.processing_time:
+            self._newest = handle.getValueState("newest", "seen_ms bigint")
+
     def now_us(self, clock: Clock) -> int:
-        """Return the current time of the windows' clock; ``NEVER`` before the first watermark."""
-        now_ms = clock.now_ms if self.processing_time else clock.watermark_ms
+        """Return the current time of the windows' clock; ``NEVER`` before the first watermark.
+
+        It never goes back: a machine's clock may, and would open windows again that have fired.
+        """
+        now_ms = clock.watermark_ms
+        if self.processing_time:
+            now_ms, seen = clock.now_ms, self._newest.get()
+            if seen is not None and seen[0] >= now_ms:
+                now_ms = seen[0]
+            else:
+                self._newest.update((now_ms,))
         return now_ms * 1000 if now_ms > 0 else NEVER
 
     def early_is_due(self, early: ValueState, clock: Clock) -> bool:
         """Whether it is time to emit early results; ``early`` holds when they were last emitted."""
         last = early.get()
-        if last is not None and clock.now_ms - last[0] < (self.early_ms or 0):
+        # A clock that was set back must not hold them up.
+        if last is not None and 0 <= clock.now_ms - last[0] < (self.early_ms or 0):
             return False
         early.update((clock.now_ms,))
         return last is not None
@@ -229,6 +260,22 @@ def spark_schema(fields: Iterable[pa.Field]) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(pa.schema(list(fields)))
+
+
+def place_of(settings: str) -> StructType:
+    """Return the column of a map's keys, named after what must not change under its entries."""
+    return spark_schema([pa.field(state_name(f"at {settings}"), pa.binary())])
+
+
+def state_name(text: str) -> str:
+    """Return a text as the name of a column of the state: as it is, if Spark can write that there.
+
+    Spark allows letters, digits and _; a checksum tells apart what differs in the other characters.
+    """
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        return text
+    shown = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
+    return f"{shown}_{crc32(text.encode()):08x}"
 
 
 def big_endian(time_us: int) -> bytes:

@@ -37,3 +37,12 @@ def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
         f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
         f"needed; {hint}. {NOTHING_WRITTEN}"
     )
+
+
+def check_no_watermark(what: str, time: str, schema: StructType) -> None:
+    """Refuse ``watermark=`` for a column that has one; ``what`` is the function that was called."""
+    if WATERMARK_KEY in schema[time].metadata:
+        raise BadQuery(
+            f"{what}: {time!r} has a watermark already: leave watermark= out, or withWatermark() "
+            f"before it. {NOTHING_WRITTEN}"
+        )

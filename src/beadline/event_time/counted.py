@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from beadline.event_time.codec import (
-    PLACE,
     WINDOW_NUMBER,
     Window,
     WindowCodec,
@@ -40,9 +39,14 @@ class CountedWindows(WindowOperator):
         """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates, bounds=WINDOW_NUMBER))
 
+    @property
+    def divided(self) -> str:
+        """The number of rows."""
+        return f"every_rows={self.every_rows}"
+
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
-        self._filling: MapState = handle.getMapState("filling", PLACE, self.codec.state_schema)
+        self._filling: MapState = handle.getMapState("filling", self.place, self.codec.state_schema)
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
         """Count the rows of each key, within an epoch in the order of time if they have one."""

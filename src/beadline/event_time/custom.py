@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
+import pandas as pd
 import pyarrow as pa
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
 from beadline.event_time.groups import Groups
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 AggregateTypes = str | Sequence[pa.DataType]
+_NULLABLE: dict[pa.DataType, Any] = {
+    pa.bool_(): pd.BooleanDtype(),
+    pa.int8(): pd.Int8Dtype(),
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+}
 
 
 class CustomAggregate(Aggregate):
@@ -23,7 +28,9 @@ class CustomAggregate(Aggregate):
 
     Merging must give the same result in any order and however the rows are divided; otherwise it
     depends on how Spark divides the source into epochs. A partial is a tuple of values of the types
-    in ``state_type``.
+    in ``state_type``. Integers and booleans in ``rows`` have pandas' nullable types. Code that
+    computes other partials needs another ``version``: it is refused by a checkpoint that holds
+    partials of the old one.
 
     >>> class Weighted(CustomAggregate):
     ...     state_type = "total double, weight double"
@@ -42,6 +49,12 @@ class CustomAggregate(Aggregate):
     column = None
     state_type: ClassVar[AggregateTypes]  # DDL of the partial's columns, or their Arrow types
     returns: ClassVar[str | pa.DataType]  # the result's type, likewise
+    version: ClassVar[int] = 1  # of the partials, by which a checkpoint notices changed code
+
+    @property
+    def kind(self) -> str:
+        """The class, its fields if it is a dataclass, and its version."""
+        return super().kind + (f"_v{self.version}" if self.version != 1 else "")
 
     @abstractmethod
     def add(self, rows: pd.DataFrame) -> Partial:
@@ -80,7 +93,8 @@ class CustomAggregate(Aggregate):
 
     def partials(self, groups: Groups) -> Sequence[Partial]:
         """Call ``add`` for each group of rows."""
-        frame = groups.table.to_pandas()
+        # By default a null makes floats of a whole column: of rows of other keys, and in one epoch.
+        frame = groups.table.to_pandas(types_mapper=_nullable_type)
         slices = zip(groups.starts.tolist(), groups.ends.tolist(), strict=True)
         return [self._checked(self.add(frame.iloc[start:end])) for start, end in slices]
 
@@ -90,7 +104,11 @@ class CustomAggregate(Aggregate):
                 f"{type(self).__name__}.add() returned a {type(partial).__name__}, not a tuple of "
                 f"values of the types in state_type"
             )
-        return partial
+        return tuple(None if value is pd.NA else value for value in partial)
+
+
+def _nullable_type(type_: pa.DataType) -> Any:
+    return _NULLABLE.get(type_)
 
 
 def _of_ddl(ddl: str) -> list[pa.DataType]:

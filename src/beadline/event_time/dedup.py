@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_time
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time
 from beadline.event_time.durations import Duration, milliseconds
+from beadline.event_time.watermarks import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,12 +57,9 @@ def deduplicated(
         delay_ms = max(delay_ms, milliseconds("watermark", watermark, zero=True))
     marked_ms = frame.schema[time].metadata.get(WATERMARK_KEY)
     if marked_ms is None:
-        frame = frame.withWatermark(time, f"{delay_ms} milliseconds")
+        frame = marked(frame, time, delay_ms)
     elif watermark is not None:
-        raise BadQuery(
-            f"{what}: column {time!r} has a watermark already: leave watermark= out, or "
-            f"withWatermark() before it. {NOTHING_WRITTEN}"
-        )
+        check_no_watermark(what, time, frame.schema)
     elif marked_ms < delay_ms:
         raise BadQuery(
             f"{what}: column {time!r} has a watermark of {marked_ms / 1000:g} seconds, and Spark "

@@ -9,6 +9,7 @@ row without a time in its state forever.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.codec import END, START
 from beadline.event_time.columns import check_time, column_of
-from beadline.event_time.durations import Duration, microseconds
+from beadline.event_time.durations import Duration
 from beadline.event_time.sides import (
     SPARKS_NAMES,
     Delays,
@@ -30,6 +31,8 @@ from beadline.event_time.sides import (
     signed_microseconds,
     watermarked,
 )
+from beadline.event_time.windowed import nulls_counted
+from beadline.event_time.windows import window_shape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -112,17 +115,11 @@ def window_join(
     """
     what = "window_join()"
     join = SPARKS_NAMES[one_of(what, "how", how, SPARKS_NAMES)]
-    size_us = microseconds("size", size)
-    slide_us = size_us if slide is None else microseconds("slide", slide)
-    if size_us % slide_us:
-        raise BadQuery(
-            f"{what}: slide={slide!r} does not divide size={size!r}: rows would be in more windows "
-            f"at some times than at others. {NOTHING_WRITTEN}"
-        )
-    offset_us = microseconds("offset", offset, zero=True) % slide_us
+    shape = window_shape(what, size, slide, offset)
     named = _checked(what, left, right, on, left_time, right_time, suffixes, (START, END))
+    left, right = nulls_counted(left, left_time), nulls_counted(right, right_time)
     one, other = _with_watermarks(what, left, right, left_time, right_time, watermark)
-    lengths = tuple(f"{length} microseconds" for length in (size_us, slide_us, offset_us))
+    lengths = tuple(f"{length} microseconds" for length in astuple(shape))
     one = _in_windows(_own_names(one, _LEFT), _LEFT, left_time, lengths)
     other = _in_windows(_own_names(other, _RIGHT), _RIGHT, right_time, lengths)
     same = column_of(_LEFT + _WINDOW) == column_of(_RIGHT + _WINDOW)

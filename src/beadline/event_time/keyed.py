@@ -24,13 +24,12 @@ from beadline.event_time.keyed_state import (
     in_order,
 )
 from beadline.event_time.operator import Clock
-from beadline.outputs import MAIN
+from beadline.outputs import LATE, MAIN
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-LATE = "late"
-DROPPED = "beadline_dropped"  # how many late rows are not in any output
+DROPPED_COUNT = "beadline_dropped"  # how many late rows are not in any output
 EPOCH_START = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TAKEN_AT_ONCE = 10_000
 _RowsGiven = Iterable[Any] | None
@@ -203,7 +202,7 @@ class KeyedRows:
             if late and self.plan.late == "side":
                 yield from ((LATE, row.asDict()) for row in late)
             elif late:
-                yield DROPPED, len(late)
+                yield DROPPED_COUNT, len(late)
             if late:
                 in_time = [row for row in in_time if not _is_late(row[self.plan.time], watermark)]
         if not in_time:

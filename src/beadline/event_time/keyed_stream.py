@@ -27,13 +27,15 @@ from pyspark.sql.types import (
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
+from beadline.event_time.chains import check_follows
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
-from beadline.event_time.keyed import DROPPED, LATE, KeyedPlan, KeyedProcess, KeyedRows, has
+from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
+from beadline.event_time.watermarks import marked
 from beadline.event_time.windowed import LATE_ROWS
-from beadline.outputs import MAIN, Outputs
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -88,9 +90,10 @@ def keyed_process(
     """
     plan = keyed_plan(process, by, outputs, time, watermark, clock, late, order)
     _check_columns(frame, plan, watermark)
+    if late != "process":
+        check_follows(f"keyed_process(late={late!r})", frame)
     if time is not None and watermark is not None:
-        delay_ms = milliseconds("watermark", watermark, zero=True)
-        frame = frame.withWatermark(time, f"{delay_ms} milliseconds")
+        frame = marked(frame, time, milliseconds("watermark", watermark, zero=True))
     return _split(_worked(frame, process, plan), plan)
 
 
@@ -137,7 +140,7 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
     processor = _KeyedProcessor(process, plan, frame.schema, tuple(structs))
     return rows.groupBy(*map(column_of, plan.by)).transformWithState(
         processor,
-        outputStructType=StructType([*fields, StructField(DROPPED, LongType())]),
+        outputStructType=StructType([*fields, StructField(DROPPED_COUNT, LongType())]),
         outputMode="append",
         timeMode=PROCESSING_TIME if plan.time is None else EVENT_TIME,
     )
@@ -147,13 +150,13 @@ def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
     """Count the late rows, and separate the outputs."""
     names = tuple(plan.outputs)
     if plan.late != "process":
-        dropped = F.coalesce(F.col(DROPPED), F.lit(0))
+        dropped = F.coalesce(F.col(DROPPED_COUNT), F.lit(0))
         if plan.late == "side":
             dropped = F.when(F.col(LATE).isNotNull(), 1).otherwise(dropped)
             names = (*names, LATE)
         counted = F.sum(dropped).alias(LATE_ROWS)
         worked = worked.observe(f"{LATE_ROWS}.keyed{next(_numbers)}", counted)
-    rows = worked.where(F.col(DROPPED).isNull()).drop(DROPPED)
+    rows = worked.where(F.col(DROPPED_COUNT).isNull()).drop(DROPPED_COUNT)
     if names == (MAIN,):
         return Outputs.of(rows.select(f"{MAIN}.*"))
     return Outputs(rows, names)
@@ -196,7 +199,7 @@ class _KeyedProcessor(StatefulProcessor):
         self._row = fresh(self._schema)
         types = [self._schema[name].dataType for name in self._plan.by]
         self._key = fresh(StructType([StructField(str(at), one) for at, one in enumerate(types)]))
-        self._out = Row(*self._outputs, DROPPED)
+        self._out = Row(*self._outputs, DROPPED_COUNT)
 
     def handleInputRows(  # noqa: N802
         self,
@@ -227,7 +230,7 @@ class _KeyedProcessor(StatefulProcessor):
         return own
 
     def _tagged(self, rows: Iterator[tuple[str, Any]]) -> Iterator[Any]:
-        names = (*self._outputs, DROPPED)
+        names = (*self._outputs, DROPPED_COUNT)
         for output, row in rows:
             yield self._out(*(row if name == output else None for name in names))
 
@@ -272,7 +275,7 @@ def _outputs(given: Any, late: str) -> dict[str, KeyedColumns]:
     found: dict[str, KeyedColumns] = {}
     for name, columns in given.items():
         what = f"output {name!r}"
-        if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED:
+        if not isinstance(name, str) or not _OUTPUT.match(name) or name == DROPPED_COUNT:
             raise BadQuery(
                 f"{what}: an output's name consists of letters, digits and _. {NOTHING_WRITTEN}"
             )
@@ -351,18 +354,14 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
     if plan.time is None:
         return
     check_time("keyed_process()", "time", plan.time, schema)
-    marked = WATERMARK_KEY in schema[plan.time].metadata
-    if watermark is None and not marked:
+    if watermark is None and WATERMARK_KEY not in schema[plan.time].metadata:
         raise BadQuery(
             f"{plan.time!r} needs a watermark, or no timer would ever fire: "
             "keyed_process(..., watermark='5 minutes'), the longest that rows may be out of order. "
             f"{NOTHING_WRITTEN}"
         )
-    if watermark is not None and marked:
-        raise BadQuery(
-            f"column {plan.time!r} has a watermark already: leave watermark= out, or "
-            f"withWatermark() before it. {NOTHING_WRITTEN}"
-        )
+    if watermark is not None:
+        check_no_watermark("keyed_process()", plan.time, schema)
 
 
 def _check_plain(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from beadline.event_time.aggregates import EXACT
 from beadline.event_time.groups import Ints
 
 
@@ -32,7 +33,7 @@ def canonical(value: Any) -> bytes:
     elif isinstance(value, bytes):
         text = value
     elif isinstance(value, Decimal):
-        text = str(value.normalize()).encode()
+        text = str(EXACT.normalize(value)).encode()
     else:
         text = str(value).encode("utf-8", "surrogatepass")
     return b"\1" + struct.pack(">I", len(text)) + text

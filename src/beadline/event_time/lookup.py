@@ -82,7 +82,7 @@ def lookup_join(
     lookup = Lookup(uuid.uuid4().hex, name, arrow, refresh_us / 1e6, on_error == "keep", how)
     shown = StructType()
     for one in frame.schema:
-        shown = shown.add(named.left.get(one.name, one.name), one.dataType)
+        shown = shown.add(named.left.get(one.name, one.name), one.dataType, metadata=one.metadata)
     for old, new in named.right.items():
         shown = shown.add(new, types[old].dataType)
     load = ByChance(table, name)

@@ -30,7 +30,6 @@ import pyarrow as pa
 
 from beadline.event_time.aggregates import Partial
 from beadline.event_time.codec import (
-    PLACE,
     Window,
     WindowCodec,
     WindowOperator,
@@ -88,15 +87,21 @@ class Sessions(WindowOperator):
         """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates, deletes=True))
 
+    @property
+    def divided(self) -> str:
+        """The gap."""
+        return f"gap_us={self.gap_us}"
+
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
+        super().open(handle)
         self._handle = handle
         session = pa.struct([*_SESSION, *self.codec.partial_fields])
         held = spark_schema([*self.codec.key_fields, pa.field("sessions", pa.list_(session))])
-        self._sessions: MapState = handle.getMapState("sessions", PLACE, held)
-        self._index: MapState = handle.getMapState("index", PLACE, "nothing boolean")
+        self._sessions: MapState = handle.getMapState("sessions", self.place, held)
+        self._index: MapState = handle.getMapState("index", self.place, "nothing boolean")
         if self.early_ms is not None:
-            self._changed: MapState = handle.getMapState("changed", PLACE, "nothing boolean")
+            self._changed: MapState = handle.getMapState("changed", self.place, "nothing boolean")
             self._early = handle.getValueState("early", "told_ms bigint")
 
     # -- rows

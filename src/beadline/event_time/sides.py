@@ -20,8 +20,9 @@ from pyspark.sql.types import (
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark
 from beadline.event_time.durations import Duration, microseconds, milliseconds
+from beadline.event_time.watermarks import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -166,21 +167,16 @@ def watermarked(
     what: str, side: str, frame: DataFrame, time: str, delay: Duration | None
 ) -> DataFrame:
     """Return a frame with a watermark on its time: its own, or this delay."""
-    marked = WATERMARK_KEY in frame.schema[time].metadata
-    if delay is None and not marked:
+    if delay is None and WATERMARK_KEY in frame.schema[time].metadata:
+        return frame
+    if delay is None:
         raise BadQuery(
             f"{what}: {time!r} of the {side} side has no watermark, so state would be kept "
             "forever. Give the longest that rows may be out of order: watermark='5 minutes', or "
             f"('1 minute', '2 minutes') for left and right. {NOTHING_WRITTEN}"
         )
-    if delay is not None and marked:
-        raise BadQuery(
-            f"{what}: {time!r} of the {side} side has a watermark already: leave watermark= out, "
-            f"or withWatermark() before it. {NOTHING_WRITTEN}"
-        )
-    if delay is None:
-        return frame
-    return frame.withWatermark(time, f"{milliseconds('watermark', delay, zero=True)} milliseconds")
+    check_no_watermark(what, time, frame.schema)
+    return marked(frame, time, milliseconds("watermark", delay, zero=True))
 
 
 def both_delays(what: str, watermark: Delays) -> tuple[Duration | None, Duration | None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,10 @@ from pyspark.sql import functions as F
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
-from beadline.event_time.codec import DELETED, END, MAIN, REVISION, START
+from beadline.event_time.codec import DELETED, END, REVISION, START
 from beadline.event_time.columns import column_of
 from beadline.event_time.operator import to_arrow
-from beadline.outputs import Outputs
+from beadline.outputs import MAIN, Outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -48,6 +49,13 @@ class Top(Aggregate):
     rows: pa.Schema
     descending: bool = True
     column: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The settings without pyarrow's own text of a schema, which is another one by version."""
+        columns = [(one.name, str(one.type)) for one in self.rows]
+        settings = (self.n, columns, self.descending)
+        return f"top_{crc32(repr(settings).encode()):08x}"
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The rows as an Arrow batch, and a null of their type, by which Spark compares states."""

@@ -55,16 +55,26 @@ def watermark(
         raise BadQuery(
             f"column {time!r} has a watermark already, and can have only one. {NOTHING_WRITTEN}"
         )
-    frame = frame.observe(
+    if idle_ms is None:
+        return marked(frame, time, delay_ms, name)
+    return _ticking(_observed(frame, time, delay_ms, idle_ms, name), time, delay_ms, name)
+
+
+def marked(frame: DataFrame, time: str, delay_ms: int, name: str | None = None) -> DataFrame:
+    """Return an input with a watermark, observed under a name of its own."""
+    name = name if name is not None else f"input-{next(_numbers)}"
+    frame = _observed(frame, time, delay_ms, _NO_IDLE, name)
+    return frame.withWatermark(time, f"{delay_ms} milliseconds")
+
+
+def _observed(frame: DataFrame, time: str, delay_ms: int, idle_ms: int, name: str) -> DataFrame:
+    return frame.observe(
         f"{INPUT_METRICS}{name}",
         F.count(F.lit(1)).alias("rows"),
         F.max(F.unix_millis(column_of(time))).alias("newest_ms"),
         F.lit(delay_ms).alias("delay_ms"),
-        F.lit(_NO_IDLE if idle_ms is None else idle_ms).alias("idle_ms"),
+        F.lit(idle_ms).alias("idle_ms"),
     )
-    if idle_ms is None:
-        return frame.withWatermark(time, f"{delay_ms} milliseconds")
-    return _ticking(frame, time, delay_ms, name)
 
 
 def _ticking(frame: DataFrame, time: str, delay_ms: int, name: str) -> DataFrame:

@@ -24,18 +24,17 @@ from pyspark.sql.types import (
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate
+from beadline.event_time.chains import check_follows
 from beadline.event_time.codec import (
     DELETED,
     DROPPED,
     END,
-    LATE,
-    MAIN,
     NUMBER,
     REVISION,
     START,
     WindowOperator,
 )
-from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
 from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
@@ -46,8 +45,9 @@ from beadline.event_time.operator import (
     to_arrow,
 )
 from beadline.event_time.sessions import Sessions
-from beadline.event_time.windows import Windowed, WindowShape
-from beadline.outputs import Outputs
+from beadline.event_time.watermarks import marked
+from beadline.event_time.windows import Windowed, WindowShape, window_shape
+from beadline.outputs import LATE, MAIN, Outputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,33 +157,31 @@ class WindowedRows:
             check_time("windowed()", "time", self.time, self.frame.schema)
         if self.time is None or self.every_rows is not None:
             return
-        marked = WATERMARK_KEY in columns[self.time].metadata
-        if self.watermark_ms is None and not marked:
+        if self.watermark_ms is None and WATERMARK_KEY not in columns[self.time].metadata:
             raise BadQuery(
                 f"windows over {self.time!r} need a watermark, or none would ever be complete: "
                 f"windowed(..., watermark='5 minutes'), the longest that rows may be out of order. "
                 f"{NOTHING_WRITTEN}"
             )
-        if self.watermark_ms is not None and marked:
-            raise BadQuery(
-                f"column {self.time!r} has a watermark already: leave watermark= out, or "
-                f"withWatermark() before it. {NOTHING_WRITTEN}"
-            )
+        if self.watermark_ms is not None:
+            check_no_watermark("windowed()", self.time, self.frame.schema)
 
     def agg(self, **aggregates: Aggregate) -> Outputs:
         """Compute these aggregates for each window; their names become the result columns."""
-        frame = self._watermarked()
-        schema = _arrow_schema(frame)
+        schema = _arrow_schema(self.frame)
         self._check_aggregates(aggregates, schema)
+        frame = self._watermarked()
         if self._is_native():
             columns = {name: one.native(str(self.time)) for name, one in aggregates.items()}
             native = {name: one for name, one in columns.items() if one is not None}
             if len(native) == len(aggregates):
                 return Outputs.of(self._native(frame, native))
-        operator = self._operator(schema, aggregates)
-        keys = [_key(frame, name) for name in self.by]
         mode = PROCESSING_TIME if self.processing_time else EVENT_TIME
         mode = NO_TIME if self.every_rows is not None else mode
+        if mode == EVENT_TIME:
+            check_follows("windowed() with lateness, a late output or early results", frame)
+        operator = self._operator(schema, aggregates)
+        keys = [_key(frame, name) for name in self.by]
         worked = apply_operator(frame, keys, operator, operator.output, time_mode=mode)
         return self._split(worked)
 
@@ -218,6 +216,7 @@ class WindowedRows:
     def _native(self, frame: DataFrame, aggregates: Mapping[str, Column]) -> DataFrame:
         """Return Spark's own windows, with the same columns as Beadline's operator."""
         time = column_of(str(self.time))
+        frame = nulls_counted(frame, str(self.time))
         if self.shape is None:
             window = F.session_window(time, f"{self.gap_us} microseconds")
         else:
@@ -240,7 +239,7 @@ class WindowedRows:
     def _watermarked(self) -> DataFrame:
         if self.watermark_ms is None or self.time is None:
             return self.frame
-        return self.frame.withWatermark(self.time, f"{self.watermark_ms} milliseconds")
+        return marked(self.frame, self.time, self.watermark_ms)
 
     def _operator(self, schema: pa.Schema, aggregates: Mapping[str, Aggregate]) -> WindowOperator:
         common: dict[str, Any] = {
@@ -298,6 +297,14 @@ class WindowedRows:
             one.result_type(type_)
 
 
+def nulls_counted(frame: DataFrame, time: str) -> DataFrame:
+    """Return a frame whose rows without a time are counted: Spark's windows leave them out."""
+    if not frame.schema[time].nullable:  # as with clock="ingestion"
+        return frame
+    late = F.count_if(column_of(time).isNull()).alias(LATE_ROWS)
+    return frame.observe(f"{LATE_ROWS}{next(_numbers)}", late)
+
+
 def _shape(
     size: Duration | None,
     slide: Duration | None,
@@ -316,21 +323,13 @@ def _shape(
         raise BadQuery(
             f"every_rows={every_rows!r}: it must be a number, at least 1. {NOTHING_WRITTEN}"
         )
-    offset_us = microseconds("offset", offset, zero=True)
     if size is None:
-        if offset_us:
+        if microseconds("offset", offset, zero=True):
             raise BadQuery(f"offset= can only be used with size=. {NOTHING_WRITTEN}")
         if slide is not None:
             raise BadQuery(f"slide= can only be used with size=. {NOTHING_WRITTEN}")
         return None
-    size_us = microseconds("size", size)
-    slide_us = size_us if slide is None else microseconds("slide", slide)
-    if size_us % slide_us:
-        raise BadQuery(
-            f"slide={slide!r} does not divide size={size!r}: rows would be in more windows at some "
-            f"times than at others. Choose a slide that divides the size. {NOTHING_WRITTEN}"
-        )
-    return WindowShape(size_us, slide_us, offset_us % slide_us)
+    return window_shape("windowed()", size, slide, offset)
 
 
 def _check_clock(clock: str, time: str | None, late: str, every_rows: int | None) -> None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.codec import (
-    PLACE,
     Window,
     WindowCodec,
     WindowOperator,
@@ -29,6 +29,7 @@ from beadline.event_time.codec import (
     time_of,
     timer_at,
 )
+from beadline.event_time.durations import Duration, microseconds
 from beadline.event_time.groups import Groups, Ints, group
 from beadline.event_time.keys import digest
 from beadline.event_time.operator import Clock
@@ -55,6 +56,20 @@ class WindowShape:
         return times - (times - self.offset_us) % self.slide_us
 
 
+def window_shape(
+    what: str, size: Duration, slide: Duration | None, offset: Duration
+) -> WindowShape:
+    """Return the shape that a user asks for; ``what`` is the function that was called."""
+    size_us = microseconds("size", size)
+    slide_us = size_us if slide is None else microseconds("slide", slide)
+    if size_us % slide_us:
+        raise BadQuery(
+            f"{what}: slide={slide!r} does not divide size={size!r}: rows would be in more windows "
+            f"at some times than at others. Choose a slide that divides the size. {NOTHING_WRITTEN}"
+        )
+    return WindowShape(size_us, slide_us, microseconds("offset", offset, zero=True) % slide_us)
+
+
 @dataclass(kw_only=True)
 class Windowed(WindowOperator):
     """The operator of tumbling and sliding windows."""
@@ -65,16 +80,22 @@ class Windowed(WindowOperator):
         """Determine the columns of state and results."""
         self.use(WindowCodec(self.schema, self.by, self.aggregates))
 
+    @property
+    def divided(self) -> str:
+        """Size, slide and offset."""
+        return repr(self.shape)
+
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
+        super().open(handle)
         self._handle = handle
         held = self.codec.state_schema
-        self._open: MapState = handle.getMapState("open", PLACE, held)
+        self._open: MapState = handle.getMapState("open", self.place, held)
         self._fired: MapState | None = None
         if self.lateness_us:
-            self._fired = handle.getMapState("fired", PLACE, held)
+            self._fired = handle.getMapState("fired", self.place, held)
         if self.early_ms is not None:
-            self._changed: MapState = handle.getMapState("changed", PLACE, "nothing boolean")
+            self._changed: MapState = handle.getMapState("changed", self.place, "nothing boolean")
             self._early = handle.getValueState("early", "told_ms bigint")
 
     # -- rows

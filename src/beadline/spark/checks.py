@@ -23,7 +23,7 @@ from beadline.files.local import can_link
 from beadline.ids import QueryId
 from beadline.sink import BoundSink, Capabilities, Guarantee
 from beadline.spark.conf import is_set, is_true, value_of
-from beadline.spark.plan import never_idle
+from beadline.spark.plan import never_idle, nodes, plan_of
 from beadline.stream import Output, StartSettings, Stream
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ def writer(stream: Stream, settings: StartSettings, checkpoint: str) -> DataStre
         elif settings.every is not None:
             made = made.trigger(processingTime=settings.every)
         _check_plan(frame, settings.output_mode)
+        _check_watermarks(stream)
     except (PySparkException, ValueError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadSetting(
@@ -244,6 +245,22 @@ def _check_plan(frame: DataFrame, output_mode: str) -> None:
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     plan = frame._jdf.queryExecution().analyzed()
     checker.checkForStreaming(plan, modes.apply(output_mode))
+
+
+def _check_watermarks(stream: Stream) -> None:
+    """Refuse a watermark above another one: Spark does so in the first epoch, or never moves it."""
+    marks = [n for n in nodes(plan_of(stream.frame)) if _is_watermark(n)]
+    if any(_is_watermark(below) for mark in marks for below in nodes(mark.child())):
+        raise BadQuery(
+            f"query {stream.name!r}: rows pass two watermarks, one after the other, such as that "
+            "of windows and that of windows over their results. Spark allows only one on the way "
+            "of a row. Write the first results to a sink, such as a Kafka topic, and compute the "
+            f"others in a query of their own that reads them. {NOTHING_WRITTEN}"
+        )
+
+
+def _is_watermark(node: Any) -> bool:
+    return bool(node.getClass().getSimpleName() == "EventTimeWatermark")
 
 
 def _check_disk(stream: Stream, output: Output, found: Capabilities) -> None:

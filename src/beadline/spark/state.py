@@ -109,6 +109,12 @@ def _planned(
             _plan(frame, output_mode, conf, (Path(folder) / STATE_FOLDER).as_uri())
         except (Py4JError, PySparkException, TypeError) as error:
             # Not part of Spark's public API. Spark will report the same problem in the epoch.
+            logger.warning(
+                "the state of this query cannot be compared with its checkpoint before the start "
+                "(Spark %s: %s); if it has changed, the first epoch fails",
+                frame.sparkSession.version,
+                type(error).__name__,
+            )
             logger.debug("the state of the plan is not known before it runs: %s", error)
             return None
         uri = qualify(folder)

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import Row
 
 from beadline.event_time.durations import Duration, milliseconds
-from beadline.event_time.keyed import DROPPED, EPOCH_START, KeyedProcess, KeyedRows
+from beadline.event_time.keyed import DROPPED_COUNT, EPOCH_START, KeyedProcess, KeyedRows
 from beadline.event_time.keyed_state import in_order
 from beadline.event_time.keyed_stream import (
     KeyedClock,
@@ -87,7 +87,7 @@ class KeyedRun:
             taken += self._keyed.timer(key, at_ms, clock)
             self._store.timers.get(key, set()).discard(at_ms)
         names = [*self._plan.outputs, *(["late"] if self._plan.late == "side" else [])]
-        self.dropped += sum(count for name, count in taken if name == DROPPED)
+        self.dropped += sum(count for name, count in taken if name == DROPPED_COUNT)
         return {name: [row for tag, row in taken if tag == name] for name in names}
 
     def _by_key(
