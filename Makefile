@@ -15,8 +15,8 @@ DEV := $(VENV)/.dev.stamp
 
 # bench/epoch.py is `make bench-epoch`; modules with a leading underscore are shared helpers.
 BENCHES := $(filter-out _%,$(notdir $(basename $(wildcard bench/*.py))))
-# Two workers: each server is started by one of them, and most tests wait more than they work.
-PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Three workers for two cores: most tests wait more than they work. A server belongs to one worker.
+PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 # Tests, benchmarks and the matrix may install the servers that they start (as root, on Debian).
 export BEADLINE_INSTALL_SERVERS ?= 1
 BENCH_TARGETS := $(addprefix bench-,$(subst _,-,$(BENCHES)))
@@ -30,7 +30,7 @@ help:  ## show this help
 demo: $(BASE)  ## run the demo: two kills with -9, nothing lost, nothing twice
 	$(VENV)/bin/beadline demo
 
-check: lint types  ## lint, types, unit and model tests (two at a time); under 2 minutes
+check: lint types  ## lint, types, unit and model tests (three at a time); under 2 minutes
 	$(PYTEST) tests/unit tests/model
 
 test: lint types  ## every test, with a seeded sample of the long fault runs (BEADLINE_SEED=n replays)

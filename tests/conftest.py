@@ -1,8 +1,8 @@
 """What every test folder shares: order, seed, sampling, honest counts, one Spark session.
 
 Cheap proofs come first, so that a broken rule fails in seconds: unit and model. What comes then is
-ordered for two workers (``-n 2``): tests of one server follow each other in one worker, so that
-each server is started once, and the long ones begin first, so that both workers end together.
+ordered for parallel workers: tests of one server follow each other in one worker, so that
+each server is started once, and the long ones begin first, so that the workers end together.
 Everything random hangs on one seed, printed at both ends with the command that replays it. A run
 says where its time went, folder by folder, and how many tests it did not really run; in CI that
 must be none.
