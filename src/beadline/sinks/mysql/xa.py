@@ -38,7 +38,7 @@ from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import APART, MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
-from beadline.sinks.mysql.part import FORMAT, MySqlPart, MySqlParts, Xid
+from beadline.sinks.mysql.part import XA_FORMAT, MySqlPart, MySqlParts, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BUSY,
@@ -61,7 +61,7 @@ MAKE_MARKS = f"""CREATE TABLE IF NOT EXISTS {MARKS} (
     query VARCHAR(60) {_ASCII}, incarnation CHAR(32) {_ASCII}, sink VARCHAR(60) {_ASCII},
     epoch BIGINT NOT NULL, xid VARCHAR(64) {_ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
-MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
+_MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
 _PROOF = f"""SELECT 1 FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s LOCK IN SHARE MODE"""
 _OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKS}
@@ -121,7 +121,7 @@ class XaWriter(PartWriter):
         connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
         loader = Loader(connection, self._settings.table, self._columns, numbered=False)
         connection.run(f"XA START {self._xid.sql}")
-        connection.run(MARK, mark_of(self._part.id, self._xid))
+        connection.run(_MARK, mark_of(self._part.id, self._xid))
 
         def send(chunk: pa.RecordBatch) -> str | None:
             connection.run(f"SAVEPOINT {_SAVED}")
@@ -250,7 +250,7 @@ def _recover(connection: Connection) -> list[tuple[bytes, int]]:
     return [
         (data if isinstance(data, bytes) else str(data).encode(), int(length))
         for format_, length, _, data in found
-        if int(format_) == FORMAT
+        if int(format_) == XA_FORMAT
     ]
 
 
