@@ -542,7 +542,10 @@ NEAR: dict[str, Any] = {**ON, "between": ("0 seconds", "1 minute"), "watermark":
 VERSIONS: dict[str, Any] = {**ON, "watermark": "1 minute"}
 DAY: dict[str, Any] = {**ON, "size": "1 day", "watermark": "1 minute"}
 REFUSED: dict[str, tuple[Refused, str]] = {
-    "no such key": (lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}), "has no such column"),
+    "no such key": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}),
+        "the left side: on='kk': there is no such column",
+    ),
     "no keys": (lambda a, b: interval_join(a, b, **{**NEAR, "on": []}), "name the key columns"),
     "keys of two types": (
         lambda a, b: interval_join(a.withColumn("k", F.lit(1)), b, **NEAR),
@@ -550,7 +553,7 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "a nested key": (
         lambda a, b: window_join(a.withColumn("k", F.array("k")), b, **DAY),
-        "a key must be a plain value",
+        "it must be a plain value",
     ),
     "no such time": (
         lambda a, b: interval_join(a, b, **{**NEAR, "left_time": "ts"}),

@@ -447,7 +447,7 @@ def test_mistakes_are_told_before_anything_runs(spark: SparkSession) -> None:
     assert "cannot be parsed as columns" in refused(outputs={"main": "n nonsense"})
     assert "two columns named 'n'" in refused(outputs={"main": "n int, n int"})
     assert "by='who': there is no such column; there are user, ts" in refused(by="who")
-    assert "by='list' is of type array<bigint>: a plain value" in refused(by="list")
+    assert "by='list' is of type array<bigint>: it must be a plain value" in refused(by="list")
     assert "in which equal values may have different bytes" in refused(by="f")
     assert "order='who': there is no such column" in refused(order="who")
     assert "time='who': there is no such column" in refused(time="who")
