@@ -159,7 +159,7 @@ def compare(
     """Let the sides take turns; return the seconds of each, without the warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-1, PAIRS):
-        # Whoever comes later finds a warmer cache.
+        # The later one finds a warmer cache.
         order = list(sides) if turn % 2 else list(sides)[::-1]
         for name in order:
             out = folder / f"{name}-{turn}"

@@ -162,7 +162,7 @@ def test_rows_are_refused_before_anything_is_decided(
     rows: dict[str, Any],
     reason: str,
 ) -> None:
-    """Each goes to the dead letters once; the other row takes effect."""
+    """Each goes to the dead-letter sink once; the other row takes effect."""
     store = Store(redis_server.url, tmp_path, **settings)
     store.sink.check(pa.table(rows).schema, QUERY)
     store.write(0, rows)

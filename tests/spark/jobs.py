@@ -25,7 +25,7 @@ class Died(BaseException):
 
 
 def write_input(folder: Path, files: int = 3, rows: int = 10, first: int = 0) -> list[int]:
-    """Write so many files, each an epoch; return the ids in them."""
+    """Write this number of files, each an epoch; return the ids in them."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = list(range(first * rows, (first + files) * rows))
     for number in range(first, first + files):

@@ -536,12 +536,12 @@ class Nothing(KeyedProcess):
         pass
 
 
-Refused = Callable[[DataFrame, DataFrame], Any]
+BadCall = Callable[[DataFrame, DataFrame], Any]
 ON: dict[str, Any] = {"on": "k", "left_time": "lts", "right_time": "rts"}
 NEAR: dict[str, Any] = {**ON, "between": ("0 seconds", "1 minute"), "watermark": "1 minute"}
 VERSIONS: dict[str, Any] = {**ON, "watermark": "1 minute"}
 DAY: dict[str, Any] = {**ON, "size": "1 day", "watermark": "1 minute"}
-REFUSED: dict[str, tuple[Refused, str]] = {
+REFUSED: dict[str, tuple[BadCall, str]] = {
     "no such key": (
         lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}),
         "the left side: on='kk': there is no such column",

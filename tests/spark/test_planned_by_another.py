@@ -79,7 +79,7 @@ def test_what_spark_has_planned_is_what_it_has_written(spark: SparkSession, tmp_
 
 
 def test_a_checkpoint_in_which_more_was_changed(spark: SparkSession, tmp_path: Path) -> None:
-    """It is compared with the log again before Spark goes on; by then epochs have been written."""
+    """It is compared with the log again before Spark continues; by then epochs were written."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     checkpoint = tmp_path / "checkpoint"
 

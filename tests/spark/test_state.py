@@ -150,7 +150,7 @@ def test_a_store_that_cannot_hold_the_state_is_refused_at_start(
         jobs.run(remembered(jobs.read(own, tmp_path / "in"), tmp_path), tmp_path)
     assert str(refused.value).endswith("Nothing was written.")
     assert not (tmp_path / "checkpoint").exists()
-    # On a checkpoint that was begun with RocksDB, that is what Spark goes on with.
+    # On a checkpoint that was begun with RocksDB, that is what Spark continues with.
     jobs.run(
         remembered(jobs.read(spark, tmp_path / "in"), tmp_path), tmp_path, output_mode="update"
     )

@@ -1,4 +1,4 @@
-"""Inputs that are idle: windows and joins of several inputs go on, over deaths and restarts."""
+"""Inputs that are idle: windows and joins of several inputs continue, over kills and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters without Spark: rows as JSON, their columns, what a part may refuse, and SQLite."""
+"""Dead-letter records without Spark: rows as JSON, columns, what a part may refuse, SQLite."""
 
 from __future__ import annotations
 

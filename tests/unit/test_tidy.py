@@ -25,7 +25,7 @@ MAX_COLUMNS = 100
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".sql", ""}
 NOT_OURS = {"build", "dist", "site", "__pycache__", "node_modules"}
 
-# What a sink may import of Beadline, besides its own folder: the one package that anybody's sink
+# What a sink may import of Beadline, besides its own folder: the one package that every sink
 # needs, and what ours share.
 SINK_MAY_IMPORT = ("beadline.sink", "beadline.sinks.shared", "beadline.shared", "beadline.files")
 SPARK_SESSION_IN = (

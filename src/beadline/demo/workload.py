@@ -111,7 +111,7 @@ class Workload(RunFolder):
         return sorted(self.input.glob("*.json"))
 
     def feed(self, backlog: int) -> None:
-        """Write input files until so many are there that Spark will still give as epochs."""
+        """Write input files until this number is left for Spark to read as epochs."""
         commits = self.checkpoint / "commits"
         names = os.listdir(commits) if commits.is_dir() else []
         done = 1 + max((int(name) for name in names if name.isdigit()), default=-1)
