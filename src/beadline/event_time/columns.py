@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
+FLOATS = ("float", "double")  # names of types in which equal values may have different bytes
 
 
 def column_of(name: str) -> Column:

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
 from beadline.event_time.columns import (
+    FLOATS,
     WATERMARK_KEY,
     check_no_watermark,
     check_plain,
@@ -56,7 +57,6 @@ OutputColumns = str | StructType
 _ROW, _TIE = "beadline_row", "beadline_tie"
 _NO_MARK: dict[str, Any] = {}
 _OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_FLOATS = ("float", "double")
 _numbers = itertools.count()
 
 
@@ -371,7 +371,7 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
 
 def _check_sortable(argument: str, name: str, schema: StructType) -> None:
     type_ = check_plain("keyed_process()", argument, name, schema)
-    if type_.typeName() in _FLOATS:
+    if type_.typeName() in FLOATS:
         raise BadQuery(
             f"{argument}={name!r} is of type {type_.simpleString()}, in which equal values may "
             f"have different bytes: cast it to a decimal or a string. {NOTHING_WRITTEN}"

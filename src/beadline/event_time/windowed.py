@@ -29,6 +29,7 @@ from beadline.event_time.codec import (
     WindowOperator,
 )
 from beadline.event_time.columns import (
+    FLOATS,
     WATERMARK_KEY,
     check_no_watermark,
     check_plain,
@@ -59,7 +60,6 @@ LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
 _BINARY = "UTF8_BINARY"
-_FLOATS = ("float", "double")
 _numbers = itertools.count()
 
 
@@ -403,4 +403,4 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
 def _key(frame: DataFrame, name: str) -> Column:
     """Return a key's column for hashing: 0.0 and -0.0 are one key."""
     column = column_of(name)
-    return column + F.lit(0.0) if frame.schema[name].dataType.typeName() in _FLOATS else column
+    return column + F.lit(0.0) if frame.schema[name].dataType.typeName() in FLOATS else column

@@ -36,7 +36,7 @@ from beadline.sink import (
 )
 from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
-from beadline.sinks.mysql.ledger import APART, MySqlLedger
+from beadline.sinks.mysql.ledger import APART, ASCII, MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
 from beadline.sinks.mysql.part import XA_FORMAT, MySqlPart, MySqlParts, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
@@ -55,11 +55,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MARKS = "_beadline_marks"
-_ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 # Old marks are removed one by one, by their whole key: a range would wait for prepared ones.
 MAKE_MARKS = f"""CREATE TABLE IF NOT EXISTS {MARKS} (
-    query VARCHAR(60) {_ASCII}, incarnation CHAR(32) {_ASCII}, sink VARCHAR(60) {_ASCII},
-    epoch BIGINT NOT NULL, xid VARCHAR(64) {_ASCII},
+    query VARCHAR(60) {ASCII}, incarnation CHAR(32) {ASCII}, sink VARCHAR(60) {ASCII},
+    epoch BIGINT NOT NULL, xid VARCHAR(64) {ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
 _MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
 _PROOF = f"""SELECT 1 FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
