@@ -110,7 +110,7 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
                 return Outcome.ALREADY_COMMITTED
             raise CommitFailed(
                 f"{handle.finished} is neither there nor pending. Either a reader took it away "
-                "after the commit, or somebody deleted it before: put it back, or make an empty "
+                "after the commit, or it was deleted before: put it back, or make an empty "
                 "folder of that name if its rows have been read."
             ) from None
         sync(Path(self.path))

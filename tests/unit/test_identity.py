@@ -209,7 +209,7 @@ def test_the_decided_epoch_is_another() -> None:
 def test_a_checkpoint_that_is_doubted_while_the_query_runs(
     doubt: Callable[[ModelWorld], object], says: str
 ) -> None:
-    """Spark is started again in mid-run: by then epochs have been written."""
+    """Spark is started again during a run: by then epochs have been written."""
     world = ModelWorld()
     run(world, 2)
     state = DecisionLog(world.store).open()

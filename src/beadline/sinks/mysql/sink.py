@@ -264,7 +264,7 @@ class MySqlSink(Sink[MySqlPart]):
             abort_xa(connection, prepared)
             drop(connection, staged)
 
-        # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
+        # A task that was cancelled may still run a statement: its rows are locked until that ends.
         self._ask(sweep)
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:
