@@ -12,7 +12,7 @@ import pytest
 from beadline.errors import BadSink, CommitFailed, WrongCheckpoint
 from beadline.sink import Guarantee, Outcome, Part
 from beadline.sinks.redis import chunks, client
-from beadline.sinks.redis.ledger import SLOTS, slot_of, tags
+from beadline.sinks.redis.ledger import CLUSTER_SLOTS, slot_of, tags
 from beadline.testing.servers import RedisCluster
 from beadline.testing.suite.target import QUERY, SAME_NAME, epoch_id, part_id
 from tests.servers.redis_store import Store
@@ -41,7 +41,7 @@ def totals(redis: Any, store: Store, keys: int) -> list[int]:
 def test_slots_are_those_of_redis(redis: Any) -> None:
     for key in (b"a", b"a{b}c", b"{}x", b"{a", b"x{}y{z}", b"{{a}}", "ß{ö}".encode(), b""):
         assert slot_of(key) == redis.cluster_keyslot(key), key
-    assert [slot_of(b"beadline:{%b}" % tag) for tag in tags()] == list(range(SLOTS))
+    assert [slot_of(b"beadline:{%b}" % tag) for tag in tags()] == list(range(CLUSTER_SLOTS))
 
 
 def test_rows_of_every_node_count_once(

@@ -29,7 +29,7 @@ from beadline.spark.facts import expressions
 from beadline.spark.query import Query
 from beadline.testing import CRASH, run_epochs
 from examples.silence_alerts import job
-from tests.spark.jobs import Died, die_at, run, table
+from tests.spark.jobs import Died, die_at, run, session_conf, table
 from tests.unit.test_keyed_process import Chain
 
 ROOT = Path(__file__).parents[2]
@@ -48,15 +48,8 @@ ROWS = "user string, ts timestamp, x int"
 
 @pytest.fixture(autouse=True)
 def _state_store(spark: SparkSession) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in STATE_STORE}
-    for key, value in STATE_STORE.items():
-        spark.conf.set(key, value)
-    yield
-    for key, old in before.items():
-        if old is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, old)
+    with session_conf(spark, STATE_STORE):
+        yield
 
 
 def at(minute: float) -> datetime:
@@ -447,7 +440,7 @@ def test_mistakes_are_told_before_anything_runs(spark: SparkSession) -> None:
     assert "cannot be parsed as columns" in refused(outputs={"main": "n nonsense"})
     assert "two columns named 'n'" in refused(outputs={"main": "n int, n int"})
     assert "by='who': there is no such column; there are user, ts" in refused(by="who")
-    assert "by='list' is of type array<bigint>: a plain value" in refused(by="list")
+    assert "by='list' is of type array<bigint>: it must be a plain value" in refused(by="list")
     assert "in which equal values may have different bytes" in refused(by="f")
     assert "order='who': there is no such column" in refused(order="who")
     assert "time='who': there is no such column" in refused(time="who")

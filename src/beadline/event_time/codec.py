@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
     from pyspark.sql.types import StructType
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 START, END, NUMBER, REVISION = "window_start", "window_end", "window_number", "revision"
 DELETED = "deleted"  # of a session that has become part of another
 DROPPED = "dropped"
 NEVER = -(2**62)
-WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
+WINDOW_BOUNDS = (pa.field(START, _TIMESTAMP), pa.field(END, _TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
 
 

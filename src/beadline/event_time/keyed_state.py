@@ -35,7 +35,7 @@ from beadline.event_time.durations import Duration, milliseconds
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-VALUE = "value"  # the column of a state that holds one plain value
+_VALUE = "value"  # the column of a state that holds one plain value
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _NAMED = re.compile(r"\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)\w")
 _NOT_READ: Any = object()
@@ -75,7 +75,7 @@ class KeyedColumns:
                 f"Spark says: {said} {NOTHING_WRITTEN}"
             ) from None
         plain = not isinstance(read, StructType)
-        schema = read if isinstance(read, StructType) else StructType([StructField(VALUE, read)])
+        schema = read if isinstance(read, StructType) else StructType([StructField(_VALUE, read)])
         columns = KeyedColumns(tuple(schema.fieldNames()), schema, plain)
         columns._check(what)
         return columns
@@ -298,7 +298,7 @@ def names_of(ddl: str) -> KeyedColumns:
             parts[-1] += char
     found = [_NAMED.match(part) for part in parts]
     if found == [None]:
-        return KeyedColumns((VALUE,), plain=True)
+        return KeyedColumns((_VALUE,), plain=True)
     return KeyedColumns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
 
 

@@ -28,7 +28,14 @@ from pyspark.sql.types import (
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
+from beadline.event_time.columns import (
+    FLOATS,
+    WATERMARK_KEY,
+    check_no_watermark,
+    check_plain,
+    check_time,
+    column_of,
+)
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
@@ -50,7 +57,6 @@ OutputColumns = str | StructType
 _ROW, _TIE = "beadline_row", "beadline_tie"
 _NO_MARK: dict[str, Any] = {}
 _OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_FLOATS = ("float", "double")
 _numbers = itertools.count()
 
 
@@ -339,15 +345,14 @@ def _check_clock(
 
 
 def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None) -> None:
-    types = {one.name: one for one in frame.schema}
-    if len(types) < len(frame.schema):
+    if len(set(frame.schema.names)) < len(frame.schema):
         raise BadQuery(f"the rows have two columns of the same name. {NOTHING_WRITTEN}")
     if not plan.by:
         raise BadQuery(f"by= names no column: a process needs a key. {NOTHING_WRITTEN}")
     _check_time(plan, frame.schema, watermark)
     for argument, names in (("by", plan.by), ("order", plan.order)):
         for name in names:
-            _check_plain(argument, name, types[name].dataType if name in types else None, types)
+            _check_sortable(argument, name, frame.schema)
 
 
 def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None) -> None:
@@ -364,20 +369,9 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
         check_no_watermark("keyed_process()", plan.time, schema)
 
 
-def _check_plain(
-    argument: str, name: str, type_: DataType | None, known: Mapping[str, object]
-) -> None:
-    if type_ is None:
-        raise BadQuery(
-            f"{argument}={name!r}: there is no such column; there are {', '.join(known)}. "
-            f"{NOTHING_WRITTEN}"
-        )
-    if isinstance(type_, ArrayType | MapType | StructType | VariantType):
-        raise BadQuery(
-            f"{argument}={name!r} is of type {type_.simpleString()}: a plain value is needed. "
-            f"{NOTHING_WRITTEN}"
-        )
-    if type_.typeName() in _FLOATS:
+def _check_sortable(argument: str, name: str, schema: StructType) -> None:
+    type_ = check_plain("keyed_process()", argument, name, schema)
+    if type_.typeName() in FLOATS:
         raise BadQuery(
             f"{argument}={name!r} is of type {type_.simpleString()}, in which equal values may "
             f"have different bytes: cast it to a decimal or a string. {NOTHING_WRITTEN}"

@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def kind_of(name: str) -> str:
-    """Return what an operator is, in the words of whoever wrote the query."""
+    """Return what an operator is, in the words of the query's author."""
     return _KINDS.get(name, name)
 
 

@@ -276,7 +276,7 @@ class FileSink(FrameSink[PendingFiles]):
             place = join(staging, other)
             if place != pending and _STAGED_NAME.fullmatch(other):
                 names: list[str] = []
-                with suppress(NotADirectoryError, PermissionError):  # it is somebody else's
+                with suppress(NotADirectoryError, PermissionError):  # it is not ours
                     names = files.names(place)
                 yield from ((place, name) for name in names)
 
