@@ -252,7 +252,7 @@ def test_a_local_path_on_a_cluster_is_refused(
     monkeypatch.setattr(spark.sparkContext, "master", "spark://far:7077")
     frame = read(spark, tmp_path / "in")
     for sink in (rows_sink(tmp_path), FileSink(str(tmp_path / "out"))):
-        with pytest.raises(BadSink, match="a disk of its own"):
+        with pytest.raises(BadSink, match="its own disk"):
             run(exactly_once(frame, "job").to(sink), tmp_path)
     assert written(tmp_path) == set()
     run(exactly_once(frame, "job").to(rows_sink(tmp_path), shared_disk=True), tmp_path)
@@ -269,7 +269,7 @@ def test_no_secret_is_shown(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_setting_is_true_in_any_case(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
-    """As Spark reads it: with this one, a Python UDF on columnar files hangs for ever."""
+    """As Spark reads it: with this one, a Python UDF on columnar files hangs forever."""
     with session_conf(spark, {COLUMNAR_INPUT: value}):
         switched_off(spark)
     assert f"{COLUMNAR_INPUT} is set to true" in caplog.text

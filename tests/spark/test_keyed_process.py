@@ -317,7 +317,7 @@ def test_timers_by_processing_time(spark: SparkSession, tmp_path: Path) -> None:
         frame, Later(), by=["user"], outputs="user string, x int", clock="processing", order="x"
     )
     stream = exactly_once(outputs, "later").to(MemorySink(f"later-{tmp_path.name}"))
-    with pytest.raises(BadQuery, match="available_now=True would not come to an end"):
+    with pytest.raises(BadQuery, match="available_now=True would never finish"):
         stream.start(str(tmp_path / "checkpoint"), available_now=True)
     assert not (tmp_path / "checkpoint").exists()
     query = stream.start(str(tmp_path / "checkpoint"), every="100 milliseconds")

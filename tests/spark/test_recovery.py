@@ -254,7 +254,7 @@ def test_a_sink_removed_or_added_between_epochs(spark: SparkSession, tmp_path: P
     assert table(tmp_path, name="u") == ids[20:30]
     back = exactly_once(frame, "job").to(one).to(other)
     with pytest.raises(
-        CheckpointProblem, match=r"'out-u' .*taken out .*rows of epoch 3 are missing"
+        CheckpointProblem, match=r"'out-u' .*removed from the query .*rows of epoch 3 are missing"
     ):
         run(back, tmp_path)
     ids += write_input(tmp_path / "in", 1, first=4)

@@ -101,4 +101,4 @@ def test_a_python_function_directly_on_columnar_files_does_not_hang(
     spark.conf.set(COLUMNAR_INPUT, "true")
     with caplog.at_level(logging.WARNING, "beadline"):
         run(exactly_once(frame, "job").to(rows_sink(tmp_path)), tmp_path)  # nothing is left to read
-    assert "hangs for ever" in caplog.text
+    assert "hangs forever" in caplog.text
