@@ -9,8 +9,8 @@ a process kill itself with SIGKILL at one of them::
     BEADLINE_CRASH_SCOPE=group              the whole process group, as when a machine dies
     BEADLINE_CRASH_SCOPE=pause              stopped (SIGSTOP) instead, until it is continued
     BEADLINE_CRASH_FILE=/some/file          the same four as JSON, read at every point: an order
-    that can be given and changed while processes run BEADLINE_POINTS_SEEN=/some/folder       no
-    process dies: an empty file for each point that is reached
+                                            that can be given and changed while processes run
+    BEADLINE_POINTS_SEEN=/some/folder       no process dies: an empty file for each point reached
 
 A model test sets a hook instead, to try every order of crashes in one process.
 """

@@ -53,10 +53,13 @@ def test_safe_mode_and_a_quota_are_no_fault_of_the_rows(spark: SparkSession) -> 
     safe = "org.apache.hadoop.hdfs.server.namenode.SafeModeException"
     error = _as_os_error(Py4JJavaError("", getattr(jvm, _REMOTE)(safe, "Name node is in safe")))
     assert type(error) is ConnectionError
-    for word in ("NS", "DS"):
-        quota = f"org.apache.hadoop.hdfs.protocol.{word}QuotaExceededException"
+    for word in ("NSQuota", "DSQuota", "FSLimitException$MaxDirectoryItems"):
+        quota = f"org.apache.hadoop.hdfs.protocol.{word}ExceededException"
         error = _as_os_error(Py4JJavaError("", getattr(jvm, _REMOTE)(quota, "The quota is over")))
         assert error.errno == errno.EDQUOT
+    long = "org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException"
+    error = _as_os_error(Py4JJavaError("", getattr(jvm, _REMOTE)(long, "of the epoch itself")))
+    assert error.errno is None
 
 
 def test_methods_raise_no_java_stack(spark: SparkSession, tmp_path: Path) -> None:

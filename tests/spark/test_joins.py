@@ -32,6 +32,7 @@ from beadline.event_time import (
     window_join,
     windowed,
 )
+from beadline.shared.spark_settings import session_settings
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.spark.facts import expressions
 from beadline.state.backend import HDFS_BACKED, PROVIDER, ROCKSDB_STORE
@@ -725,3 +726,17 @@ def test_a_second_watermark_is_refused_before_the_claim(
     with pytest.raises(UsageError, match="rows pass two watermarks"):
         stream.start(str(tmp_path / "checkpoint"))
     assert not (tmp_path / "checkpoint" / "beadline").exists()
+
+
+def test_a_second_watermark_where_spark_allows_it(spark: SparkSession, tmp_path: Path) -> None:
+    """By the setting that Spark's own refusal names; such a query ran before it was looked at."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"k": "a", "lts": "2026-01-01T00:00:00Z"}\n')
+    rows = spark.readStream.schema("k string, lts timestamp").json(str(tmp_path / "in"))
+    twice = rows.withWatermark("lts", "1 minute").withColumn("again", F.col("lts"))
+    stream = exactly_once(twice.withWatermark("again", "1 minute"), "job").to(rows_sink(tmp_path))
+    with pytest.raises(UsageError, match="rows pass two watermarks"):
+        stream.start(str(tmp_path / "checkpoint"))
+    with session_settings(spark, {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}):
+        query = stream.start(str(tmp_path / "checkpoint"), available_now=True)
+        assert query.awaitTermination(120)

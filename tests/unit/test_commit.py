@@ -6,6 +6,8 @@ The sinks here are slow to answer and honest: what they do not say they have not
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ Held = Prepared[ModelCommittable]
 # Errors of a disk or a network that are the same whatever is written.
 _OF_NO_ROW = (
     *("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "EMFILE", "ENFILE"),
-    *("ENOTCONN", "ENETUNREACH", "EHOSTUNREACH"),
+    *("ENODEV", "ENOMEM", "ENOTCONN", "ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH"),
 )
 
 
@@ -181,6 +183,8 @@ class RaisingOne(Slow):
         (PermissionError("not this user"), CommitBlocked),
         (ConnectionRefusedError("nobody there"), CommitBlocked),
         (TimeoutError("no answer"), CommitBlocked),
+        (socket.gaierror(socket.EAI_AGAIN, "no such name"), CommitBlocked),
+        (ssl.SSLCertVerificationError(1, "has expired"), CommitBlocked),
         *((OSError(getattr(errno, code), "it"), CommitBlocked) for code in _OF_NO_ROW),
         (FileNotFoundError(errno.ENOENT, "gone"), CommitFailed),
         (OSError(errno.ENAMETOOLONG, "a name of the epoch"), CommitFailed),

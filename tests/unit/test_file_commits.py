@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -289,6 +291,26 @@ def test_a_target_that_is_gone_after_a_crash_took_files_of_the_first_epoch_with_
     target.with_name("away").rename(target)
     assert ID in sink.commit(EPOCH, [part]).outcomes
     assert finished(sink) == 3
+
+
+@pytest.mark.parametrize("hidden", ["staging", "staging/gone-000000000000"])
+def test_a_shared_staging_folder_need_not_be_listed(
+    tmp_path: Path, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that anybody may write to and nobody may list; its own target's folder is enough."""
+    staging = tmp_path / "staging"
+    sink = FileSink(str(tmp_path / "kept"), staging=str(staging))
+    (Path(sink.pending.removeprefix("file:")) / str(ID)).mkdir(parents=True)
+    (staging / f"gone-{'0' * 12}").mkdir()
+    listed = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path == str(tmp_path / hidden):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert [part.id for part in sink.in_doubt(QUERY, "kept")] == [ID]
 
 
 @pytest.mark.parametrize("point", ["files.begun", "files.moving"])

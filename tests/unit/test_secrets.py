@@ -27,6 +27,11 @@ SRC = Path(beadline.__file__).parent
         "spark.hadoop.fs.s3a.secret.key",
         "spark.app.accessKey",
         "-Dapp.key=abc",
+        "-Dapp.apiKey=abc",
+        "-Dapp.pwd=abc",
+        "mail.passwd",
+        "schema.registry.basic.auth.user.info",
+        "spark.hadoop.fs.azure.sas.orders.shop.blob.core.windows.net",
     ],
 )
 def test_a_secret(name: str) -> None:
@@ -34,7 +39,11 @@ def test_a_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["subscribe", "kafka.ssl.keystore.type", "ssl.keystore.location", "spark.keyed.rows"]
+    "name",
+    [
+        *("subscribe", "kafka.ssl.keystore.type", "ssl.keystore.location", "spark.keyed.rows"),
+        *("sasl.mechanism", "sasl.username", "client.dns.lookup", "spark.sql.session.timeZone"),
+    ],
 )
 def test_no_secret(name: str) -> None:
     """What is masked is missing from an error, where it would help."""

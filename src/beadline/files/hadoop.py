@@ -51,7 +51,7 @@ _KINDS: dict[type[OSError], tuple[str, ...]] = {
     FileNotFoundError: ("FileNotFoundException",),
     FileExistsError: ("FileAlreadyExistsException",),
 }
-_QUOTA = "QuotaExceededException"
+_QUOTAS = ("QuotaExceededException", "MaxDirectoryItemsExceededException")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -106,7 +106,7 @@ def _as_os_error(error: Py4JJavaError) -> OSError:
         for kind, names in _KINDS.items():
             if name.endswith(names):
                 return kind(text)
-        if name.endswith(_QUOTA):
+        if name.endswith(_QUOTAS):
             return OSError(errno.EDQUOT, text)
         java = java.getCause()
     return OSError(text)

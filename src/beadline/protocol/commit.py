@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import socket
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -30,11 +32,12 @@ from beadline.sink import BoundSink, Outcome, Prepared
 logger = logging.getLogger("beadline")
 
 # Errors from a sink's own code that say nothing about rows.
-_NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError)
+_NO_WAY_IN = (PermissionError, ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError)
 _NO_WAY_IN_CODES = frozenset(
     (
-        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
-        *(errno.EMFILE, errno.ENFILE, errno.ENOTCONN, errno.ENETUNREACH, errno.EHOSTUNREACH),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOTCONN, errno.ENETDOWN),
+        *(errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     )
 )
 # Nothing decided is ever dropped: there is no deadline (rule 14).

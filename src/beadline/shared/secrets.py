@@ -17,8 +17,8 @@ HIDDEN = "***"
 NOT_SHOWN = "(not shown)"  # in the place of a row's values in what a server said
 # In the name of a setting of Spark, Hadoop, Java or librdkafka: its value is secret.
 SECRET_NAME = re.compile(
-    r"password|passphrase|secret|token|credential|jaas|oauthbearer|pem$"
-    r"|(access|private|account)[._-]?key|[.]key\b",
+    r"password|passwd|\bpwd\b|passphrase|secret|token|credential|jaas|bearer|pem$"
+    r"|(access|private|account|api|master)[._-]?key|[.]key\b|[.]sas[.]|user[.]info\b",
     re.IGNORECASE,
 )
 

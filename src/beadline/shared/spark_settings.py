@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-_changing = threading.Lock()
+_changing = threading.RLock()  # a start within such a "with" has settings of its own
 
 
 @contextmanager

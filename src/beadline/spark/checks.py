@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("beadline")
 
 LOSSY_SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+_MANY_STATEFUL = "spark.sql.streaming.statefulOperator.allowMultiple"
 ADAPTIVE_STREAMING = "spark.sql.adaptive.streaming.stateless.enabled"
 
 # With it, a scalar Python UDF directly on columnar files hangs forever in PySpark 4.2.0.
@@ -248,7 +249,12 @@ def _check_plan(frame: DataFrame, output_mode: str) -> None:
 
 
 def _check_watermarks(stream: Stream) -> None:
-    """Refuse a watermark above another one: Spark does so in the first epoch, or never moves it."""
+    """Refuse a watermark above another one: Spark does so in the first epoch, or never moves it.
+
+    Not where that setting allows it, as Spark's own error recommends.
+    """
+    if not is_true(value_of(stream.frame.sparkSession, _MANY_STATEFUL)):
+        return
     marks = [n for n in nodes(plan_of(stream.frame)) if _is_watermark(n)]
     if any(_is_watermark(below) for mark in marks for below in nodes(mark.child())):
         raise BadQuery(

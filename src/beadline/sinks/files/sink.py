@@ -272,13 +272,10 @@ class FileSink(FrameSink[PendingFiles]):
         if self.staging is None:
             return
         staging = qualify(self.staging)
-        for other in files.names(staging):
+        for other in _shown(files, staging):
             place = join(staging, other)
             if place != pending and _STAGED_NAME.fullmatch(other):
-                names: list[str] = []
-                with suppress(NotADirectoryError, PermissionError):  # it is not ours
-                    names = files.names(place)
-                yield from ((place, name) for name in names)
+                yield from ((place, name) for name in _shown(files, place))
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest whole epoch of this sink; another incarnation's, of any sink, comes first."""
@@ -290,6 +287,13 @@ class FileSink(FrameSink[PendingFiles]):
             return mark.seen or Seen(mark.incarnation, mark.reaches, "")
         own = counts(marks, name, query.incarnation)
         return None if own is None else own.seen
+
+
+def _shown(files: FileSystem, folder: str) -> list[str]:
+    """The names in a folder; none if it is another user's, or a file."""
+    with suppress(NotADirectoryError, PermissionError):
+        return files.names(folder)
+    return []
 
 
 def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | None:
