@@ -28,7 +28,13 @@ from pyspark.sql.types import (
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
+from beadline.event_time.columns import (
+    WATERMARK_KEY,
+    check_binary,
+    check_no_watermark,
+    check_time,
+    column_of,
+)
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
@@ -51,6 +57,11 @@ _ROW, _TIE = "beadline_row", "beadline_tie"
 _NO_MARK: dict[str, Any] = {}
 _OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FLOATS = ("float", "double")
+_EXACT_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
+}
 _numbers = itertools.count()
 
 
@@ -127,7 +138,7 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
     """Return a frame with a column for each output, all but one of them null in each row."""
     columns = [column_of(name) for name in frame.columns]
     # The row's hash gives rows of equal times a fixed order.
-    tie = F.xxhash64(*(_hashable(frame, name) for name in frame.columns))
+    tie = F.xxhash64(*(part for name in frame.columns for part in _hashed(frame, name)))
     rows = frame.select(
         *(column_of(name).alias(name, metadata=_NO_MARK) for name in plan.by),
         F.struct(*columns).alias(_ROW),
@@ -162,20 +173,12 @@ def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
     return Outputs(rows, names)
 
 
-def _hashable(frame: DataFrame, name: str) -> Column:
-    """Return a column that Spark can hash: it cannot hash maps, nor variants."""
-    if _contains(frame.schema[name].dataType, MapType | VariantType):
-        return F.to_json(F.struct(column_of(name)))
-    return column_of(name)
-
-
-def _contains(type_: DataType, wanted: Any) -> bool:
-    inner: list[DataType] = []
-    if isinstance(type_, StructType):
-        inner = [one.dataType for one in type_]
-    elif isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    return isinstance(type_, wanted) or any(_contains(one, wanted) for one in inner)
+def _hashed(frame: DataFrame, name: str) -> tuple[Column, Column]:
+    """Return what to hash of a column: Spark's hash skips nulls, and takes no maps or variants."""
+    column = column_of(name)
+    if isinstance(frame.schema[name].dataType, ArrayType | MapType | StructType | VariantType):
+        return F.to_json(F.struct(column), _EXACT_JSON), column.isNull()
+    return column, column.isNull()
 
 
 def _nullable(schema: StructType) -> StructType:
@@ -377,6 +380,8 @@ def _check_plain(
             f"{argument}={name!r} is of type {type_.simpleString()}: a plain value is needed. "
             f"{NOTHING_WRITTEN}"
         )
+    if argument == "by":
+        check_binary(f"by={name!r}", type_)
     if type_.typeName() in _FLOATS:
         raise BadQuery(
             f"{argument}={name!r} is of type {type_.simpleString()}, in which equal values may "

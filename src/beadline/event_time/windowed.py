@@ -34,7 +34,13 @@ from beadline.event_time.codec import (
     START,
     WindowOperator,
 )
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
+from beadline.event_time.columns import (
+    WATERMARK_KEY,
+    check_binary,
+    check_no_watermark,
+    check_time,
+    column_of,
+)
 from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
@@ -58,7 +64,6 @@ INGESTED = "ingested_at"
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
-_BINARY = "UTF8_BINARY"
 _FLOATS = ("float", "double")
 _numbers = itertools.count()
 
@@ -390,12 +395,7 @@ def _check_key(name: str, type_: DataType | None, known: list[str]) -> None:
             f"by={name!r} is of type {type_.simpleString()}: a key must be a plain value. "
             f"{NOTHING_WRITTEN}"
         )
-    if getattr(type_, "collation", _BINARY) != _BINARY:
-        raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: strings that are equal in their "
-            f"collation would be different keys. Use lower(), or collate it as {_BINARY}. "
-            f"{NOTHING_WRITTEN}"
-        )
+    check_binary(f"by={name!r}", type_)
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
