@@ -693,11 +693,27 @@ REFUSED: dict[str, tuple[BadCall, str]] = {
         ).top(1, "lx"),
         "already have a column 'rank'",
     ),
+    "ranks of a column named so in capitals": (
+        lambda a, b: hours(a.withColumn("Revision", F.lit(1))).top(1, "lx"),
+        "already have a column 'Revision'",
+    ),
+    "an as-of join by strings of a collation": (
+        lambda a, b: temporal_join(
+            collated(a),
+            collated(b.select("k", F.col("rts").alias("since"))),
+            **{**VERSIONS, "right_time": "since"},
+        ),
+        "equal in their collation would be different keys",
+    ),
     "ranks of a column named so": (
         lambda a, b: hours(a.withColumn("rank", F.lit(1))).top(1, "lx"),
         "already have a column 'rank'",
     ),
 }
+
+
+def collated(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("k", F.col("k").cast("string collate UTF8_LCASE"))
 
 
 def hours(frame: DataFrame) -> Any:

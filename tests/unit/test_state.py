@@ -206,6 +206,17 @@ def test_a_checkpoint_continues_in_its_own_format(
             ],
             "fired",
         ),
+        # What they have had since a later version begins empty.
+        (
+            [transform(variable("open", "beadline_bucket integer", "n long", "MapState"))],
+            [
+                transform(
+                    variable("open", "beadline_bucket integer", "n long", "MapState"),
+                    variable("dropped", "beadline_bucket integer", "n long", "ValueState"),
+                )
+            ],
+            None,
+        ),
     ],
 )
 def test_what_has_changed(

@@ -20,6 +20,7 @@ from beadline.errors import NOTHING_WRITTEN, BadQuery
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+_BINARY = "UTF8_BINARY"
 WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
 FLOATS = ("float", "double")  # names of types in which equal values may have different bytes
 
@@ -61,6 +62,16 @@ def check_time(what: str, argument: str, name: str, schema: StructType) -> None:
         f"{what}: {argument}={name!r} is of type {type_.simpleString()}, and a timestamp is "
         f"needed; {hint}. {NOTHING_WRITTEN}"
     )
+
+
+def check_binary(key: str, type_: DataType) -> None:
+    """Refuse a key with a collation, where keys are compared byte by byte; ``key`` names it."""
+    if getattr(type_, "collation", _BINARY) != _BINARY:
+        raise BadQuery(
+            f"{key} is of type {type_.simpleString()}: strings that are equal in their "
+            f"collation would be different keys. Use lower(), or collate it as {_BINARY}. "
+            f"{NOTHING_WRITTEN}"
+        )
 
 
 def check_no_watermark(what: str, time: str, schema: StructType) -> None:

@@ -31,6 +31,7 @@ from beadline.event_time.codec import (
 from beadline.event_time.columns import (
     FLOATS,
     WATERMARK_KEY,
+    check_binary,
     check_no_watermark,
     check_plain,
     check_time,
@@ -59,7 +60,6 @@ INGESTED = "ingested_at"
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
-_BINARY = "UTF8_BINARY"
 _numbers = itertools.count()
 
 
@@ -382,12 +382,7 @@ def _check_key(name: str, schema: StructType) -> None:
             f"by={name!r}: the results already have a column of that name: rename it. "
             f"{NOTHING_WRITTEN}"
         )
-    if getattr(type_, "collation", _BINARY) != _BINARY:
-        raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: strings that are equal in their "
-            f"collation would be different keys. Use lower(), or collate it as {_BINARY}. "
-            f"{NOTHING_WRITTEN}"
-        )
+    check_binary(f"by={name!r}", type_)
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
