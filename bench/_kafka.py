@@ -89,7 +89,7 @@ class Feeder:
         self._producer.init_transactions(60)
 
     def feed(self, topic: str, records: int) -> None:
-        """Write so many records of 100 bytes, keyed, over all partitions."""
+        """Write a number of records of 100 bytes, keyed, over all partitions."""
         value = b"x" * (RECORD_BYTES - KEY_BYTES)
         self._producer.begin_transaction()
         step = 100_000
@@ -102,7 +102,7 @@ class Feeder:
 
 
 def wait_for(side: Side, rows: int, timeout_s: float = 300) -> list[Any]:
-    """Wait until the query has read so many rows in all; return the progress of its epochs.
+    """Wait until the query has read this number of rows in all; return the progress of its epochs.
 
     Spark keeps a hundred of them. To ask for all takes the CPU that is measured, so it is done when
     the newest one is a new one.

@@ -129,7 +129,7 @@ def measure(cluster: KafkaCluster, side: Side) -> list[float]:
 
 
 def produce(cluster: KafkaCluster, topic: str, over: threading.Event) -> None:
-    """So many records every ten milliseconds, each with the time in it."""
+    """A number of records every ten milliseconds, each with the time in it."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 1})
     each = int(RATE * PERIOD_S)
     due_s = time.monotonic()

@@ -118,7 +118,7 @@ class Turns:
 
 
 def source(spark: SparkSession) -> DataFrame:
-    """A thousand rows an epoch, in so many parts."""
+    """A thousand rows an epoch, in this number of parts."""
     rate = spark.readStream.format("rate-micro-batch")
     return rate.option("rowsPerBatch", 1000).option("numPartitions", PARTS).load()
 

@@ -75,7 +75,7 @@ def main() -> None:
         write_input(spark, folder / "in")
         for pair in range(-1, PAIRS):
             seconds = {}
-            # Whoever goes second finds a warmer cache, so they take turns.
+            # The second one finds a warmer cache, so they take turns.
             sides = (spark_sink, file_sink) if pair % 2 else (file_sink, spark_sink)
             for side in sides:
                 out = folder / f"{side.__name__}-{pair}"

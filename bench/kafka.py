@@ -35,7 +35,7 @@ WARM_UP = 10  # rounds, until Java has compiled what runs in all of them
 BIG_EPOCH_ROWS = int(os.environ.get("BENCH_BIG_ROWS", "10000000"))
 ONLY = os.environ.get("BENCH_ONLY", "").split()  # names of functions here; all unless given
 SIDES = ("spark", "exactly_once", "at_least_once")
-ORDERS = list(itertools.permutations(SIDES))  # in turn, so that nobody always follows the same one
+ORDERS = list(itertools.permutations(SIDES))  # in turn, so that none always follows the same one
 
 
 def throughput(spark: SparkSession, cluster: KafkaCluster, folder: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 from beadline import exactly_once
 from beadline.event_time import count, windowed
 from beadline.sinks import FileSink
-from beadline.state.backend import FORMAT, HDFS_BACKED, PROVIDER
+from beadline.state.backend import CHECKPOINT_FORMAT, HDFS_BACKED, PROVIDER
 from bench import state
 from bench._common import as_spark_comes, quiet_session, report, spread
 
@@ -111,7 +111,7 @@ def spark_as_it_comes(spark: SparkSession, source: Path, out: Path) -> float:
     """The same on the state store that Spark has by default."""
     own = spark.newSession()
     own.conf.set(PROVIDER, HDFS_BACKED)
-    own.conf.set(FORMAT, "1")
+    own.conf.set(CHECKPOINT_FORMAT, "1")
     with as_spark_comes(own):
         return plain(own, source, out)
 
@@ -159,7 +159,7 @@ def compare(
     """Let the sides take turns; return the seconds of each, without the warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-1, PAIRS):
-        # Whoever comes later finds a warmer cache.
+        # The later one finds a warmer cache.
         order = list(sides) if turn % 2 else list(sides)[::-1]
         for name in order:
             out = folder / f"{name}-{turn}"

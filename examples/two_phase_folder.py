@@ -101,16 +101,16 @@ class FolderSink(TwoPhaseCommitSink[FolderTransaction, OpenFolder]):
         return transaction.names
 
     def commit_transaction(self, handle: FolderTransaction) -> Outcome | None:
-        """Move; whoever comes second finds it moved."""
+        """Move; the second one finds it moved."""
         try:
             os.rename(handle.pending, handle.finished)
         except FileNotFoundError:
             if Path(handle.finished).is_dir():
-                sync(Path(self.path))  # whoever moved it may have died before it could
+                sync(Path(self.path))  # the mover may have died before it could
                 return Outcome.ALREADY_COMMITTED
             raise CommitFailed(
                 f"{handle.finished} is neither there nor pending. Either a reader took it away "
-                "after the commit, or somebody deleted it before: put it back, or make an empty "
+                "after the commit, or it was deleted before: put it back, or make an empty "
                 "folder of that name if its rows have been read."
             ) from None
         sync(Path(self.path))

@@ -164,10 +164,22 @@ def stop_servers(item: pytest.Item) -> None:
     from the kills that follow. pytest has no public way to end one earlier.
     """
     any_item: Any = item
+    forget_brokers()
     for definitions in any_item.session._fixturemanager._arg2fixturedefs.values():
         for definition in definitions:
             if definition.scope == "session" and definition.func.__module__ in SERVED_BY:
                 definition.finish(any_item._request)
+
+
+def forget_brokers() -> None:
+    """Close what this process keeps for Kafka: it would look for brokers that are gone for ever."""
+    producers: Any = sys.modules.get("beadline.sinks.kafka.producers")
+    client: Any = sys.modules.get("beadline.sinks.kafka.client")
+    if producers is not None:
+        producers.pool().close()
+    if client is not None:
+        while client._clients:
+            client._clients.popitem()[1].close()
 
 
 def place(item: pytest.Item) -> tuple[int, int, str]:

@@ -23,8 +23,8 @@ from beadline.verify import plan
 from beadline.verify.plan import MOMENT, Kill
 from tests.harness.points import text
 
-# So many epochs are left before each start: a child may have to finish one, sees its point come by
-# a second time one later, and a killed worker's task is tried again in the presence of more.
+# Epochs that are left before each start: a child may have to finish one, reaches its point for the
+# second time one later, and a killed worker's task is tried again in the presence of more.
 BACKLOG = 4
 
 

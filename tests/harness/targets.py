@@ -2,7 +2,7 @@
 
 ``python -m tests.harness.targets FOLDER`` is the demo's job with other sinks: the folder holds
 ``targets.json``, which says where the rows go instead of files and SQLite. What shows in a target
-is read by whoever checks, with a client of its own: nothing that is judged has a say in the
+is read by the checker, with a client of its own: nothing that is judged has a say in the
 judgement.
 """
 

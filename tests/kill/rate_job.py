@@ -1,6 +1,6 @@
 """A driver whose source keeps no log of its own, so that Spark writes its logs the quick way.
 
-``python -m tests.kill.rate_job FOLDER`` runs until so many epochs are committed, and ends.
+``python -m tests.kill.rate_job FOLDER`` runs until a number of epochs are committed, and ends.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _fresh() -> str:
 
 
 def points_of(name: str) -> list[str]:
-    """Where a child of this store comes by: with one sink, never between two."""
+    """What a child of this store reaches: with one sink, never between two."""
     alone = ("prepare.between", "commit.between") if name == "hbase" else ()
     return [point for point in PROTOCOL_POINTS if point not in alone]
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 DEMO_MAX_S = 60
-# Where others work on the same cores, the minute says nothing of the demo. In CI nobody does.
-DEMO_MAX_BUSY_S = 300
 BUSY = 0.25
 
 
 def busy() -> float:
     """The share of all cores that others use, while we sleep."""
-    if os.environ.get("CI", "").lower() == "true" or not Path("/proc/stat").exists():
+    if not Path("/proc/stat").exists():
         return 0.0
 
     def ticks() -> tuple[int, int]:
@@ -54,8 +52,12 @@ def test_the_demo_loses_and_doubles_nothing() -> None:
     began = time.monotonic()
     found = last_object(demo("--json"))
     seconds = time.monotonic() - began
-    loaded = max(others, busy()) > BUSY
-    assert seconds < (DEMO_MAX_BUSY_S if loaded else DEMO_MAX_S)
+    share = 1.0
+    if (
+        max(others, busy()) > BUSY
+    ):  # other tests work on the same cores: this is what is left of them
+        share = min(1.0, (os.cpu_count() or 1) / os.getloadavg()[0])
+    assert seconds * share < DEMO_MAX_S
     assert (found["kills"], found["lost"], found["duplicated"]) == (2, 0, 0)
     assert found["totals_right"] is True
     assert found["rows_in"] > 0

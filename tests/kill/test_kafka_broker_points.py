@@ -1,4 +1,4 @@
-"""Kill -9 of one of three brokers while the job stands still at a crash point: at every one."""
+"""Kill -9 of one of three brokers while the job pauses at a crash point: at every one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.kill.kafka_chains import fall_asleep, judged_chain, judged_run, wake
 
 CHAIN = 2
 SOON_S = 30.0
-EXPIRY_S = 8.0  # of transactions, where one is to expire: longer than two brokers need to go on
+EXPIRY_S = 8.0  # of transactions, where one is to expire: longer than two brokers need to take over
 
 
 def kills_of(points: list[str]) -> list[Kill]:
-    """A broker at each of them; where it takes the death of a driver to come by, that before."""
+    """A broker at each of them; where only a driver's death leads there, that first."""
     return [kill for point in points for kill in plan.startable([Kill(point, 1, BROKER)])]
 
 
@@ -67,7 +67,7 @@ def kinds(child: Child) -> list[str]:
 def test_a_broker_dies_while_a_transaction_is_proven_lost(
     kafka_trio: KafkaCluster, tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
-    """Decided, and expired; whoever has the markers dies when the next start is about to look."""
+    """Decided, expired; the broker with the markers dies when the next start is about to look."""
     way = {"totals": True, "transaction_timeout_s": EXPIRY_S}
     with judged_run(kafka_trio, tmp_path, request, seed, **way) as run:
         assert run.kill(Kill("decide.after")) == 1

@@ -32,7 +32,7 @@ def cases() -> list[tuple[str, int]]:
 
 
 def kills_of(seed: int, scope: str) -> list[Kill]:
-    """Every point, the first or the second time that it is come by."""
+    """Every point, the first or the second time that it is reached."""
     drawn = plan.every_point(seed, OF_KAFKA)
     return [Kill(kill.point, kill.occurrence, scope) for kill in drawn]
 
@@ -45,7 +45,7 @@ def test_every_point(
 ) -> None:
     kills = plan.startable(kills_of(seed, scope)[first : first + CHAIN])
     chain = judged_chain(kafka_cluster, tmp_path, seed, kills, totals=True)
-    # A point that nobody comes by is a promise that nobody has tried.
+    # A point that no process reaches is a promise that no test has tried.
     assert chain.missed == ()
     assert chain.killed >= len(kills)
     assert chain.failures == ()

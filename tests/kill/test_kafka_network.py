@@ -17,7 +17,7 @@ from tests.kill.kafka_chains import fall_asleep, judged_run, wake
 CUT_S = 3.0
 SEEN_S = 5.0
 TRIES = 6
-# Come by only after a lost answer, so here and not in the chains of kills.
+# Reached only after a lost answer, so here and not in the chains of kills.
 BURNT = "kafka.burn"
 # Longer than the driver waits for an answer.
 SILENCE_S = 12.0

@@ -51,7 +51,7 @@ def chain(tmp_path: Path) -> Chain:
 @pytest.mark.timeout(1800)
 def test_every_crash_point(chain: Chain, seed: int) -> None:
     made = chain(plan.every_point(seed), seed)
-    # A point that nobody comes by is a promise that nobody has tried.
+    # A point that no process reaches is a promise that no test has tried.
     assert made.reached == set(POINTS), f"missed: {made.missed}; replay: {replay(seed, made.kills)}"
 
 
@@ -74,7 +74,7 @@ def cases() -> list[tuple[str, int]]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("scope", "first"), cases())
 def test_every_case(chain: Chain, seed: int, scope: str, first: int) -> None:
-    """Each point with each scope, the first time that it is come by and the second."""
+    """Each point with each scope, the first time that it is reached and the second."""
     kills = every_case(seed, scope)[first : first + CHAIN_LONG]
     made = chain(plan.startable(kills), seed)
     assert made.missed == [], replay(seed, made.kills)

@@ -99,7 +99,7 @@ def play_every(play: Play, depth: int) -> int:
 
 
 def points(setting: Setting) -> int:
-    """How many points an undisturbed run comes by."""
+    """How many points an undisturbed run reaches."""
     passed: list[str] = []
     with hooked(passed.append):
         drive(ModelWorld(setting))
@@ -144,7 +144,7 @@ def play_crashes(setting: Setting, schedule: Schedule) -> int:
 
 
 def play_zombie(setting: Setting, schedule: Schedule, again: bool = False) -> int:
-    """A sleeps at its point p; B dies at q, or not; A goes on; C finishes.
+    """A sleeps at its point p; B dies at q, or not; A resumes; C finishes.
 
     With ``again`` another driver runs to its end after B, while A still sleeps: two takeovers.
     """
@@ -198,13 +198,13 @@ class Actor:
             self.run()
         except (*OVERTAKEN, Crash):
             pass
-        except BaseException as error:  # noqa: BLE001 (raised again by whoever moves this driver)
+        except BaseException as error:  # noqa: BLE001 (raised again by what moves this driver)
             self.error = error
         self.done = True
         self.others.release()
 
     def reach(self, point: str) -> None:
-        """Come by a point: check the world, and hand over when the turn is at its end."""
+        """Reach a point: check the world, and hand over when the turn is at its end."""
         self.world.look(point)
         if self.left == 0:
             self.others.release()
@@ -214,7 +214,7 @@ class Actor:
         self.left -= 1
 
     def go(self, steps: int = TO_THE_END) -> None:
-        """Move on by so many points, or to the end."""
+        """Advance by a number of points, or to the end."""
         if self.done:
             return
         if self.thread.ident is None:
@@ -278,7 +278,7 @@ def _reach(point: str) -> None:
 
 
 def play_turns(setting: Setting, schedule: Schedule) -> int:
-    """A and B take turns of so many points, then A ends, then B, then C finishes."""
+    """A and B take turns of a number of points, then A ends, then B, then C finishes."""
     world = ModelWorld(setting)
     with Stage(world) as stage:
         one, other = stage.actor(), stage.actor()

@@ -259,7 +259,7 @@ def drive(
     epochs: int | None = None,
     listener: Listener = ignore,
 ) -> None:
-    """Run one driver process until so many epochs of the query are done."""
+    """Run one driver process until this number of epochs of the query is done."""
     coordinator = make_coordinator(world, of, names, listener)
     coordinator.start(drop)
     spark = ModelSpark(world)

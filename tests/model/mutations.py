@@ -179,7 +179,7 @@ class NeverReadsBack(DecisionLog):
 
 
 class DecidesAllTheSame(DecisionLog):
-    """Rule 1: a slot that somebody else took means: fenced. Here the next one is tried."""
+    """Rule 1: a slot that another driver took means: fenced. Here the next one is tried."""
 
     def append(self, record: Record) -> Pointer:
         while True:

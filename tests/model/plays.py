@@ -94,7 +94,7 @@ def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) 
         server.expired & world.store.decided[name].keys() for name, server in world.servers.items()
     )
     if lost and stopped < 2:
-        raise Violation("lost, not deterministic, and it went on all the same")
+        raise Violation("lost, not deterministic, and it continued all the same")
     if any(decision.replays for decision in world.store.decisions):
         raise Violation("other rows than were decided have been decided again")
     if not lost and (stopped or world.last_committed() != setting.epochs - 1):
@@ -230,7 +230,7 @@ def play_modes(setting: Setting, modes: tuple[str, ...], schedule: Schedule) -> 
 
 
 def play_zombie_modes(setting: Setting, modes: tuple[str, str, str], schedule: Schedule) -> int:
-    """A sleeps at p, B of another mode dies at q or not, A goes on, C finishes."""
+    """A sleeps at p, B of another mode dies at q or not, A resumes, C finishes."""
     world = ModelWorld(setting)
     world.alone = False
     first, second, last = (MODES[mode] for mode in modes)

@@ -35,7 +35,7 @@ from beadline.sink import (
 
 PARTS, LEDGER = "parts", "ledger"
 SCHEMA = pa.schema([("row", pa.string())])
-Rows = tuple[str, ...]
+RowTexts = tuple[str, ...]
 
 # Steps of the model that no real process can be killed at by name; other drivers run there too.
 SEEN = "model.seen"
@@ -62,8 +62,8 @@ class ModelServer:
         self.stuck: Sequence[int] = ()  # epochs that it will never take
         self.stuck_by: type[CommitFailed] = CommitFailed
         _servers[id(self)] = self
-        self.prepared: dict[PartId, Rows] = {}
-        self.visible: dict[PartId, Rows] = {}
+        self.prepared: dict[PartId, RowTexts] = {}
+        self.visible: dict[PartId, RowTexts] = {}
         self.shown_again: list[PartId] = []
         self.just_shown: list[PartId] = []
         self.just_aborted: list[PartId] = []
@@ -77,7 +77,7 @@ class ModelServer:
         again = [row for part in self.shown_again for row in self.visible[part]]
         return [row for rows in self.visible.values() for row in rows] + again + self.published
 
-    def show(self, part: PartId, rows: Rows) -> None:
+    def show(self, part: PartId, rows: RowTexts) -> None:
         """Make a part's rows visible; twice is twice, the checker counts."""
         if part in self.visible:
             self.shown_again.append(part)
@@ -277,5 +277,5 @@ def _reach_again(
     return sink(_servers[server], kind, publishes, refuses)
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Rows:
+def _rows(batches: Iterator[pa.RecordBatch]) -> RowTexts:
     return tuple(row for batch in batches for row in batch.column(0).to_pylist())

@@ -1,7 +1,7 @@
-"""Dead letters in the model: what a sink refuses shows once in the other one, whoever dies.
+"""Dead-letter records in the model: refused rows are visible once, whichever process dies.
 
-The first sink refuses some rows of some epochs; both of its kinds go with both kinds of a dead
-letter sink, because they are lost and found in other ways.
+The first sink refuses some rows of some epochs; both of its kinds go with both kinds of a
+dead-letter sink, because they are lost and found in other ways.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_at_least_once(publishes: bool, rng: random.Random) -> None:
 
 @pytest.fixture
 def decided() -> ModelWorld:
-    """Epoch 0 is decided, with three rows in two parts and one dead letter; nothing is visible."""
+    """Epoch 0 is decided: three rows in two parts, one dead-letter record; nothing is visible."""
     world = ModelWorld(Setting(kinds=(PARTS,), dead_letter=PARTS))
     die_after_decision(world, 0)
     assert [len(server.prepared) for server in world.servers.values()] == [2, 1]
@@ -139,7 +139,7 @@ def test_where_only_the_owner_lost_parts_its_dead_letters_stay(decided: ModelWor
     assert gone not in owner.visible
 
 
-@pytest.mark.parametrize("lost", [0, 1], ids=["owner", "dead letters"])
+@pytest.mark.parametrize("lost", [0, 1], ids=["owner", "dead-letter records"])
 def test_a_target_that_refuses_other_rows_than_before_stops_the_replay(
     decided: ModelWorld, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

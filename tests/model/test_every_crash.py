@@ -140,7 +140,7 @@ def test_two_drivers_in_many_turns(rng: random.Random) -> None:
 
 @pytest.mark.parametrize("play", [play_crashes, play_zombie], ids=["crash", "zombie"])
 def test_losing_attempts(play: partial[int]) -> None:
-    """Every first part is prepared twice; the loser is swept, whoever dies."""
+    """Every first part is prepared twice; the loser is swept, whichever process dies."""
     play_every(partial(play, Setting(losers=True, keep=2)), 1)
 
 

@@ -142,7 +142,7 @@ def test_losers_left_to_the_next_start_are_caught(at: str, mutation: type[Coordi
 
 
 def crash_after(name: str, times: int) -> Callable[[str], None]:
-    """Return a hook that crashes when a driver comes by a point for so many times."""
+    """Return a hook that crashes when a driver reaches a point for the ``times``-th time."""
     passed: list[str] = []
 
     def hook(point: str) -> None:
@@ -179,7 +179,7 @@ def test_a_replay_without_checksums_is_caught(monkeypatch: pytest.MonkeyPatch) -
     """Rule 13: other rows than were decided are not published."""
     monkeypatch.setattr(replay, "_content", lambda part: (0, 0))
     play = partial(play_lost_unlike, Setting(deterministic=False))
-    hunt(play, "went on all the same")
+    hunt(play, "continued all the same")
 
 
 MIXED = Setting(strict=False)

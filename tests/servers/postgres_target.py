@@ -30,7 +30,7 @@ def epoch_id(number: int, query: QueryId = QUERY) -> EpochId:
 
 
 class HeardRefusals:
-    """A dead letter sink's stand-in: what was refused, and why."""
+    """A stand-in for a dead-letter sink: what was refused, and why."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

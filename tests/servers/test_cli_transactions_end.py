@@ -56,7 +56,7 @@ def test_commit_what_is_decided(invoke: Invoke, doubt: Doubt) -> None:
     rows = ["0.0.0", "0.0.1", "0.0.2", "0.1.0", "0.1.1", "0.1.2"]
     assert sorted(doubt.visible()) == rows
     code, out, _ = invoke("commit", *ids, *where(doubt), "--yes")  # again changes nothing
-    assert (code, out.count("committed: its rows show")) == (0, 2)
+    assert (code, out.count("committed: its rows are visible")) == (0, 2)
     assert out.count("ended; decided as epoch 0, partition ") == 2
     assert "not prepared" not in out
     assert "CompleteCommit, decided, begun " in out
@@ -156,7 +156,7 @@ def test_what_nobody_vouches_for_is_refused(invoke: Invoke, doubt: Doubt) -> Non
         assert (code, "it was not begun by Beadline" in err) == (2, True)
         assert f"no decision log says whether to {action} it" in err
         code, _, err = invoke(action, ours, *where(elsewhere), "--yes")
-        assert (code, f"the checkpoint is that of '{elsewhere.query.name}'" in err) == (2, True)
+        assert (code, f"the checkpoint to '{elsewhere.query.name}'" in err) == (2, True)
     assert doubt.states(ours, stranger) == ["Ongoing", "Ongoing"]
     elsewhere.close()
 

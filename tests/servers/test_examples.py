@@ -19,6 +19,7 @@ from beadline.errors import JarsUnavailable
 from beadline.testing.servers import KafkaCluster, PostgresServer, RedisServer
 from tests.conftest import needs_server
 from tests.harness.matrix.lines import LineServer
+from tests.spark.jobs import session_conf
 from tests.spark.test_cli_run import Run, objects, run
 from tests.spark.test_job_toml import run_until, table
 
@@ -160,10 +161,8 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     """The state store that Spark's transformWithState needs."""
     key = "spark.sql.streaming.stateStore.providerClass"
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    before = spark.conf.get(key)
-    spark.conf.set(key, provider)
-    yield
-    spark.conf.set(key, str(before))
+    with session_conf(spark, {key: provider}):
+        yield
 
 
 @pytest.mark.usefixtures("rocksdb")

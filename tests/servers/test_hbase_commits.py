@@ -123,7 +123,7 @@ def test_a_call_that_is_refused_once_is_done_row_by_row(
 def test_the_ledger_knows_the_version_of_its_epoch(
     hbase_server: HBaseServer, tmp_path: Path
 ) -> None:
-    """So the next epoch gets a later one, also when the clock was set back in between."""
+    """So the next epoch gets a later one, also when the clock was moved back in between."""
     orders = Orders(hbase_server, tmp_path).opened()
     parts = orders.prepare(0, [("x", "1", "1")])
     orders.sink.commit(EpochId(QUERY, 0, "", NOW_MS + 77), parts)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from beadline import Stream, exactly_once
@@ -19,6 +20,7 @@ from beadline.files import join, open_files
 from beadline.files.hadoop import CLIENT
 from beadline.ids import QueryId
 from beadline.points import hooked
+from beadline.shared.retry import polls
 from beadline.sinks import FileSink
 from beadline.testing.servers.hdfs import HdfsCluster
 from tests.spark.jobs import die_at, read, write_input
@@ -52,6 +54,20 @@ def run(stream: Stream, home: str, **settings: Any) -> None:
 def shown(spark: SparkSession, home: str) -> list[int]:
     """What a reader of the folder on HDFS sees."""
     return sorted(row.id for row in spark.read.parquet(join(home, "out")).collect())
+
+
+def reconnect(spark: SparkSession, home: str) -> None:
+    """Let Spark's own client find out, by an error, that its connection has died."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(home)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    again = polls(30, 0.2)
+    while True:
+        try:
+            files.exists(path)
+            return
+        except Py4JJavaError:
+            assert again(), "no NameNode for Spark's client"
 
 
 def claim(nonce: str, generation: int) -> Claim:
@@ -173,6 +189,7 @@ def test_a_namenode_that_is_down_gives_no_decided_epoch_up(
     finally:
         hdfs_cluster.namenode.restart()
         hdfs_cluster.wait_ready()
+        reconnect(spark, home)
     assert "\n" not in str(raised.value), "no Java stack"
     assert stream.start(checkpoint, available_now=True).awaitTermination(120)
     assert shown(spark, home) == ids

@@ -180,7 +180,7 @@ def test_dead_letters_that_the_broker_threw_away(
 def test_a_topic_that_was_made_meanwhile_stops_the_replay(
     spark: SparkSession, kafka_cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """Its rows are decided as dead letters; now they would be in both."""
+    """Its rows are decided as dead-letter records; now they would be in both."""
     late = f"{topic}-late"
     source = write_rows(tmp_path, [record(topic, "1"), record(late, "2")])
     dead_letters = FileSink(str(tmp_path / "letters"))

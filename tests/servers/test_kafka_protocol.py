@@ -6,7 +6,6 @@ workers with their live producers are those of the next start: the harder case f
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,7 @@ from beadline.spark import batch_size
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from tests.servers.kafka_job import PARTS, Job
-from tests.spark.jobs import read, run, run_and_die, write_input
+from tests.spark.jobs import read, run, run_and_die, run_and_stop, write_input
 
 SOON_S = 30.0
 
@@ -247,25 +246,7 @@ def test_orphans_are_gone_soon_though_the_source_is_down(job: Job) -> None:
 )
 def test_a_clean_stop_leaves_nothing_open(job: Job, point: str) -> None:
     ids = job.feed(4)
-    reached, go_on = threading.Event(), threading.Event()
-    passed: list[str] = []
-
-    def hook(name: str) -> None:
-        passed.append(name)
-        if name == point and passed.count(name) == 2:
-            reached.set()
-            assert go_on.wait(SOON_S)
-
-    with hooked(hook):
-        query = job.stream().start(str(job.folder / "checkpoint"))
-        assert reached.wait(60)
-        stopper = threading.Thread(target=query.stop)
-        stopper.start()
-        stopper.join(0.5)  # Spark has interrupted its thread by now, and waits for the callback
-        go_on.set()
-        stopper.join(60)
-    assert not query.isActive
-    assert query.exception() is None
+    run_and_stop(job.stream(), job.folder, point, 2)
     assert job.open() == []
     shown = len(job.visible())
     assert job.visible() == ids[:shown]

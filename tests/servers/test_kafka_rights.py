@@ -16,9 +16,16 @@ from pyspark.sql import SparkSession
 from beadline import Stream, exactly_once
 from beadline.errors import CommitBlocked, PrepareFailed
 from beadline.ids import EpochId, PartId, QueryId
+from beadline.shared.retry import polls
 from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.client import OPEN_STATES, TransactionClient, _clients, connect
+from beadline.sinks.kafka.client import (
+    OPEN_STATES,
+    Transaction,
+    TransactionClient,
+    _clients,
+    connect,
+)
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
@@ -71,6 +78,20 @@ def revoke(cluster: KafkaCluster, *rights: tuple[str, str, str]) -> None:
     gone = [binding(*right, filter_="Filter") for right in rights]
     for ended in admin.delete_acls(gone).values():
         ended.result(SOON_S)
+
+
+def wait_until_refused(cluster: KafkaCluster, id_: str) -> None:
+    """Return when the broker refuses bob, who ends a transaction that does not exist.
+
+    It answers a change of rights before it goes by it.
+    """
+    nothing = Transaction(id_, 1, 0)
+    again = polls(SOON_S, 0.05)
+    while (
+        "AUTHORIZATION"
+        not in connect(sink_to(cluster, "t").settings).end([nothing], False)[nothing]
+    ):
+        assert again(), f"still allowed after {SOON_S} s"
 
 
 def admin_of(cluster: KafkaCluster) -> Any:
@@ -201,6 +222,7 @@ def test_a_right_that_is_taken_away_before_the_commit(
     grant(guarded, *rights(query))
     epoch, part = decided(guarded, query)
     revoke(guarded, *lost)
+    wait_until_refused(guarded, f"{ids}nobody")
     with pytest.raises(CommitBlocked, match=r"TRANSACTIONAL_ID_AUTHORIZATION_FAILED.*ACL"):
         sink_to(guarded, "t").commit(epoch, [part])
     grant(guarded, *lost)

@@ -240,7 +240,7 @@ def test_a_queue_that_the_rows_have_filled(kafka_cluster: KafkaCluster, topic: s
 def test_a_broker_that_goes_and_comes_back(
     spark: SparkSession, mortal_kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Down in mid-epoch: the query waits, and nothing is lost or doubled."""
+    """Down during an epoch: the query waits, and nothing is lost or doubled."""
     topic = f"bounced-{uuid.uuid4().hex[:8]}"
     mortal_kafka.create_topic(topic, partitions=2)
     ids = write_input(tmp_path / "in", 4)

@@ -27,7 +27,7 @@ def producers() -> Iterator[None]:
 
 
 def test_a_topic_that_is_just_being_made(kafka_cluster: KafkaCluster) -> None:
-    """A dead letter is one for good: so a topic that is not known yet is waited for."""
+    """A dead-letter record is final, so a topic that is not known yet is waited for."""
     name = f"late-{uuid.uuid4().hex[:8]}"
     later = threading.Timer(1, kafka_cluster.create_topic, [name])
     later.start()

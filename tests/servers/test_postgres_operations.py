@@ -40,7 +40,7 @@ def test_appends_where_all_tables_are_published(
 ) -> None:
     """Beadline's own tables have an identity: markers go, and staged rows with their tables."""
     orders = Orders(postgres_server, "id bigint, total bigint", published, how=way)
-    assert "'everything' has all tables" in orders.start(ROWS).sentence
+    assert "'everything' publishes all tables" in orders.start(ROWS).sentence
     for number in range(3):
         orders.epoch(number, ROWS)
     assert len(orders.rows()) == 6
@@ -108,7 +108,7 @@ def test_a_column_that_is_renamed_before_the_commit(postgres_server: PostgresSer
         orders.start(ROWS)
         part = orders.prepare(ROWS, part_id(0))
         orders.run(f"ALTER TABLE {place} RENAME total TO sum")
-        with pytest.raises(CommitFailed, match=r"epoch 0.*no column 'total' any more"):
+        with pytest.raises(CommitFailed, match=r"epoch 0.*no longer has column 'total'"):
             orders.commit(0, [part])
         assert orders.rows() == []
         orders.run(f"ALTER TABLE {place} RENAME sum TO total")

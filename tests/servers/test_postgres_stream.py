@@ -1,4 +1,4 @@
-"""``PostgresSink`` in a whole query: three tables, dead letters, and a driver that keeps dying."""
+"""``PostgresSink`` in a whole query: three tables, a dead-letter table, a driver that dies."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_rows_are_refused_before_anything_is_decided(
     rows: dict[str, Any],
     reason: str,
 ) -> None:
-    """Each goes to the dead letters once; the other row takes effect."""
+    """Each goes to the dead-letter sink once; the other row takes effect."""
     store = Store(redis_server.url, tmp_path, **settings)
     store.sink.check(pa.table(rows).schema, QUERY)
     store.write(0, rows)
@@ -189,7 +189,7 @@ def test_half_of_the_ledgers_mark_may_be_in_the_prefix(
 def test_a_row_that_is_too_large_as_a_whole(
     redis_server: RedisServer, redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused, "ROW_BYTES_MAX", 100)
+    monkeypatch.setattr(refused, "_ROW_BYTES_MAX", 100)
     store = Store(redis_server.url, tmp_path, command="HSET")
     rows = {"key": ["b", "a"], "x": ["x" * 60, "x" * 60], "y": ["y" * 60, None]}
     store.write(0, rows)

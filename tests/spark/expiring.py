@@ -91,6 +91,6 @@ class ExpiringSink(Sink[Held]):
         return [row for path in files for row in json.loads(path.read_text())]
 
     def expire(self, count: int) -> None:
-        """The broker times so many transactions out."""
+        """The broker lets this number of transactions time out."""
         for name in self.open_names()[:count]:
             (Path(self.folder) / "open" / name).unlink()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,28 @@ from beadline.sinks import SqliteSink
 SCHEMA = "id long, k string, v long"
 
 
+@contextmanager
+def session_conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Have these settings on the session that the tests share, and restore them."""
+    before = {key: spark.conf.get(key, None) for key in conf}
+    try:
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
 class Died(BaseException):
     """A driver's death at a crash point, as far as one process can play it."""
 
 
 def write_input(folder: Path, files: int = 3, rows: int = 10, first: int = 0) -> list[int]:
-    """Write so many files, each an epoch; return the ids in them."""
+    """Write this number of files, each an epoch; return the ids in them."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = list(range(first * rows, (first + files) * rows))
     for number in range(first, first + files):
@@ -80,6 +97,29 @@ def run_and_die(stream: Stream, folder: Path, point: str, times: int = 1, **sett
         except Died:
             died = True
     assert died, f"{point} was not reached {times} times"
+
+
+def run_and_stop(stream: Stream, folder: Path, point: str, times: int = 1) -> None:
+    """Stop the query while its driver is at a crash point; it ends cleanly."""
+    reached, resumed = threading.Event(), threading.Event()
+    seen: Counter[str] = Counter()
+
+    def hook(name: str) -> None:
+        seen[name] += 1
+        if name == point and seen[name] == times:
+            reached.set()
+            assert resumed.wait(30)
+
+    with hooked(hook):
+        query = stream.start(str(folder / "checkpoint"))
+        assert reached.wait(60)
+        stopper = threading.Thread(target=query.stop)
+        stopper.start()
+        stopper.join(0.5)  # Spark has interrupted its thread by now, and waits for the callback
+        resumed.set()
+        stopper.join(60)
+    assert not query.isActive
+    assert query.exception() is None
 
 
 def table(folder: Path, columns: str = "id", name: str = "t") -> list[Any]:

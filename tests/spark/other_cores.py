@@ -1,7 +1,7 @@
 """The driver of ``test_other_cores``: an epoch decided on some cores, and replayed on others.
 
 Run as a program, because the number of cores is settled when Spark starts. ``decide`` dies after
-the decision of the first epoch, of which a part is then lost; ``replay`` goes on from there.
+the decision of the first epoch, of which a part is then lost; ``replay`` continues from there.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from beadline.errors import (
 )
 from beadline.sinks import ConsoleSink, FileSink, MemorySink, SqliteSink
 from beadline.spark.checks import ADAPTIVE_STREAMING, COLUMNAR_INPUT, LOSSY_SETTINGS, switched_off
-from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
+from tests.spark.jobs import read, rows_sink, run, session_conf, sqlite_job, table, write_input
 
 
 def written(folder: Path) -> set[str]:
@@ -153,16 +153,9 @@ def test_settings_that_break_a_rule_are_refused(spark: SparkSession, tmp_path: P
 
 def test_adaptive_streaming_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
-    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
-    assert adaptive is not None
-    spark.conf.set("spark.sql.adaptive.enabled", "true")
-    spark.conf.set(ADAPTIVE_STREAMING, "true")
-    try:
-        with pytest.raises(BadSetting, match="other parts"):
-            run(sqlite_job(spark, tmp_path), tmp_path)
-    finally:
-        spark.conf.unset(ADAPTIVE_STREAMING)
-        spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    adaptive = {"spark.sql.adaptive.enabled": "true", ADAPTIVE_STREAMING: "true"}
+    with session_conf(spark, adaptive), pytest.raises(BadSetting, match="other parts"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
     assert written(tmp_path) == set()
 
 
@@ -233,12 +226,8 @@ def test_a_setting_that_loses_rows_in_silence_is_refused(
     spark: SparkSession, tmp_path: Path, key: str
 ) -> None:
     write_input(tmp_path / "in", 1)
-    spark.conf.set(key, "true")
-    try:
-        with pytest.raises(BadSetting, match="lost silently"):
-            run(sqlite_job(spark, tmp_path), tmp_path)
-    finally:
-        spark.conf.unset(key)
+    with session_conf(spark, {key: "true"}), pytest.raises(BadSetting, match="lost silently"):
+        run(sqlite_job(spark, tmp_path), tmp_path)
     assert written(tmp_path) == set()
 
 
@@ -263,7 +252,7 @@ def test_a_local_path_on_a_cluster_is_refused(
     monkeypatch.setattr(spark.sparkContext, "master", "spark://far:7077")
     frame = read(spark, tmp_path / "in")
     for sink in (rows_sink(tmp_path), FileSink(str(tmp_path / "out"))):
-        with pytest.raises(BadSink, match="a disk of its own"):
+        with pytest.raises(BadSink, match="its own disk"):
             run(exactly_once(frame, "job").to(sink), tmp_path)
     assert written(tmp_path) == set()
     run(exactly_once(frame, "job").to(rows_sink(tmp_path), shared_disk=True), tmp_path)
@@ -280,11 +269,7 @@ def test_no_secret_is_shown(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_setting_is_true_in_any_case(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
-    """As Spark reads it: with this one, a Python UDF on columnar files hangs for ever."""
-    before = spark.conf.get(COLUMNAR_INPUT)
-    spark.conf.set(COLUMNAR_INPUT, value)
-    try:
+    """As Spark reads it: with this one, a Python UDF on columnar files hangs forever."""
+    with session_conf(spark, {COLUMNAR_INPUT: value}):
         switched_off(spark)
-    finally:
-        spark.conf.set(COLUMNAR_INPUT, str(before))
     assert f"{COLUMNAR_INPUT} is set to true" in caplog.text

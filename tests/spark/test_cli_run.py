@@ -214,7 +214,7 @@ def test_a_weak_sink_exits_with_3(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_newer_start_exits_with_4(run: Run, tmp_path: Path) -> None:
-    """In the middle of the first epoch, somebody else claims the log."""
+    """In the middle of the first epoch, another driver claims the log."""
     write_input(tmp_path / "in", files=1)
     code = """
         from dataclasses import replace

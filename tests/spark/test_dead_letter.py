@@ -32,15 +32,15 @@ C: list[dict[str, Any]] = [{"id": 5, "k": None}, {"id": 6, "k": None}]
 TAKEN, REFUSED = [1, 3, 4], [2, 5, 6]
 WHY = "null in column 'k', which is part of the key or NOT NULL"
 
-Letters = Sequence[dict[str, Any]]
+Records = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A dead letter sink, and how its rows are read."""
+    """A dead-letter sink, and how its rows are read."""
 
     sink: AnySink
-    read: Callable[[], Letters]
+    read: Callable[[], Records]
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def taken(folder: Path) -> list[int]:
     return [row["id"] for row in select(folder / "out.db", "SELECT id FROM t ORDER BY id")]
 
 
-def ids(letters: Letters) -> list[int]:
-    return sorted(json.loads(letter["row"])["id"] for letter in letters)
+def ids(records: Records) -> list[int]:
+    return sorted(json.loads(record["row"])["id"] for record in records)
 
 
 @pytest.fixture(params=["files", "sqlite", "memory"])
@@ -79,7 +79,7 @@ def target(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) 
     return Target(MemorySink(name), lambda: MemorySink.rows(name))
 
 
-def files(spark: SparkSession, folder: str) -> Letters:
+def files(spark: SparkSession, folder: str) -> Records:
     return [row.asDict() for row in spark.read.parquet(folder).collect()]
 
 
@@ -148,7 +148,7 @@ def test_at_least_once(
 def test_at_least_once_loses_nothing_between_the_two_sinks(
     spark: SparkSession, tmp_path: Path, out: SqliteSink
 ) -> None:
-    """The rows show, their dead letters are not yet prepared: the epoch is redelivered."""
+    """The rows show, the dead-letter records are not yet prepared: the epoch is redelivered."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps(row) for row in [*A, *B, *C]))
     frame = spark.readStream.schema(SCHEMA).json(str(tmp_path / "in"))
@@ -170,7 +170,7 @@ def test_without_a_dead_letter_sink_the_query_stops(
             spark, lambda frame: exactly_once(frame, "job").to(out), [B, A], tmp_path, schema=SCHEMA
         )
     assert taken(tmp_path) == [4]
-    # With one, the epoch is redelivered and goes on.
+    # With one, the epoch is redelivered and continues.
     letters = MemorySink("later")
     MemorySink.clear("later")
     run_epochs(spark, job(out, letters), [C], tmp_path, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""Dead letters and lost parts: of the sink that refuses, of its dead letters, or of both."""
+"""Dead-letter records and lost parts: of the sink that refuses, of the other, or of both."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_an_empty_epoch_leaves_nothing(
 
 
 def moments(sink: FileSink, ready: Prepared[PendingFiles]) -> list[str]:
-    """Every crash point that a commit comes by, in order."""
+    """Every crash point that a commit reaches, in order."""
     passed: list[str] = []
     with hooked(passed.append):
         sink.commit(epoch(ready.id.epoch), [ready])

@@ -21,6 +21,7 @@ from beadline.sink import Part, Prepared
 from beadline.sinks import FileSink
 from beadline.sinks.files import rows as file_rows
 from beadline.spark.checks import to_arrow
+from tests.spark.jobs import session_conf
 from tests.spark.random_rows import TEXTS, random_frame
 
 if TYPE_CHECKING:
@@ -65,11 +66,8 @@ def _ordered(value: Any) -> Any:
 @pytest.fixture(params=["UTC", "Europe/Berlin"])
 def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Until 1893 Berlin was 53 minutes and 28 seconds ahead; and some hours come twice there."""
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", request.param)
-    yield request.param
-    assert before is not None
-    spark.conf.set("spark.sql.session.timeZone", before)
+    with session_conf(spark, {"spark.sql.session.timeZone": request.param}):
+        yield request.param
 
 
 @pytest.mark.sampled(6)
@@ -294,9 +292,6 @@ def test_settings_of_a_session_that_change_values(
     spark: SparkSession, tmp_path: Path, format_: str, key: str, value: str
 ) -> None:
     frame = spark.createDataFrame([(1, "a")], "id int, s string")
-    spark.conf.set(key, value)
-    try:
-        with pytest.raises(BadSetting, match=f"{key} is {value}"):
-            written(FileSink(str(tmp_path / "out"), format_), frame)
-    finally:
-        spark.conf.unset(key)
+    refused = pytest.raises(BadSetting, match=f"{key} is {value}")
+    with session_conf(spark, {key: value}), refused:
+        written(FileSink(str(tmp_path / "out"), format_), frame)

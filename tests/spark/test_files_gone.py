@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import Stream, at_least_once, exactly_once
 from beadline.errors import SourceGone
 from beadline.sinks import SqliteSink
-from tests.spark.jobs import SCHEMA, rows_sink, run, run_and_die, table, write_input
+from tests.spark.jobs import SCHEMA, rows_sink, run, run_and_die, session_conf, table, write_input
 
 
 def files(spark: SparkSession, folder: Path) -> DataFrame:
@@ -48,8 +48,7 @@ def test_a_file_of_a_planned_epoch_is_missed(
 
 def test_a_log_that_spark_has_compacted(spark: SparkSession, tmp_path: Path) -> None:
     key = "spark.sql.streaming.fileSource.log.compactInterval"
-    spark.conf.set(key, "2")
-    try:
+    with session_conf(spark, {key: "2"}):
         ids = write_input(tmp_path / "in", 6)
         stream = exactly_once(files(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path))
         run_and_die(stream, tmp_path, "epoch.begin", times=2)
@@ -60,8 +59,6 @@ def test_a_log_that_spark_has_compacted(spark: SparkSession, tmp_path: Path) -> 
             run(stream, tmp_path)
         away.rename(tmp_path / "in" / "00002.json")
         run(stream, tmp_path)
-    finally:
-        spark.conf.unset(key)
     assert table(tmp_path) == ids
 
 

@@ -22,7 +22,7 @@ from beadline.sinks import ConsoleSink, SqliteSink
 from beadline.spark.facts import expressions
 from beadline.spark.facts import sources as seen_in
 from beadline.spark.plan import is_narrow, is_stateful, source_options
-from tests.spark.jobs import read, rows_sink, sqlite_job, write_input
+from tests.spark.jobs import read, rows_sink, session_conf, sqlite_job, write_input
 from tests.spark.test_cli_run import GOOD, HEAD, Run, job_file, run
 
 __all__ = ["run"]  # the fixture
@@ -137,14 +137,10 @@ def test_a_socket_is_refused_at_start(
 def test_a_setting_that_loses_rows_is_refused_at_start(spark: SparkSession, tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1)
     key = "spark.sql.streaming.minBatchesToRetain"
-    spark.conf.set(key, "1")
-    try:
-        with pytest.raises(GuaranteeRefused, match=f"{key}=1"):
-            exactly_once(read(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path)).start(
-                str(tmp_path / "checkpoint"), available_now=True
-            )
-    finally:
-        spark.conf.unset(key)
+    stream = exactly_once(read(spark, tmp_path / "in"), "job").to(rows_sink(tmp_path))
+    refused = pytest.raises(GuaranteeRefused, match=f"{key}=1")
+    with session_conf(spark, {key: "1"}), refused:
+        stream.start(str(tmp_path / "checkpoint"), available_now=True)
 
 
 def test_analyze_for_people_and_programs(run: Run, tmp_path: Path) -> None:
@@ -188,11 +184,7 @@ def test_analyze_sees_settings_that_run_refuses(
 ) -> None:
     write_input(tmp_path / "in", 1)
     job = job_file(tmp_path, GOOD)
-    adaptive = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(adaptive)
-    spark.conf.set(adaptive, "true")
-    spark.conf.set(key, "true")
-    try:
+    with session_conf(spark, {"spark.sql.adaptive.enabled": "true", key: "true"}):
         code, out, _ = run(job, command="analyze")
         assert (code, "run would refuse it" in out, key in out) == (3, True, True)
         code, out, _ = run(job, "--json", command="analyze")
@@ -201,9 +193,6 @@ def test_analyze_sees_settings_that_run_refuses(
         assert words in found["problems"][0]
         refused, _, _ = run(job)
         assert refused == 2
-    finally:
-        spark.conf.unset(key)
-        spark.conf.set(adaptive, str(before))
     assert {path.name for path in tmp_path.iterdir()} <= {"in", "job.py", "__pycache__"}
 
 

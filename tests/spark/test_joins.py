@@ -9,7 +9,6 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +38,7 @@ from beadline.spark.facts import expressions
 from beadline.state.backend import HDFS_BACKED, PROVIDER, ROCKSDB_STORE
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Script
-from tests.spark.jobs import read, rows_sink, table, write_input
+from tests.spark.jobs import read, rows_sink, session_conf, table, write_input
 
 SCHEMA = "side string, k string, ts timestamp, x bigint"
 DELAY_S = 60
@@ -57,37 +56,22 @@ Result = tuple[str, str | None, int | None, int | None, int | None]
 @pytest.fixture(autouse=True)
 def one_task(spark: SparkSession) -> Iterator[None]:
     """Few tasks: what is asked is the same with more of them."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", str(before))
+    with session_conf(spark, {"spark.sql.shuffle.partitions": "1"}):
+        yield
 
 
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """What transformWithState needs."""
-    with settings(spark, ROCKSDB_STORE):
+    with session_conf(spark, ROCKSDB_STORE):
         yield
 
 
 @pytest.fixture
 def in_memory(spark: SparkSession) -> Iterator[None]:
     """The quicker store, for many small states; Spark's own joins do the same on both."""
-    with settings(spark, {PROVIDER: HDFS_BACKED}):
+    with session_conf(spark, {PROVIDER: HDFS_BACKED}):
         yield
-
-
-@contextmanager
-def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
-    yield
-    for key, old in before.items():
-        if old is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, old)
 
 
 def dicts(rows: list[Row]) -> list[dict[str, Any]]:
@@ -537,13 +521,16 @@ class Nothing(KeyedProcess):
         pass
 
 
-Refused = Callable[[DataFrame, DataFrame], Any]
+BadCall = Callable[[DataFrame, DataFrame], Any]
 ON: dict[str, Any] = {"on": "k", "left_time": "lts", "right_time": "rts"}
 NEAR: dict[str, Any] = {**ON, "between": ("0 seconds", "1 minute"), "watermark": "1 minute"}
 VERSIONS: dict[str, Any] = {**ON, "watermark": "1 minute"}
 DAY: dict[str, Any] = {**ON, "size": "1 day", "watermark": "1 minute"}
-REFUSED: dict[str, tuple[Refused, str]] = {
-    "no such key": (lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}), "has no such column"),
+REFUSED: dict[str, tuple[BadCall, str]] = {
+    "no such key": (
+        lambda a, b: interval_join(a, b, **{**NEAR, "on": "kk"}),
+        "the left side: on='kk': there is no such column",
+    ),
     "no keys": (lambda a, b: interval_join(a, b, **{**NEAR, "on": []}), "name the key columns"),
     "keys of two types": (
         lambda a, b: interval_join(a.withColumn("k", F.lit(1)), b, **NEAR),
@@ -551,7 +538,7 @@ REFUSED: dict[str, tuple[Refused, str]] = {
     ),
     "a nested key": (
         lambda a, b: window_join(a.withColumn("k", F.array("k")), b, **DAY),
-        "a key must be a plain value",
+        "it must be a plain value",
     ),
     "no such time": (
         lambda a, b: interval_join(a, b, **{**NEAR, "left_time": "ts"}),
@@ -706,11 +693,27 @@ REFUSED: dict[str, tuple[Refused, str]] = {
         ).top(1, "lx"),
         "already have a column 'rank'",
     ),
+    "ranks of a column named so in capitals": (
+        lambda a, b: hours(a.withColumn("Revision", F.lit(1))).top(1, "lx"),
+        "already have a column 'Revision'",
+    ),
+    "an as-of join by strings of a collation": (
+        lambda a, b: temporal_join(
+            collated(a),
+            collated(b.select("k", F.col("rts").alias("since"))),
+            **{**VERSIONS, "right_time": "since"},
+        ),
+        "equal in their collation would be different keys",
+    ),
     "ranks of a column named so": (
         lambda a, b: hours(a.withColumn("rank", F.lit(1))).top(1, "lx"),
         "already have a column 'rank'",
     ),
 }
+
+
+def collated(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("k", F.col("k").cast("string collate UTF8_LCASE"))
 
 
 def hours(frame: DataFrame) -> Any:

@@ -113,7 +113,7 @@ def play(folder: Path, phase: str, cores: int) -> list[str]:
 
 
 def test_a_restart_on_another_number_of_cores(tmp_path: Path) -> None:
-    """Files go on; where it cannot be pinned, the error says what it is, and blames no plan."""
+    """Files continue; where it cannot be pinned, the error says what it is, and blames no plan."""
     ids = write_input(tmp_path / "in", 10)
     assert play(tmp_path, "decide", 2) == ["files parts 2", "rate parts 2"]
     files, rate = play(tmp_path, "replay", 3)

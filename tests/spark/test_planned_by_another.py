@@ -18,6 +18,7 @@ from beadline.errors import WrongCheckpoint
 from beadline.observe import Event
 from beadline.points import hooked
 from beadline.sinks import FileSink
+from tests.spark.jobs import session_conf
 
 
 def replace(path: Path, text: str) -> None:
@@ -79,7 +80,7 @@ def test_what_spark_has_planned_is_what_it_has_written(spark: SparkSession, tmp_
 
 
 def test_a_checkpoint_in_which_more_was_changed(spark: SparkSession, tmp_path: Path) -> None:
-    """It is compared with the log again before Spark goes on; by then epochs have been written."""
+    """It is compared with the log again before Spark continues; by then epochs were written."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10)
     checkpoint = tmp_path / "checkpoint"
 
@@ -102,17 +103,13 @@ def test_local_checkpoints_are_written_the_quick_way_unless_told_otherwise(
 ) -> None:
     key = "spark.sql.streaming.checkpointFileManagerClass"
     package = "org.apache.spark.sql.execution.streaming.checkpointing"
-    if chosen:
-        spark.conf.set(key, f"{package}.{chosen}")
-    try:
+    with session_conf(spark, {key: f"{package}.{chosen}"} if chosen else {}):
         frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
         stream = exactly_once(frame, "quick").to(FileSink(str(tmp_path / "out")))
         query = stream.start(str(tmp_path / "checkpoint"))
         manager = query._spark._jsq.streamingQuery().offsetLog().fileManager()
         query.stop()
         assert spark.conf.get(key, None) == (f"{package}.{chosen}" if chosen else None)
-    finally:
-        spark.conf.unset(key)
     found = manager.getClass().getSimpleName()
     assert found == (chosen or "FileSystemBasedCheckpointFileManager")
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import threading
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
@@ -18,13 +16,14 @@ from pyspark.sql import SparkSession
 from beadline import Stream, at_least_once, exactly_once
 from beadline.errors import CheckpointProblem, WrongCheckpoint
 from beadline.observe import Event
-from beadline.points import POINTS, hooked
+from beadline.points import POINTS
 from beadline.sinks import SqliteSink
 from tests.spark.jobs import (
     read,
     rows_sink,
     run,
     run_and_die,
+    run_and_stop,
     sqlite_job,
     table,
     write_input,
@@ -142,27 +141,7 @@ def test_complete_mode(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", EVERY_EPOCH)
 def test_stop_at_every_crash_point(spark: SparkSession, tmp_path: Path, point: str) -> None:
     ids = write_input(tmp_path / "in", 4)
-    reached = threading.Event()
-    go_on = threading.Event()
-    seen: list[str] = []
-
-    def hook(name: str) -> None:
-        seen.append(name)
-        if name == point and seen.count(name) == 2:
-            reached.set()
-            assert go_on.wait(30)
-
-    query: Any = None
-    with hooked(hook):
-        query = sqlite_job(spark, tmp_path).start(str(tmp_path / "checkpoint"))
-        assert reached.wait(60)
-        stopper = threading.Thread(target=query.stop)
-        stopper.start()
-        stopper.join(0.5)  # Spark has interrupted its thread by now, and waits for the callback
-        go_on.set()
-        stopper.join(60)
-    assert not query.isActive
-    assert query.exception() is None
+    run_and_stop(sqlite_job(spark, tmp_path), tmp_path, point, 2)
     run(sqlite_job(spark, tmp_path), tmp_path)
     assert table(tmp_path) == ids
 
@@ -275,7 +254,7 @@ def test_a_sink_removed_or_added_between_epochs(spark: SparkSession, tmp_path: P
     assert table(tmp_path, name="u") == ids[20:30]
     back = exactly_once(frame, "job").to(one).to(other)
     with pytest.raises(
-        CheckpointProblem, match=r"'out-u' .*taken out .*rows of epoch 3 are missing"
+        CheckpointProblem, match=r"'out-u' .*removed from the query .*rows of epoch 3 are missing"
     ):
         run(back, tmp_path)
     ids += write_input(tmp_path / "in", 1, first=4)

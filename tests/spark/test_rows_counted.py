@@ -39,7 +39,7 @@ def test_rows_that_do_not_arrive_in_the_files(spark: SparkSession, tmp_path: Pat
 
 
 def test_one_byte_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
-    """It goes to the dead letter sink, or the epoch is refused; it never blocks what is decided."""
+    """It goes to the dead-letter sink, or the epoch is refused; it never blocks what is decided."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(b"good\ncaf\xe9\n")
     frame = spark.readStream.text(str(tmp_path / "in"))

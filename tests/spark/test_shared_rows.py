@@ -99,7 +99,7 @@ def test_all_sinks_have_the_tags_of_the_rows_that_they_were_given(
         assert acks["some", SqliteSink].rows == acks["some", FileSink].rows == 107
     assert engine.batch_size.small, "the other way was not taken"
     assert any(task is not None for task in engine.arrow_tasks.values())
-    assert all(seen[0][part] != seen[1][part] for part in seen[0]), "computed anew, drawn anew"
+    assert all(seen[0][part] != seen[1][part] for part in seen[0]), "computed again, drawn again"
 
 
 @pytest.mark.parametrize("eager", [False, True])

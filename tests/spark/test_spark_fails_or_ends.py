@@ -69,7 +69,7 @@ def test_a_killed_python_worker_is_named_as_the_cause(spark: SparkSession, tmp_p
 def test_the_query_survives_another_driver_that_writes_to_sparks_own_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """An older one may plan one epoch more; the newest claim goes on from there."""
+    """An older one may plan one epoch more; the newest claim continues from there."""
     events: list[Event] = []
     ids = write_input(tmp_path / "in", 1)
     stream = sqlite_job(spark, tmp_path)
@@ -101,4 +101,4 @@ def test_a_python_function_directly_on_columnar_files_does_not_hang(
     spark.conf.set(COLUMNAR_INPUT, "true")
     with caplog.at_level(logging.WARNING, "beadline"):
         run(exactly_once(frame, "job").to(rows_sink(tmp_path)), tmp_path)  # nothing is left to read
-    assert "hangs for ever" in caplog.text
+    assert "hangs forever" in caplog.text

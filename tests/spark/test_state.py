@@ -22,7 +22,7 @@ from beadline.event_time import count, sum_of, windowed
 from beadline.observe import Event
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.state import read_state
-from beadline.state.backend import FORMAT, HDFS_BACKED, PROVIDER
+from beadline.state.backend import CHECKPOINT_FORMAT, HDFS_BACKED, PROVIDER
 from tests.command_line import Invoke, invoking
 from tests.spark import jobs
 
@@ -83,9 +83,9 @@ def test_the_default_store_is_rocksdb_with_a_changelog_in_format_v2(
 @pytest.mark.parametrize(
     ("before", "after", "format_", "files"),
     [
-        ({PROVIDER: HDFS_BACKED, FORMAT: "1"}, {}, "v1", {".delta"}),
-        ({FORMAT: "1"}, {}, "v1", {".changelog"}),
-        ({}, {PROVIDER: HDFS_BACKED, FORMAT: "1"}, "v2", {".changelog"}),
+        ({PROVIDER: HDFS_BACKED, CHECKPOINT_FORMAT: "1"}, {}, "v1", {".delta"}),
+        ({CHECKPOINT_FORMAT: "1"}, {}, "v1", {".changelog"}),
+        ({}, {PROVIDER: HDFS_BACKED, CHECKPOINT_FORMAT: "1"}, "v2", {".changelog"}),
         # A session whose settings do not fit each other: the store is what counts.
         ({PROVIDER: HDFS_BACKED}, {PROVIDER: HDFS_BACKED}, "v1", {".delta"}),
     ],
@@ -145,12 +145,12 @@ def test_a_store_that_cannot_hold_the_state_is_refused_at_start(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     jobs.write_input(tmp_path / "in", 1)
-    own = own_session(spark, **{PROVIDER: HDFS_BACKED, FORMAT: "1"})
+    own = own_session(spark, **{PROVIDER: HDFS_BACKED, CHECKPOINT_FORMAT: "1"})
     with pytest.raises(BadSetting, match=r"needs? several.*RocksDBStateStoreProvider") as refused:
         jobs.run(remembered(jobs.read(own, tmp_path / "in"), tmp_path), tmp_path)
     assert str(refused.value).endswith("Nothing was written.")
     assert not (tmp_path / "checkpoint").exists()
-    # On a checkpoint that was begun with RocksDB, that is what Spark goes on with.
+    # On a checkpoint that was begun with RocksDB, that is what Spark continues with.
     jobs.run(
         remembered(jobs.read(spark, tmp_path / "in"), tmp_path), tmp_path, output_mode="update"
     )

@@ -51,7 +51,7 @@ def test_a_commit_to_a_folder_that_is_gone(spark: SparkSession, tmp_path: Path) 
     away.rename(out)
     assert outcome(sink.commit(expecting, [second])) is Outcome.COMMITTED
     assert ids(spark, out) == Counter(range(20))
-    # Given up by name, the query goes on: nothing is expected, and old marks count for nothing.
+    # Given up by name, the query continues: nothing is expected, and old marks count for nothing.
     shutil.rmtree(out)
     third = prepared_part(sink, frame_of(spark, 20, 30), part(2))
     assert outcome(sink.commit(epoch(2), [third])) is Outcome.COMMITTED

@@ -167,7 +167,7 @@ def test_a_spark_that_does_not_start_is_a_usage_error(tmp_path: Path) -> None:
     assert "Master must either be yarn" in done.stderr  # Spark's own words
 
 
-# -- options of sources, whoever makes the frame
+# -- options of sources, also of frames that the user makes
 
 
 MISSPELT = [

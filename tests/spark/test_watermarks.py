@@ -1,4 +1,4 @@
-"""Inputs that are idle: windows and joins of several inputs go on, over deaths and restarts."""
+"""Inputs that are idle: windows and joins of several inputs continue, over kills and restarts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from beadline.sinks import MemorySink
 from beadline.sources import ticker
 from beadline.spark.query import Query
 from beadline.stream import Stream
-from tests.spark.jobs import Died
+from tests.spark.jobs import Died, session_conf
 
 SOON_S = 150.0
 
@@ -244,11 +244,8 @@ def test_what_is_refused(
 
 def test_a_policy_that_makes_the_slower_input_late(inputs: Inputs) -> None:
     key = "spark.sql.streaming.multipleWatermarkPolicy"
-    inputs.spark.conf.set(key, "max")
-    try:
+    with session_conf(inputs.spark, {key: "max"}):
         report = counted(inputs, None).guarantee()
-    finally:
-        inputs.spark.conf.unset(key)
     (found,) = [one for one in report.findings if one.part == f"{key}=max"]
     assert found.warning
     assert "slower" in found.why

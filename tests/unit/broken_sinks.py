@@ -72,7 +72,7 @@ class VisibleAtPrepare(SqliteSink):
 
 
 class AckBeforeFlush(SqliteSink):
-    """Rows wait in this process until the commit, which is faster as long as nobody dies."""
+    """Rows wait in this process until the commit, which is faster as long as no process dies."""
 
     waiting: dict[PartId, list[Any]] = {}  # noqa: RUF012
 
@@ -456,7 +456,7 @@ class IgnoresPrevious(SqliteSink):
 
 
 class ForgetsRemembers(SqliteSink):
-    """Refuses to go on behind a gap, and does not say that it knows of gaps."""
+    """Refuses to continue behind a gap, and does not say that it knows of gaps."""
 
     def check(self, schema: pa.Schema, query: QueryId) -> Capabilities:
         return replace(super().check(schema, query), remembers=False)

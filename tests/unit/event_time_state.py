@@ -38,7 +38,7 @@ def struct_of(schema: StructType | str) -> StructType:
     return StructType([StructField(name, _TYPES[kind.lower()]) for name, kind in pairs])
 
 
-class Rows:
+class StoredRows:
     """Values of one schema, as they come back from the JVM."""
 
     def __init__(self, schema: StructType | str) -> None:
@@ -54,7 +54,7 @@ class MemoryMap:
     """A map state."""
 
     def __init__(self, key: StructType | str, value: StructType | str) -> None:
-        self.keys_of, self.values_of = Rows(key), Rows(value)
+        self.keys_of, self.values_of = StoredRows(key), StoredRows(value)
         self.held: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def exists(self) -> bool:
@@ -89,7 +89,7 @@ class MemoryValue:
     """A value state."""
 
     def __init__(self, schema: StructType | str) -> None:
-        self.rows = Rows(schema)
+        self.rows = StoredRows(schema)
         self.held: tuple[Any, ...] | None = None
 
     def exists(self) -> bool:
@@ -109,7 +109,7 @@ class MemoryList:
     """A list state."""
 
     def __init__(self, schema: StructType | str) -> None:
-        self.rows = Rows(schema)
+        self.rows = StoredRows(schema)
         self.held: list[tuple[Any, ...]] = []
 
     def exists(self) -> bool:

@@ -32,7 +32,7 @@ def decision(log: DecisionLog) -> Decision:
 
 
 def opened(store: MemoryStore | FileStore, keep: int = 100, epochs: int = 0) -> DecisionLog:
-    """A driver's log after its claim and so many epochs."""
+    """A driver's log after its claim and a number of epochs."""
     log = DecisionLog(store, keep)
     log.open()
     log.append(claim(log))

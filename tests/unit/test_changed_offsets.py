@@ -26,7 +26,7 @@ def test_of_an_epoch_that_spark_has_committed(planned: tuple[int, int] | None) -
 
 
 def test_while_the_query_runs() -> None:
-    """Another program plans the epoch anew between our start and Spark's call."""
+    """Another program plans the epoch again between our start and Spark's call."""
     world = ModelWorld()
     die(world, "decide.after", 2)
     shown = {name: sorted(server.rows()) for name, server in world.servers.items()}

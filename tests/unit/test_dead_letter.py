@@ -1,4 +1,4 @@
-"""Dead letters without Spark: rows as JSON, their columns, what a part may refuse, and SQLite."""
+"""Dead-letter records without Spark: rows as JSON, columns, what a part may refuse, SQLite."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_sqlite_refuses_a_null_in_the_key_of_a_table_to_come(tmp_path: Path) -> 
 
 
 def test_sqlite_refuses_a_row_above_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sqlite_refused, "ROW_BYTES_MAX", 1000)
+    monkeypatch.setattr(_sqlite_refused, "_ROW_BYTES_MAX", 1000)
     rows = ((1, "x" * 960, 1.0, 0), (2, "x" * 961, 1.0, 0), (3, "x", 1.0, 0))
     staged, found = refused_by_sqlite(SqliteSink(path, "t"), *rows)
     assert (staged, found) == (2, {2: "it is larger than SQLite's limit for a row, 1,000 bytes"})

@@ -73,7 +73,7 @@ def test_a_writer_is_told_nothing_of_an_earlier_start(world: ModelWorld) -> None
 
 
 def test_a_writer_is_told_nothing_where_an_epoch_is_computed_again(world: ModelWorld) -> None:
-    """Rule 17: it would go on under a name whose late commit is that of the decided part."""
+    """Rule 17: it would continue under a name whose late commit is that of the decided part."""
     decided = 0
 
     def expire(point: str) -> None:

@@ -31,7 +31,7 @@ ABORTED: list[tuple[str, str]] = []
 
 @dataclass(frozen=True)
 class Watched(ModelSink):
-    """Notes whose writers are ended; somebody else may do something while it looks for them."""
+    """Notes whose writers are ended; another process may do something while it looks for them."""
 
     def close(self, query: QueryId, name: str) -> Callable[[], None]:
         for act in DURING_CLOSE:
@@ -62,7 +62,7 @@ def started(world: ModelWorld) -> Coordinator:
 
 
 def open_transaction(world: ModelWorld, query: QueryId) -> PartId:
-    """Somebody is writing a part, and which part it is cannot be told yet (as with Kafka)."""
+    """Another process writes a part, and which part it is cannot be told yet (as with Kafka)."""
     part = PartId(query.name, query.incarnation, "parts0", 0, 0, 0, 0)
     world.servers["parts0"].prepared[part] = ("a row",)
     return part

@@ -37,7 +37,7 @@ def run(world: ModelWorld, epochs: int) -> None:
 
 
 def die(world: ModelWorld, point: str, times: int = 1) -> None:
-    """Run a driver until it comes by a point for the ``times``-th time."""
+    """Run a driver until it reaches a point for the ``times``-th time."""
     left = times
 
     def hook(name: str) -> None:
@@ -209,7 +209,7 @@ def test_the_decided_epoch_is_another() -> None:
 def test_a_checkpoint_that_is_doubted_while_the_query_runs(
     doubt: Callable[[ModelWorld], object], says: str
 ) -> None:
-    """Spark is started again in mid-run: by then epochs have been written."""
+    """Spark is started again during a run: by then epochs have been written."""
     world = ModelWorld()
     run(world, 2)
     state = DecisionLog(world.store).open()
@@ -239,7 +239,7 @@ def test_spark_moved_while_it_ran() -> None:
 
 
 def test_a_busy_driver_is_no_reason_to_doubt_the_checkpoint() -> None:
-    """Somebody else took every slot that was tried for: stop it, says the error."""
+    """Another driver took every slot that was tried: stop it, says the error."""
     world = ModelWorld()
     run(world, 1)
     busy = Coordinator(Run(NAME, CHECKPOINT, world.bound(), DecisionLog(world.store), world))

@@ -1,4 +1,4 @@
-"""Which jars a connector needs, and how a session comes by them; a stand-in plays `mvn`."""
+"""Which jars a connector needs, and how a session gets them; a stand-in plays `mvn`."""
 
 from __future__ import annotations
 

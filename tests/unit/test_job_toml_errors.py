@@ -202,7 +202,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
         "7: spark.conf",
         "the setting spark.x must stand right under [spark]",
     ),
-    "a dead letter": (
+    "a dead-letter sink": (
         'table = "t"',
         'table = "t"\ndead_letter = { type = "files", pth = "x" }',
         "16: queries.sinks.dead_letter.pth",

@@ -94,7 +94,7 @@ def test_what_is_never_started_again(kind: type[Exception]) -> None:
 
 
 def test_a_server_that_is_away_at_the_restart() -> None:
-    """At the first start it is a mistake in the job file, for all that anybody knows."""
+    """At the first start it may be a mistake in the job file."""
     restarts = Restarts(FixedDelay(9))
     assert restarts.after(BadSink("not reachable"), ran=False) is None
     assert restarts.after(BadSink("not reachable"), ran=True) == 1.0

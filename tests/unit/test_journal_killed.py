@@ -63,7 +63,7 @@ for number in range(120):
 @pytest.mark.parametrize("turn", [1, 2, 3])
 @pytest.mark.parametrize("moment", ["before", "cut", "synced"])
 def test_killed_in_a_cut_back(tmp_path: Path, moment: str, turn: int, buffer: int) -> None:
-    """What was acknowledged is there, once and in order; what follows stands behind it."""
+    """What was acknowledged is there, once and in order; the rest follows it."""
     command = [sys.executable, "-c", CHILD, str(tmp_path), moment, str(turn), str(buffer)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     assert child.returncode == -signal.SIGKILL, "it was not killed: " + child.stderr
@@ -74,7 +74,7 @@ def test_killed_in_a_cut_back(tmp_path: Path, moment: str, turn: int, buffer: in
     found = [int(value.split()[0]) for value in values(tmp_path, 0, again.sync())]
     assert found[-1] == -1
     assert found[: len(acknowledged)] == acknowledged
-    # A record that was written whole, and that nobody was told of, may stand behind them.
+    # A record that was written whole, but never acknowledged, may follow them.
     rest = found[len(acknowledged) : -1]
     assert rest == sorted(set(rest))
     assert all(number > acknowledged[-1] for number in rest)

@@ -11,7 +11,7 @@ from kafka import errors
 
 from beadline.ids import EpochId, QueryId
 from beadline.sink import CommitBlocked
-from beadline.sinks.kafka.access import DENIED, denied, login_refused, no_access, refusal
+from beadline.sinks.kafka.access import NOT_AUTHORIZED, denied, login_refused, no_access, refusal
 from beadline.sinks.kafka.client import TransactionClient
 from beadline.sinks.kafka.settings import KafkaSettings
 from tests.unit.test_kafka_client import ONE, OTHER
@@ -34,7 +34,7 @@ ALL_DOWN = KafkaError(KafkaError._ALL_BROKERS_DOWN)
 )
 def test_a_right_that_is_missing(error: Exception, name: str) -> None:
     assert denied(error) == name
-    assert name in DENIED
+    assert name in NOT_AUTHORIZED
 
 
 @pytest.mark.parametrize(

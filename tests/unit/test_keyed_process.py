@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
@@ -331,6 +332,24 @@ def test_what_a_process_changes_in_place_is_not_kept() -> None:
     run = KeyedRun(Mutating(), by="k", outputs="xs string", clock="processing", order=())
     rows = [{"k": "a"}] * 3
     assert [row["xs"] for row in run.epoch(rows)["main"]] == ["None", "[1]", "[1]"]
+
+
+def test_a_map_has_one_zero_and_one_nan() -> None:
+    """Spark compares the bytes of keys: across epochs, -0.0 would be another key than 0.0."""
+
+    class Numbers(KeyedProcess):
+        def open(self, state: Any) -> None:
+            self.seen = state.map("seen", DoubleType(), LongType())
+
+        def process(self, row: Row, ctx: KeyedContext) -> Iterator[Any]:
+            for key in (-0.0, float("nan"), 0.0, float("nan")):
+                self.seen.put(key, (self.seen.get(key) or 0) + 1)
+            assert self.seen.get(math.nan)
+            yield (repr(self.seen.items()),)
+
+    run = KeyedRun(Numbers(), by="k", outputs="seen string", clock="processing", order=())
+    assert run.epoch([{"k": "a"}])["main"] == [{"seen": "[(0.0, 2), (nan, 2)]"}]
+    assert run.epoch([{"k": "a"}])["main"] == [{"seen": "[(0.0, 4), (nan, 4)]"}]
 
 
 # -- mistakes

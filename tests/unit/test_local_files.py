@@ -81,7 +81,7 @@ def test_a_file_that_is_replaced_is_the_old_one_or_the_new_one(
 
 @pytest.mark.parametrize("there", ["", "a", "a/b", "a/b/c"])
 def test_every_folder_that_is_made_is_named_durably(tmp_path: Path, there: str, disk: Disk) -> None:
-    """A record is worth nothing in a folder that a power cut takes away."""
+    """A record is useless in a folder that a power cut takes away."""
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     with watched(disk):
         FILES.make_folder(f"file:{tmp_path}/a/b/c")

@@ -36,7 +36,7 @@ def test_what_was_appended_is_read_by_the_next(store: MemoryStore) -> None:
 
 
 def test_slots_are_dense(store: MemoryStore) -> None:
-    """A slot that is skipped is one that somebody else may take without being noticed (rule 1)."""
+    """A slot that is skipped is one that another driver may take unnoticed (rule 1)."""
     log = DecisionLog(store)
     log.open()
     for slot in range(1, 8):

@@ -8,13 +8,16 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
+from beadline.event_time import operator
 from beadline.event_time.operator import (
     BUCKET,
     PARCEL,
     Clock,
     Operator,
+    _pack,
     _parcels_of,
     _Processor,
     read_parcel,
@@ -53,3 +56,12 @@ def test_the_order_of_a_shuffle_does_not_matter() -> None:
         (told,) = processor.handleInputRows((7,), frames, TimerValues(1, 0))
         found = read_parcel(told[PARCEL][0])["n"].to_pylist()
         assert found == [0, 2, 100, 102, 20_000, 20_002, 3_000_000, 3_000_002]
+
+
+def test_large_rows_are_in_several_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one parcel there is room for 2 GB."""
+    monkeypatch.setattr(operator, "PARCEL_BYTES_MAX", 1000)
+    rows = pa.RecordBatch.from_pydict({"n": ["x" * 100] * 6, BUCKET: pa.array([7] * 6, pa.int32())})
+    sent = list(_pack(iter([rows.slice(at, 2) for at in (0, 2, 4)] * 10)))
+    assert len(sent) > 3
+    assert sum(read_parcel(one.as_py()).num_rows for batch in sent for one in batch[PARCEL]) == 60

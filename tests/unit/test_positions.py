@@ -8,11 +8,11 @@ import pytest
 
 from beadline.errors import BadSetting
 from beadline.sources.kafka import positions
-from beadline.sources.kafka.positions import GROUP, Positions, followers, parse_offsets
+from beadline.sources.kafka.positions import GROUP_OPTION, Positions, followers, parse_offsets
 from beadline.sources.kafka.settings import librdkafka_settings
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", GROUP: "lag"}
+NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", GROUP_OPTION: "lag"}
 
 
 def test_offsets_of_every_source() -> None:
@@ -30,7 +30,7 @@ def test_what_is_not_understood_is_not_guessed(text: str, reason: str) -> None:
 
 
 def test_only_sources_with_a_group_are_followed() -> None:
-    (found,) = followers([{}, {GROUP: "lag", "kafka.sasl.jaas.config": "hush"}, {"a": "b"}])
+    (found,) = followers([{}, {GROUP_OPTION: "lag", "kafka.sasl.jaas.config": "hush"}, {"a": "b"}])
     assert (found.source, found.group) == (1, "lag")
     assert "hush" not in repr(found)
 

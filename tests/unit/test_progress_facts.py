@@ -70,7 +70,7 @@ def test_an_idle_input_is_brought_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert published == [("k", 9_000)]
 
 
-class Report:
+class ProgressReport:
     """A report as Spark holds it."""
 
     def __init__(self, epoch: int, *, idle: bool = False) -> None:
@@ -86,19 +86,21 @@ class Report:
 class Reporting:
     """Spark's query, as far as it reports."""
 
-    def __init__(self, *reports: Report) -> None:
+    def __init__(self, *reports: ProgressReport) -> None:
         self._jsq = self
         self.reports = reports
 
-    def recentProgress(self) -> tuple[Report, ...]:  # noqa: N802 (Spark's name)
+    def recentProgress(self) -> tuple[ProgressReport, ...]:  # noqa: N802 (Spark's name)
         return self.reports
 
 
 def test_each_epoch_is_read_once() -> None:
     """Also one that Spark had reported before, to say that no rows had come for it yet."""
-    query: Any = Reporting(Report(3), Report(4), Report(5, idle=True))
+    query: Any = Reporting(ProgressReport(3), ProgressReport(4), ProgressReport(5, idle=True))
     assert [one["batchId"] for one in progress_facts.new_progress(query, 3)] == [4]
-    query = Reporting(Report(3), Report(4), Report(5, idle=True), Report(5))
+    query = Reporting(
+        ProgressReport(3), ProgressReport(4), ProgressReport(5, idle=True), ProgressReport(5)
+    )
     assert [one["batchId"] for one in progress_facts.new_progress(query, 4)] == [5]
     assert progress_facts.new_progress(query, 5) == []
 

@@ -75,7 +75,7 @@ def connect(proxy: TcpProxy) -> socket.socket:
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes."""
+    """Exactly this number of bytes."""
     found = b""
     while len(found) < count:
         chunk = connection.recv(count - len(found))

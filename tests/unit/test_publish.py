@@ -48,7 +48,7 @@ def test_an_epoch_is_planned_on_disk_before_a_ledger_has_it(
 
 
 class Refusing(ModelSink):
-    """Refuses rows, and has no dead letter sink."""
+    """Refuses rows, and has no dead-letter sink."""
 
     def without_refused(
         self, rows: Iterator[pa.RecordBatch], part: Part

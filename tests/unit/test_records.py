@@ -183,7 +183,7 @@ def test_content_that_makes_no_sense_is_named(body: bytes) -> None:
 
 
 def committables() -> Iterator[type[Committable]]:
-    """Every committable of ours: whoever adds one must add its golden file."""
+    """Every committable of ours: if you add one, add its golden file."""
     for module in pkgutil.walk_packages(beadline.sinks.__path__, "beadline.sinks."):
         try:
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""A refused row whose text is no UTF-8 still reaches the dead letter sink."""
+"""A refused row whose text is no UTF-8 still reaches the dead-letter sink."""
 
 from __future__ import annotations
 

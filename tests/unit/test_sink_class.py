@@ -25,7 +25,7 @@ class OrdersSink(Sink[OrdersPart]):
 
 
 class Between(Sink[C], Generic[C]):
-    """Somebody's base: those who derive from it say it."""
+    """A user's base class: its subclasses say it."""
 
 
 def test_the_class_line_says_the_committable() -> None:

@@ -1,4 +1,4 @@
-"""Slots: no two live writers share one, and there are only so many, whatever dies."""
+"""Slots: no two live writers share one, and their number is bounded, whatever dies."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ OTHER = "e" * 32
 
 
 class RefusedNumbers(list[tuple[int, str]]):
-    """A dead letter sink's stand-in: the first column of each row, and the reason."""
+    """A stand-in for a dead-letter sink: the first column of each row, and the reason."""
 
     def __call__(self, rows: pa.RecordBatch, reason: str) -> None:
         self.extend((first, reason) for first in rows.column(0).to_pylist())

@@ -19,7 +19,7 @@ from beadline.sink import Outcome, Part, Prepared
 from beadline.sinks import SqliteSink
 from beadline.sinks.sqlite.check import connect
 from beadline.testing.suite.elsewhere import commit_elsewhere
-from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME, epoch_id, part_id
+from beadline.testing.suite.target import OTHER_QUERY, QUERY, SAME_NAME, epoch_id, part_id
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("n", pa.int64())])
 
@@ -304,7 +304,7 @@ def test_another_incarnation_is_refused_and_seen_first(path: Path) -> None:
     seen = sink.last_seen(SAME_NAME, "under-test")
     assert seen is not None
     assert seen.incarnation == QUERY.incarnation
-    assert sink.last_seen(OTHER, "under-test") is None
+    assert sink.last_seen(OTHER_QUERY, "under-test") is None
 
 
 @pytest.mark.parametrize("harm", ["delete", "damage"])

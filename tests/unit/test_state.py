@@ -20,7 +20,7 @@ from beadline.files import open_files, qualify
 from beadline.spark.failures import KNOWN_CAUSES
 from beadline.spark.progress_facts import ProgressFacts
 from beadline.spark.state_reader import StateReader, figures
-from beadline.state.backend import FORMAT, HDFS_BACKED, PROVIDER, ROCKSDB, backend_of
+from beadline.state.backend import CHECKPOINT_FORMAT, HDFS_BACKED, PROVIDER, ROCKSDB, backend_of
 from beadline.state.compare import changes
 from beadline.state.disk import disk_use
 from beadline.state.metadata import StateOperator, Variable, parse_schemas, read_operators
@@ -125,11 +125,11 @@ def log(folder: Path, name: str, lines: list[str], epoch: int = 0) -> None:
     ("provider", "committed", "in_session", "expected"),
     [
         (None, None, ROCKSDB, {}),  # a new one: as the session says
-        (None, None, HDFS_BACKED, {FORMAT: "1"}),
-        (HDFS_BACKED, "v1", ROCKSDB, {FORMAT: "1"}),
-        (ROCKSDB, "v1", ROCKSDB, {FORMAT: "1"}),
-        (ROCKSDB, "v2", HDFS_BACKED, {FORMAT: "2"}),
-        (ROCKSDB, "v3", ROCKSDB, {FORMAT: "2"}),
+        (None, None, HDFS_BACKED, {CHECKPOINT_FORMAT: "1"}),
+        (HDFS_BACKED, "v1", ROCKSDB, {CHECKPOINT_FORMAT: "1"}),
+        (ROCKSDB, "v1", ROCKSDB, {CHECKPOINT_FORMAT: "1"}),
+        (ROCKSDB, "v2", HDFS_BACKED, {CHECKPOINT_FORMAT: "2"}),
+        (ROCKSDB, "v3", ROCKSDB, {CHECKPOINT_FORMAT: "2"}),
         (ROCKSDB, None, ROCKSDB, {}),  # died in its first epoch
     ],
 )
@@ -205,6 +205,17 @@ def test_a_checkpoint_continues_in_its_own_format(
                 )
             ],
             "fired",
+        ),
+        # What they have had since a later version begins empty.
+        (
+            [transform(variable("open", "beadline_bucket integer", "n long", "MapState"))],
+            [
+                transform(
+                    variable("open", "beadline_bucket integer", "n long", "MapState"),
+                    variable("dropped", "beadline_bucket integer", "n long", "ValueState"),
+                )
+            ],
+            None,
         ),
     ],
 )

@@ -346,7 +346,7 @@ def test_a_decided_epoch_behind_a_crash_is_not_missing() -> None:
 
 
 def test_epochs_without_rows_leave_a_target_where_it_is() -> None:
-    """A dead letter sink that is given nothing is behind, and has lost nothing."""
+    """A dead-letter sink that is given nothing is behind, and has lost nothing."""
     world = ModelWorld(Setting(epochs=4, dead_letter="ledger"))
     for epochs in range(1, 5):
         run(world, epochs)
@@ -375,7 +375,7 @@ def test_a_sink_that_was_dropped_and_comes_back_has_lost_nothing() -> None:
 
 
 def test_a_sink_put_back_has_a_hole() -> None:
-    """Which epochs it lacks is said; going on takes a word, and that word is remembered."""
+    """Which epochs it lacks is said; to continue takes drop=, which is remembered."""
     world = ModelWorld()
     run(world, 1)
     assert told(listening(world, names=["parts0"], epochs=3), "removed") == [{"sink": "ledger1"}]
@@ -650,7 +650,7 @@ def test_a_part_knows_that_its_target_was_made_again() -> None:
 
 
 def test_a_target_that_is_made_again_before_anything_was_in_it() -> None:
-    """Nothing is missing, so the next start goes on."""
+    """Nothing is missing, so the next start continues."""
     world = ModelWorld()
     world.servers["parts0"].instance = "one"
     with pytest.raises(PrepareFailed, match="Start again"), hooked(made_again(world, 0)):

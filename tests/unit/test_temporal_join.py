@@ -250,3 +250,19 @@ def test_the_version_that_is_valid_at_the_watermark_stays() -> None:
     epochs = [rows(("right", 10, 7), ("left", 11, 1)), moved, [], rows(("left", 70, 2))]
     found, _ = run(operator(), epochs)
     assert [row for row in main(found) if row[1] == "a"] == [(1, "a", 7, 10), (2, "a", 7, 10)]
+
+
+FAR_US = (
+    253_402_318_799_000_000  # what 9999-12-31 23:59:59 is in New York: Python has no year 10000
+)
+
+
+def test_versions_of_one_time_with_a_time_too_far_for_python() -> None:
+    right = pa.schema([*RIGHT, ("until", TIME)])
+    input_ = pa.schema([INPUT.field("left"), ("right", pa.struct(list(right)))])
+    sides = Sides(("k",), NAMES.left, {"price": "price", "until": "until"})
+    runner = EpochRunner(AsOf(sides, "at", "since", LEFT, right), input_)
+    versions = [{"k": "a", "since": 1, "price": 7, "until": until} for until in (FAR_US, None)]
+    row = {"left": {"k": "a", "at": 2, "n": 1}}
+    runner.epoch([*({"right": version} for version in versions), row], more=True)
+    assert [row["until"] for row in runner.advance(END_MS)["main"]] == [FAR_US]

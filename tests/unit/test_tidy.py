@@ -3,9 +3,9 @@
 What is checked: functions of at most 60 lines and lines of at most 100 columns; a docstring for
 every module; what a package may import, and that the packages form a graph without cycles (see
 ARCHITECTURE.md); where a SparkSession may be touched; that the states of an epoch stay pure; that
-no name of a class or of an alias means two things; that no text names one machine or a package
-registry. Ruff checks the rest. Every rule is also tried on a piece of code that breaks it: a
-checker that finds nothing may be a checker that looks at nothing.
+no public name of a class, an alias or a constant means two things; that no text names one machine
+or a package registry. Ruff checks the rest. Every rule is also tried on a piece of code that breaks
+it: a checker that finds nothing may be a checker that looks at nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_COLUMNS = 100
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".cfg", ".ini", ".sh", ".sql", ""}
 NOT_OURS = {"build", "dist", "site", "__pycache__", "node_modules"}
 
-# What a sink may import of Beadline, besides its own folder: the one package that anybody's sink
+# What a sink may import of Beadline, besides its own folder: the one package that every sink
 # needs, and what ours share.
 SINK_MAY_IMPORT = ("beadline.sink", "beadline.sinks.shared", "beadline.shared", "beadline.files")
 SPARK_SESSION_IN = (
@@ -56,7 +56,8 @@ REGISTRIES = tuple(
         ("registry", "npmjs", "org"),
     )
 )
-CAMEL_CASE = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*\Z")  # neither T nor LEDGER
+# CamelCase or UPPER_CASE; neither a type variable, T, nor a name of the module's own, _LEDGER.
+ALIAS_OR_CONSTANT = re.compile(r"[A-Z]\w+\Z")
 MACHINE_PATH = re.compile(r"(?<![\w./…<>{}-])/" + r"work/")
 
 
@@ -217,9 +218,9 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def twice_defined(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Names of classes and aliases defined more than once, and where: one name, one thing.
+    """Classes, aliases and constants whose name is defined twice, and where: one name, one thing.
 
-    An alias is a name in CamelCase that a module is given a value for.
+    An alias is a name in CamelCase for which a module has a value; a constant one in UPPER_CASE.
     """
     where: dict[str, list[str]] = {}
     for name, text in modules:
@@ -231,9 +232,11 @@ def twice_defined(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
             given = (
                 node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             )
-            for target in given:
-                if isinstance(target, ast.Name) and CAMEL_CASE.match(target.id):
-                    where.setdefault(target.id, []).append(f"{name}:{node.lineno}")
+            for part in (part for target in given if target for part in ast.walk(target)):
+                if not isinstance(part, ast.Name) or not isinstance(part.ctx, ast.Store):
+                    continue
+                if ALIAS_OR_CONSTANT.match(part.id):
+                    where.setdefault(part.id, []).append(f"{name}:{node.lineno}")
     return {name: places for name, places in where.items() if len(places) > 1}
 
 
@@ -275,7 +278,7 @@ def test_a_cycle_is_found() -> None:
     assert cycles(package_graph([("sinks/kafka.py", sinks), ("spark/query.py", lazy)])) == []
 
 
-def test_no_class_or_alias_is_defined_twice() -> None:
+def test_no_class_alias_or_constant_is_defined_twice() -> None:
     modules = [(name_of(path), path.read_text("utf-8")) for path in python_files("src/beadline")]
     assert twice_defined(modules) == {}
 
@@ -288,11 +291,17 @@ def test_a_class_name_that_is_defined_twice_is_found() -> None:
 
 
 def test_an_alias_that_is_defined_twice_is_found() -> None:
-    code = "Row = tuple[int]\nT = TypeVar('T')\nMAX_S = 5\n_Own = int\n"
-    typed = "Row: TypeAlias = int\nT = TypeVar('T')\nMAX_S = 6\n_Own = str\n"
+    code = "Row = tuple[int]\nT = TypeVar('T')\n_Own = int\n"
+    typed = "Row: TypeAlias = int\nT = TypeVar('T')\n_Own = str\n"
     assert twice_defined([("a.py", code), ("b.py", typed), ("c.py", "class Row: ...\n")]) == {
         "Row": ["a.py:1", "b.py:1", "c.py:1"]
     }
+
+
+def test_a_constant_that_is_defined_twice_is_found() -> None:
+    code = "MAX_S = 5\n_POLL_S = 1\nT = TypeVar('T')\n"
+    pair = "MAX_S, LEAST_S = 6, 1\n_POLL_S = 2\nT = TypeVar('T')\nAT[MAX_S] = 1\n"
+    assert twice_defined([("a.py", code), ("b.py", pair)]) == {"MAX_S": ["a.py:1", "b.py:1"]}
 
 
 def test_nothing_of_one_machine() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beadline.event_time.codec import Window, WindowCodec
+from beadline.event_time.groups import Groups
 from beadline.event_time.top import Top
 from beadline.event_time.windows import Windowed, WindowShape
 from tests.unit.event_time_state import EpochRunner
@@ -115,3 +118,14 @@ def test_what_the_state_holds_does_not_grow_with_the_rows() -> None:
         (value,) = runner.handle.states["open"].held.values()
         sizes.append(sum(len(one) for one in value if isinstance(one, bytes)))
     assert len(set(sizes[3:])) == 1
+
+
+def test_rows_with_a_time_too_far_for_python_have_ranks() -> None:
+    """9999-12-31 23:59:59 in New York is of the year 10000 in UTC, and 1-1-1 in Berlin of 0."""
+    times = [253_402_318_799_000_000, -62_135_600_000_000_000]
+    table = pa.table({"x": [1.0, 2.0], "until": pa.array(times, TIME)})
+    top = Top(2, table.schema)
+    (partial,) = top.partials(Groups(table, np.array([0]), np.array([1, 2])))
+    codec = WindowCodec(ROWS, (), {"best": top})
+    (row,) = codec.results([Window((), 0, 1, 0, [partial])])["best"].combine_chunks()
+    assert row.values.field("until").cast(pa.int64()).to_pylist() == times[::-1]

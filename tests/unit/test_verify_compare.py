@@ -61,7 +61,7 @@ def kinds(found: object) -> list[ViolationKind]:
         (1, [A, A], 1, [ViolationKind.DUPLICATED]),
         (0, [A, B], 0, [ViolationKind.ABORTED]),
         (-1, [A], -1, [ViolationKind.ABORTED]),
-        (1, [A, B, B, D], 1, [ViolationKind.ABORTED]),  # was never decided by anybody
+        (1, [A, B, B, D], 1, [ViolationKind.ABORTED]),  # was never decided
         (2, [A, B, B, B], 2, [ViolationKind.DUPLICATED]),
         (1, [B, B, B], 1, [ViolationKind.LOST, ViolationKind.DUPLICATED]),
     ],

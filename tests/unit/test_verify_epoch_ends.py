@@ -23,7 +23,7 @@ from beadline.verify.task import epoch_end
 
 
 def note(checkpoint: Path, epoch: int, files: int, watermark: int = 0, at: int = 0) -> None:
-    """Write an epoch's offsets as Spark does, up to so many files."""
+    """Write an epoch's offsets as Spark does, up to this number of files."""
     offsets = checkpoint / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     metadata = f'{{"batchWatermarkMs":{watermark},"batchTimestampMs":{at},"conf":{{}}}}'

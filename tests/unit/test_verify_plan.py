@@ -25,7 +25,7 @@ def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
 
 
 def test_every_point_of_kafka_is_in_some_chain() -> None:
-    """Those that a job without a mishap comes by, and those that it takes one to come by."""
+    """Those that a job without a fault reaches, and those that only a fault leads to."""
     tried = {kill.point for scope in plan.SCOPES[:2] for kill in kafka_points.kills_of(7, scope)}
     tried |= {kill.point for kill in plan.parse(kafka_points.EXPIRING)} | {BURNT}
     assert tried == {name for name in {**POINTS, **KAFKA_POINTS} if not name.startswith("files.")}

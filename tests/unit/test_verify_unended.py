@@ -1,4 +1,4 @@
-"""A start that did not end, or that somebody else killed: nothing is known, or violated."""
+"""A start that did not end, or that another process killed: nothing is known, or violated."""
 
 from __future__ import annotations
 

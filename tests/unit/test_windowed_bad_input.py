@@ -98,7 +98,7 @@ FINE: dict[str, Any] = {"time": "ts", "size": "10 minutes", "watermark": "5 minu
         ),
         ({"by": "z"}, "by='z': there is no such column; there are k, ts"),
         ({"by": ["k", "k"]}, "names a column twice"),
-        ({"by": "many"}, "by='many' is of type array<bigint>: a key must be a plain value"),
+        ({"by": "many"}, "by='many' is of type array<bigint>: it must be a plain value"),
         ({"by": "folded"}, "would be different keys"),
         ({"by": "Revision"}, "the results already have a column of that name"),
         ({"size": None, "every_rows": 0}, "every_rows=0: it must be a number, at least 1"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from beadline.errors import BadQuery
 from beadline.event_time import CustomAggregate, count
 from beadline.event_time.asof import AsOf
 from beadline.event_time.codec import state_name
@@ -18,7 +19,7 @@ from beadline.event_time.operator import Operator
 from beadline.event_time.sessions import Sessions
 from beadline.event_time.sides import Sides
 from beadline.event_time.windows import Windowed, WindowShape
-from tests.unit.event_time_state import EpochRunner, MemoryHandle
+from tests.unit.event_time_state import EpochRunner, MemoryHandle, MemoryMap
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(
@@ -49,7 +50,8 @@ def declared(operator: Operator) -> dict[str, list[str]]:
     """The names of the columns of each map's keys."""
     handle = MemoryHandle()
     operator.open(handle)  # type: ignore[arg-type]
-    return {name: one.keys_of.schema.names for name, one in handle.states.items()}
+    states = handle.states.items()
+    return {name: one.keys_of.schema.names for name, one in states if isinstance(one, MemoryMap)}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,26 @@ def test_a_clock_that_goes_back_does_not_hold_up_early_results() -> None:
     assert [row["rows"] for row in early] == [2, 3, 4]
 
 
+@pytest.mark.parametrize("kind", ["windows", "sessions"])
+@pytest.mark.parametrize("before_s", [0, 10])
+def test_a_longer_lateness_begins_no_window_again_that_is_gone(kind: str, before_s: int) -> None:
+    """It would replace the complete result, of three rows, by that of the late one."""
+    operator: Any = Windowed(**WINDOWS, shape=TEN, lateness_us=before_s * SECOND)
+    if kind == "sessions":
+        operator = Sessions(**WINDOWS, gap_us=10 * SECOND, lateness_us=before_s * SECOND)
+    runner = EpochRunner(operator, SCHEMA, time="ts")
+    told = [*runner.epoch([{"k": "a", "ts": SECOND}] * 3, more=True)["main"]]
+    told += runner.epoch([{"k": "b", "ts": 100 * SECOND}])["main"]
+    assert [(row["k"], row["rows"], row["revision"]) for row in told] == [("a", 3, 0)]
+    runner.operator = replace(operator, lateness_us=1000 * SECOND)
+    found = runner.epoch([{"k": "a", "ts": SECOND}], more=True)
+    assert found["main"] == []
+    assert found["dropped"] == [{"dropped": 1}]
+    told = runner.epoch([{"k": "b", "ts": 101 * SECOND}, {"k": "b", "ts": 300 * SECOND}])["main"]
+    told += runner.epoch([{"k": "b", "ts": 102 * SECOND}])["main"]
+    assert [(row["rows"], row["revision"]) for row in told] == [(2, 0), (3, 1)]
+
+
 class Largest(CustomAggregate):
     """An aggregate whose values only integers can hold."""
 
@@ -151,3 +173,33 @@ def test_a_custom_aggregate_of_another_version_has_another_name_in_the_state() -
     Newer.__name__ = "Largest"
     assert Newer().kind != Largest().kind
     assert Largest().kind == "largest"
+
+
+@dataclass(frozen=True)
+class Configured(Largest):
+    """An aggregate with a setting."""
+
+    setting: Any
+
+
+def test_a_setting_that_is_written_otherwise_in_each_process_names_no_state() -> None:
+    """With such a name, the state would be refused by every restart."""
+    orders = ["ab", "ba"]
+    names = {Configured(_Ordered(order)).kind for order in orders}
+    assert len(names) == 1
+    with pytest.raises(BadQuery, match=r"Configured\.setting is a function whose repr\(\)"):
+        Windowed(**{**WINDOWS, "aggregates": {"n": Configured(lambda: None)}}, shape=TEN)
+
+
+class _Ordered(frozenset[str]):
+    """A set that is written in an order of its own, as sets of strings are in each process."""
+
+    def __new__(cls, order: str) -> _Ordered:
+        made = super().__new__(cls, order)
+        made.order = order
+        return made
+
+    order: str
+
+    def __repr__(self) -> str:
+        return self.order

@@ -1,4 +1,4 @@
-"""What a worker frees is kept for its next batch, unless somebody has said otherwise."""
+"""What a worker frees is kept for its next batch, unless the user has said otherwise."""
 
 from __future__ import annotations
 

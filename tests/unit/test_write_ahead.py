@@ -17,7 +17,7 @@ from beadline.ids import EpochId
 from beadline.sink import Guarantee, Outcome, Part, Seen
 from beadline.sinks.write_ahead import Delivery, Endpoint, Rejected, TryAgain, WriteAheadSink
 from beadline.sinks.write_ahead.commit import cuts
-from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME, epoch_id, part_id
+from beadline.testing.suite.target import OTHER_QUERY, QUERY, SAME_NAME, epoch_id, part_id
 from tests.unit.write_ahead_endpoints import (
     SCHEMA,
     FileEndpoint,
@@ -255,7 +255,7 @@ def test_half_an_epoch_of_another_incarnation_is_remembered(tmp_path: Path) -> N
     theirs = prepare(sink, 0, rows(4), query=SAME_NAME)
     with pytest.raises(WrongCheckpoint):
         sink.commit(epoch_id(0, SAME_NAME), theirs)
-    assert sink.last_seen(OTHER, "under-test") is None
+    assert sink.last_seen(OTHER_QUERY, "under-test") is None
     assert commit(sink, 0, []) == set()
 
 

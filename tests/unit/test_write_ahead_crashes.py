@@ -88,7 +88,7 @@ def test_killed_between_delivery_and_progress_that_one_batch_comes_twice(
     assert commit(sink, 0, parts) == AGAIN
 
 
-# The process comes by each for four batches and for the ledger itself; by the second once more,
+# The process reaches each for four batches and for the ledger itself; by the second once more,
 # before the staged parts are discarded.
 POINTS = [("ledger.before", number) for number in range(1, 6)]
 POINTS += [("ledger.after", number) for number in range(1, 7)]

@@ -11,7 +11,7 @@ from beadline.points import hooked
 from beadline.sink import Outcome
 from beadline.sinks.write_ahead import WriteAheadSink
 from beadline.testing.suite.durable import Disk, watched
-from beadline.testing.suite.target import OTHER, QUERY, SAME_NAME
+from beadline.testing.suite.target import OTHER_QUERY, QUERY, SAME_NAME
 from tests.unit.write_ahead_endpoints import SCHEMA, FileEndpoint, commit, prepare, rows
 
 
@@ -62,7 +62,7 @@ def test_starting_over_names_every_file_of_the_query_and_no_other(tmp_path: Path
     prepare(sink, 1, rows(2))
     prepare(sink, 1, rows(2), query=SAME_NAME)  # of another checkpoint: nobody sweeps it
     mine = files_in(tmp_path)
-    prepare(sink, 1, rows(3), query=OTHER)
+    prepare(sink, 1, rows(3), query=OTHER_QUERY)
     words = sink.check(SCHEMA, QUERY).start_over.split()
     patterns = [word for word in words if "*" in word]
     named = {path for path in files_in(tmp_path) if any(fnmatch(path, p) for p in patterns)}

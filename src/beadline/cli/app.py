@@ -21,7 +21,7 @@ from beadline.cli.verify import verify
 # In the order of `beadline --help`. To add one: write `cli/<name>.py` with a function whose
 # docstring is its help and whose `json: JsonOption` comes from `cli/output.py`, and list it here.
 # Spark and extras are imported inside the functions, so that `--help` stays fast.
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+_COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo),
     ("run", run),
     ("analyze", analyze),
@@ -61,6 +61,6 @@ def _root(
     """
 
 
-for _name, _command in COMMANDS:
+for _name, _command in _COMMANDS:
     app.command(_name)(_command)
 app.add_typer(transactions, name="transactions")

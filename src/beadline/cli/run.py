@@ -36,7 +36,7 @@ from beadline.cli._jobs import (
 from beadline.cli.output import Console, JsonOption, output
 from beadline.environment.quiet import quiet
 from beadline.errors import UsageError
-from beadline.jobs.loading import JobFile, Planned, check_all, open_job
+from beadline.jobs.loading import JobFile, PlannedQuery, check_all, open_job
 from beadline.jobs.restart import Restarts
 from beadline.observe import Event
 
@@ -119,7 +119,7 @@ class _Options:
         if not self.checkpoint and file.no_checkpoint is not None:
             raise _no_checkpoint(file.no_checkpoint)
 
-    def over(self, plan: Planned) -> Planned:
+    def over(self, plan: PlannedQuery) -> PlannedQuery:
         """Return the query with these options; a trigger given here replaces the file's."""
         checkpoint = self.checkpoint or plan.checkpoint
         if not checkpoint:
@@ -181,7 +181,7 @@ class Stop:
 class Running:
     """One query of the job: running, waiting for its restart, or ended."""
 
-    planned: Planned
+    planned: PlannedQuery
     watch: EventPrinter
     restarts: Restarts
     query: Query | None = None
@@ -233,7 +233,7 @@ class Running:
             raise failure
 
 
-def run_all(plans: list[Planned], file: JobFile, out: Console, stop: Stop) -> None:
+def run_all(plans: list[PlannedQuery], file: JobFile, out: Console, stop: Stop) -> None:
     """Run the queries until all have ended, one fails for good, or a signal arrives."""
     width = max(len(plan.stream.name) for plan in plans)
     runs = []

@@ -26,7 +26,7 @@ JOB = "beadline.demo.job"
 
 
 class RunFailed(BeadlineError):
-    """A child did what no kill explains, or rows were seen twice in mid-run."""
+    """A child did what no kill explains, or rows were seen twice during a run."""
 
 
 @dataclass(frozen=True)

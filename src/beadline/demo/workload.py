@@ -26,7 +26,7 @@ NAME = "demo"
 CLEAN = "clean"
 TOTALS = "totals"
 SCHEMA = "id long, key string, amount long"
-KEYS = ("ash", "birch", "cedar", "elm", "fir", "hazel", "oak", "pine")
+_KEYS = ("ash", "birch", "cedar", "elm", "fir", "hazel", "oak", "pine")
 _ID_STEP = 1_000_000  # ids of one file; so an id tells which file it came from
 _BAD = 0.04
 _TWICE = 0.02
@@ -111,7 +111,7 @@ class Workload(RunFolder):
         return sorted(self.input.glob("*.json"))
 
     def feed(self, backlog: int) -> None:
-        """Write input files until so many are there that Spark will still give as epochs."""
+        """Write input files until this number is left for Spark to read as epochs."""
         commits = self.checkpoint / "commits"
         names = os.listdir(commits) if commits.is_dir() else []
         done = 1 + max((int(name) for name in names if name.isdigit()), default=-1)
@@ -130,7 +130,7 @@ class Workload(RunFolder):
         """The lines of one input file: the same for the same seed and number."""
         rng = random.Random(f"{self.seed} {number}")
         for index in range(self.rows_per_file):
-            row = DemoRow(number * _ID_STEP + index, rng.choice(KEYS), rng.randint(1, 1_000_000))
+            row = DemoRow(number * _ID_STEP + index, rng.choice(_KEYS), rng.randint(1, 1_000_000))
             if rng.random() < _BAD:
                 yield _spoilt(row, rng)
                 continue

@@ -19,7 +19,7 @@ from pathlib import Path
 from beadline.errors import JavaProblem
 
 OLDEST = 17
-TESTED = (17, 21)
+_TESTED = (17, 21)
 FIX = "Install Java 17 or 21 and put it on the PATH, or set JAVA_HOME to its folder."
 
 _ANSWER_TIMEOUT_S = 30
@@ -38,7 +38,7 @@ class JavaInstallation:
     @property
     def tested(self) -> bool:
         """Whether Spark 4 names this version as one that it runs on."""
-        return self.major in TESTED
+        return self.major in _TESTED
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> JavaInstallation:

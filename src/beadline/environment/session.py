@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 Setting = str | int | float | bool
 
 # Four attempts, as on a cluster: with `local[*]` one killed Python worker ends the query.
-MASTER = "local[*,4]"
+_MASTER = "local[*,4]"
 _ONE_ATTEMPT = "local[*]"  # Spark's own default, which the JVM reports as if it were set
 LOCAL_FILES = "spark.hadoop.fs.AbstractFileSystem.file.impl"
 NO_CHECKSUMS = "org.apache.hadoop.fs.local.RawLocalFs"
-DEFAULTS = {
-    "spark.master": MASTER,
+_DEFAULTS = {
+    "spark.master": _MASTER,
     # A replay must divide an epoch into the same parts, which adaptive plans may change.
     "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
@@ -163,8 +163,8 @@ def _settings(asked: dict[str, str]) -> SparkConf:
             SparkContext._ensure_initialized(gateway=gateway)
     settings = SparkConf().setAll(list(asked.items()))
     if "spark.master" not in asked and settings.get("spark.master") == _ONE_ATTEMPT:
-        settings.setMaster(MASTER)
-    for key, value in DEFAULTS.items():
+        settings.setMaster(_MASTER)
+    for key, value in _DEFAULTS.items():
         settings.setIfMissing(key, value)
     if len(tempfile.gettempdir()) <= UNIX_SOCKET_FOLDER_LENGTH_MAX:
         settings.setIfMissing(UNIX_SOCKETS, "true")

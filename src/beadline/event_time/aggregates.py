@@ -52,7 +52,7 @@ class Aggregate(ABC):
         kind = type(self).__name__.lower() + (f"_{self.column}" if self.column else "")
         names: list[str] = [one.name for one in fields(self)] if is_dataclass(self) else []
         more = [
-            (name, getattr(self, name))
+            (name, _fixed(f"{type(self).__name__}.{name}", getattr(self, name)))
             for name in names
             if name != "column" and name not in self.shown_by
         ]
@@ -316,6 +316,19 @@ class Extreme(Aggregate):
 
 
 # -- shared functions
+
+
+def _fixed(what: str, value: Any) -> Any:
+    """Return a value whose text is the same in every process, or raise."""
+    if isinstance(value, set | frozenset):
+        value = sorted(map(repr, value))
+    if " at 0x" in repr(value):
+        raise BadQuery(
+            f"{what} is a {type(value).__name__} whose repr() is another one in each process, so "
+            "the state could not be told from that of another aggregate: make it no field of the "
+            f"dataclass, or give its class a __repr__ with what it is made of. {NOTHING_WRITTEN}"
+        )
+    return value
 
 
 def ordered_type(name: str, column: pa.DataType | None) -> pa.DataType:

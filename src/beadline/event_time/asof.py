@@ -29,8 +29,8 @@ from pyspark.sql.types import BooleanType, StructType
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
 from beadline.event_time.codec import DROPPED, output_schema, place_of
-from beadline.event_time.columns import check_time, column_of
-from beadline.event_time.groups import Ints, group
+from beadline.event_time.columns import check_binary, check_time, column_of
+from beadline.event_time.groups import Ints, group, one_array, plain
 from beadline.event_time.keys import digest, microseconds_of
 from beadline.event_time.operator import Clock, Operator, apply_operator
 from beadline.event_time.sides import (
@@ -98,6 +98,8 @@ def temporal_join(
     _check_deleted(what, deleted, right_time, right.schema)
     hidden = () if deleted is None else (deleted,)
     named = sides(what, left.schema, right.schema, on, suffixes, hidden=hidden)
+    for name in named.keys:
+        check_binary(f"{what}: on={name!r}", left.schema[name].dataType)
     check_follows(what, left)
     check_follows(what, right)
     left_delay, right_delay = both_delays(what, watermark)
@@ -263,7 +265,8 @@ class AsOf(Operator):
         ordered = times[order]
         first = np.append(True, ordered[1:] != ordered[:-1])
         if not first.all():
-            ranks = [_rank(row) for row in table.to_pylist()]
+            columns = (plain(one_array(column)).to_pylist() for column in table.columns)
+            ranks = [tuple(map(_rank_of, row)) for row in zip(*columns, strict=True)]
             order = np.array(sorted(range(len(ranks)), key=lambda at: (times[at], ranks[at])))
             order = order[np.append(first[1:], True)]  # the last of each time
         return table.take(pa.array(order))
@@ -438,12 +441,8 @@ def _first_time(place: bytes) -> int:
     return int(struct.unpack(">Q", bytes(place[:8]))[0]) - 2**63
 
 
-def _rank(row: dict[str, Any]) -> tuple[tuple[int, Any], ...]:
-    """Return a sort key for versions of the same time; null is smallest, NaN largest."""
-    return tuple(_rank_of(value) for value in row.values())
-
-
 def _rank_of(value: Any) -> tuple[int, Any]:
+    """Return a sort key for the values of a column; null is smallest, NaN largest."""
     if value is None:
         return 0, 0
     if isinstance(value, float) and value != value:

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
     from pyspark.sql.types import StructType
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 START, END, NUMBER, REVISION = "window_start", "window_end", "window_number", "revision"
 DELETED = "deleted"  # of a session that has become part of another
 DROPPED = "dropped"
+DROPPED_UNTIL = "dropped"  # the state that has the time up to which windows were dropped
 NEVER = -(2**62)
-WINDOW_BOUNDS = (pa.field(START, TIMESTAMP), pa.field(END, TIMESTAMP))
+WINDOW_BOUNDS = (pa.field(START, _TIMESTAMP), pa.field(END, _TIMESTAMP))
 WINDOW_NUMBER = (pa.field(NUMBER, pa.int64()),)
 
 
@@ -187,6 +188,8 @@ class WindowOperator(Operator):
         """Declare the state variables that all kinds of windows have."""
         if self.processing_time:
             self._newest = handle.getValueState("newest", "seen_ms bigint")
+        else:
+            self._dropped = handle.getValueState(DROPPED_UNTIL, "until_us bigint")
 
     def now_us(self, clock: Clock) -> int:
         """Return the current time of the windows' clock; ``NEVER`` before the first watermark.
@@ -201,6 +204,21 @@ class WindowOperator(Operator):
             else:
                 self._newest.update((now_ms,))
         return now_ms * 1000 if now_ms > 0 else NEVER
+
+    def gone_us(self, now_us: int) -> int:
+        """Return the time up to which windows that have ended are gone.
+
+        It never goes back: with a longer lateness than before, a window that was dropped would
+        begin again with the rows that come now, and replace the complete result.
+        """
+        gone_us = now_us - self.lateness_us
+        dropped = None if self.processing_time else self._dropped.get()
+        return gone_us if dropped is None else max(gone_us, dropped[0])
+
+    def note_dropped(self, now_us: int) -> None:
+        """Remember that windows were dropped."""
+        if not self.processing_time:
+            self._dropped.update((self.gone_us(now_us),))
 
     def early_is_due(self, early: ValueState, clock: Clock) -> bool:
         """Whether it is time to emit early results; ``early`` holds when they were last emitted."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.types import StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_plain, check_time
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.watermarks import marked
 
@@ -74,14 +74,4 @@ def _check_keys(what: str, keys: Sequence[str], schema: StructType) -> None:
     if not keys:
         raise BadQuery(f"{what}: by= names the columns that make rows the same. {NOTHING_WRITTEN}")
     for name in keys:
-        if name not in schema.names:
-            raise BadQuery(
-                f"{what}: by={name!r}: there is no such column; there are "
-                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
-            )
-        type_ = schema[name].dataType
-        if isinstance(type_, ArrayType | MapType | StructType | VariantType):
-            raise BadQuery(
-                f"{what}: by={name!r} is of type {type_.simpleString()}: a key is a plain value. "
-                f"{NOTHING_WRITTEN}"
-            )
+        check_plain(what, "by", name, schema)

@@ -10,6 +10,7 @@ the wrong type.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from beadline.event_time.durations import Duration, milliseconds
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-VALUE = "value"  # the column of a state that holds one plain value
+_VALUE = "value"  # the column of a state that holds one plain value
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _NAMED = re.compile(r"\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)\w")
 _NOT_READ: Any = object()
@@ -75,7 +76,7 @@ class KeyedColumns:
                 f"Spark says: {said} {NOTHING_WRITTEN}"
             ) from None
         plain = not isinstance(read, StructType)
-        schema = read if isinstance(read, StructType) else StructType([StructField(VALUE, read)])
+        schema = read if isinstance(read, StructType) else StructType([StructField(_VALUE, read)])
         columns = KeyedColumns(tuple(schema.fieldNames()), schema, plain)
         columns._check(what)
         return columns
@@ -298,7 +299,7 @@ def names_of(ddl: str) -> KeyedColumns:
             parts[-1] += char
     found = [_NAMED.match(part) for part in parts]
     if found == [None]:
-        return KeyedColumns((VALUE,), plain=True)
+        return KeyedColumns((_VALUE,), plain=True)
     return KeyedColumns(tuple((one.group(1) or one.group(2)) if one else "?" for one in found))
 
 
@@ -572,20 +573,20 @@ class KeyedMap(_AnyState):
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key of the map."""
-        held = self._read(self._keys.encode(key))
+        held = self._read(self._key(key))
         return default if held is None else self._codec.decode(held)
 
     def __contains__(self, key: Any) -> bool:
         """Whether the map has this key."""
-        return self._read(self._keys.encode(key)) is not None
+        return self._read(self._key(key)) is not None
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key."""
-        self._set(self._keys.encode(key), self._codec.encode(value))
+        self._set(self._key(key), self._codec.encode(value))
 
     def remove(self, key: Any) -> None:
         """Remove a key, if it is there."""
-        self._set(self._keys.encode(key), None)
+        self._set(self._key(key), None)
 
     def clear(self) -> None:
         """Remove all keys."""
@@ -624,7 +625,15 @@ class KeyedMap(_AnyState):
         for key, held in self._spark.iterator():
             # Encoded again: Spark's own copy may have other types, such as a bytearray for bytes.
             again = self._keys.decode(key)
-            yield self._keys.encode(again), held
+            yield self._key(again), held
+
+    def _key(self, given: Any) -> tuple[Any, ...]:
+        """Return a key in the form that Spark takes, with one 0.0 and one NaN.
+
+        Spark compares bytes and Python does not: else it would depend on whether the key is of
+        this epoch or an earlier one which keys are the same.
+        """
+        return tuple(_one_float(value) for value in self._keys.encode(given))
 
     def _set(self, key: tuple[Any, ...], held: Any) -> None:
         self._scope.check(self._name)
@@ -641,6 +650,12 @@ class KeyedMap(_AnyState):
             elif not self._emptied:
                 self._spark.removeKey(key)
         self.forget()
+
+
+def _one_float(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return math.nan if math.isnan(value) else value + 0.0
 
 
 def in_order(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -11,26 +11,42 @@ import copy
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import (
     ArrayType,
-    DataType,
     LongType,
     MapType,
     Row,
     StructField,
     StructType,
+    TimestampType,
     VariantType,
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.chains import check_follows
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
+from beadline.event_time.columns import (
+    FLOATS,
+    WATERMARK_KEY,
+    check_binary,
+    check_no_watermark,
+    check_plain,
+    check_time,
+    column_of,
+)
 from beadline.event_time.durations import Duration, milliseconds
-from beadline.event_time.keyed import DROPPED_COUNT, KeyedPlan, KeyedProcess, KeyedRows, has
+from beadline.event_time.keyed import (
+    DROPPED_COUNT,
+    EPOCH_START,
+    KeyedPlan,
+    KeyedProcess,
+    KeyedRows,
+    has,
+)
 from beadline.event_time.keyed_state import KeyedColumns, KeyedStates, StateDeclaration, fresh
 from beadline.event_time.operator import EVENT_TIME, PROCESSING_TIME, Clock
 from beadline.event_time.watermarks import marked
@@ -50,7 +66,11 @@ OutputColumns = str | StructType
 _ROW, _TIE = "beadline_row", "beadline_tie"
 _NO_MARK: dict[str, Any] = {}
 _OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_FLOATS = ("float", "double")
+_EXACT_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
+}
 _numbers = itertools.count()
 
 
@@ -127,9 +147,9 @@ def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFra
     """Return a frame with a column for each output, all but one of them null in each row."""
     columns = [column_of(name) for name in frame.columns]
     # The row's hash gives rows of equal times a fixed order.
-    tie = F.xxhash64(*(_hashable(frame, name) for name in frame.columns))
+    tie = F.xxhash64(*(part for name in frame.columns for part in _hashed(frame, name)))
     rows = frame.select(
-        *(column_of(name).alias(name, metadata=_NO_MARK) for name in plan.by),
+        *(_key(frame, name).alias(name, metadata=_NO_MARK) for name in plan.by),
         F.struct(*columns).alias(_ROW),
         tie.alias(_TIE),
     )
@@ -162,20 +182,26 @@ def _split(worked: DataFrame, plan: KeyedPlan) -> Outputs:
     return Outputs(rows, names)
 
 
-def _hashable(frame: DataFrame, name: str) -> Column:
-    """Return a column that Spark can hash: it cannot hash maps, nor variants."""
-    if _contains(frame.schema[name].dataType, MapType | VariantType):
-        return F.to_json(F.struct(column_of(name)))
-    return column_of(name)
+def _key(frame: DataFrame, name: str) -> Column:
+    """Return a column of the key as Spark groups by it: a timestamp as microseconds.
+
+    PySpark compares timestamps in the session's time zone, where the hour that occurs twice when
+    the clocks go back is one: rows of two keys would come as those of one.
+    """
+    column = column_of(name)
+    return F.unix_micros(column) if _is_timestamp(frame.schema, name) else column
 
 
-def _contains(type_: DataType, wanted: Any) -> bool:
-    inner: list[DataType] = []
-    if isinstance(type_, StructType):
-        inner = [one.dataType for one in type_]
-    elif isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    return isinstance(type_, wanted) or any(_contains(one, wanted) for one in inner)
+def _is_timestamp(schema: StructType, name: str) -> bool:
+    return isinstance(schema[name].dataType, TimestampType)
+
+
+def _hashed(frame: DataFrame, name: str) -> tuple[Column, Column]:
+    """Return what to hash of a column: Spark's hash skips nulls, and takes no maps or variants."""
+    column = column_of(name)
+    if isinstance(frame.schema[name].dataType, ArrayType | MapType | StructType | VariantType):
+        return F.to_json(F.struct(column), _EXACT_JSON), column.isNull()
+    return column, column.isNull()
 
 
 def _nullable(schema: StructType) -> StructType:
@@ -197,8 +223,10 @@ class _KeyedProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._keyed = KeyedRows(copy.copy(self.process), self._plan, handle)
         self._row = fresh(self._schema)
-        types = [self._schema[name].dataType for name in self._plan.by]
-        self._key = fresh(StructType([StructField(str(at), one) for at, one in enumerate(types)]))
+        self._key = [
+            _time if _is_timestamp(self._schema, name) else fresh(self._schema[name].dataType)
+            for name in self._plan.by
+        ]
         self._out = Row(*self._outputs, DROPPED_COUNT)
 
     def handleInputRows(  # noqa: N802
@@ -223,16 +251,19 @@ class _KeyedProcessor(StatefulProcessor):
     def close(self) -> None:
         """Do nothing: no resources are held."""
 
-    def _own(self, key: Any) -> Row:
+    def _own(self, key: Any) -> list[Any]:
         """Return the key as the process sees it: Spark passes a timer's key with other types."""
-        assert self._key is not None
-        own: Row = self._key(key)
-        return own
+        pairs = zip(self._key, key, strict=True)
+        return [value if value is None or own is None else own(value) for own, value in pairs]
 
     def _tagged(self, rows: Iterator[tuple[str, Any]]) -> Iterator[Any]:
         names = (*self._outputs, DROPPED_COUNT)
         for output, row in rows:
             yield self._out(*(row if name == output else None for name in names))
+
+
+def _time(at_us: int) -> datetime:
+    return EPOCH_START + timedelta(microseconds=at_us)
 
 
 def _clock(values: TimerValues) -> Clock:
@@ -339,15 +370,14 @@ def _check_clock(
 
 
 def _check_columns(frame: DataFrame, plan: KeyedPlan, watermark: Duration | None) -> None:
-    types = {one.name: one for one in frame.schema}
-    if len(types) < len(frame.schema):
+    if len(set(frame.schema.names)) < len(frame.schema):
         raise BadQuery(f"the rows have two columns of the same name. {NOTHING_WRITTEN}")
     if not plan.by:
         raise BadQuery(f"by= names no column: a process needs a key. {NOTHING_WRITTEN}")
     _check_time(plan, frame.schema, watermark)
     for argument, names in (("by", plan.by), ("order", plan.order)):
         for name in names:
-            _check_plain(argument, name, types[name].dataType if name in types else None, types)
+            _check_sortable(argument, name, frame.schema)
 
 
 def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None) -> None:
@@ -364,20 +394,11 @@ def _check_time(plan: KeyedPlan, schema: StructType, watermark: Duration | None)
         check_no_watermark("keyed_process()", plan.time, schema)
 
 
-def _check_plain(
-    argument: str, name: str, type_: DataType | None, known: Mapping[str, object]
-) -> None:
-    if type_ is None:
-        raise BadQuery(
-            f"{argument}={name!r}: there is no such column; there are {', '.join(known)}. "
-            f"{NOTHING_WRITTEN}"
-        )
-    if isinstance(type_, ArrayType | MapType | StructType | VariantType):
-        raise BadQuery(
-            f"{argument}={name!r} is of type {type_.simpleString()}: a plain value is needed. "
-            f"{NOTHING_WRITTEN}"
-        )
-    if type_.typeName() in _FLOATS:
+def _check_sortable(argument: str, name: str, schema: StructType) -> None:
+    type_ = check_plain("keyed_process()", argument, name, schema)
+    if argument == "by":
+        check_binary(f"by={name!r}", type_)
+    if type_.typeName() in FLOATS:
         raise BadQuery(
             f"{argument}={name!r} is of type {type_.simpleString()}, in which equal values may "
             f"have different bytes: cast it to a decimal or a string. {NOTHING_WRITTEN}"

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import IntegralType, StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import column_of
+from beadline.event_time.columns import check_binary, column_of
 from beadline.event_time.durations import Duration, microseconds
 from beadline.event_time.sides import Sides, Suffixes, one_of, sides
 from beadline.guarantee.chance import ByChance
@@ -76,6 +76,8 @@ def lookup_join(
     refresh_us = microseconds("refresh", REFRESH if refresh is None else refresh)
     types = _like(_schema(what, table, schema), frame.schema)
     named = sides(what, frame.schema, types, on, suffixes)
+    for name in named.keys:
+        check_binary(f"{what}: on={name!r}", frame.schema[name].dataType)
     arrow = to_arrow_schema(types, timezone="UTC")
     assert arrow is not None
     name = getattr(table, "__qualname__", type(table).__qualname__)

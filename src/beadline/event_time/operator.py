@@ -43,6 +43,7 @@ BUCKETS = 32
 BUCKET = "beadline_bucket"
 PARCEL = "beadline_parcel"
 PARCEL_ROWS_MAX = 250_000
+PARCEL_BYTES_MAX = 64 * 2**20  # far below the 2 GB that Arrow can hold in one column
 _SENT = b"beadline.sent"  # in a parcel's metadata: the task, and the number of its parcel
 
 EVENT_TIME = "EventTime"
@@ -142,15 +143,16 @@ def _clock(values: TimerValues) -> Clock:
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield one row per bucket: the bucket's rows, in order, as an Arrow stream."""
     held: list[pa.RecordBatch] = []
-    rows = sent = 0
+    rows = size = sent = 0
     context = TaskContext.get()
     part = 0 if context is None else context.partitionId()
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
-        if rows >= PARCEL_ROWS_MAX:
+        size += batch.nbytes
+        if rows >= PARCEL_ROWS_MAX or size >= PARCEL_BYTES_MAX:
             yield _parcels_of(pa.Table.from_batches(held), part, sent)
-            held, rows, sent = [], 0, sent + 1
+            held, rows, size, sent = [], 0, 0, sent + 1
     if rows:
         yield _parcels_of(pa.Table.from_batches(held), part, sent)
 

@@ -110,7 +110,7 @@ class Sessions(WindowOperator):
         """Add the rows to sessions."""
         now_us = self.now_us(clock)
         times, known = self.times(rows, now_us)
-        in_time = known & (times + self.gap_us + self.lateness_us > now_us)
+        in_time = known & (times + self.gap_us > self.gone_us(now_us))
         if self.joins_late and not in_time.all():
             in_time = in_time | self._falls_into_held(rows, times, known & ~in_time, now_us)
         if not in_time.all():
@@ -224,6 +224,7 @@ class Sessions(WindowOperator):
         due = list(takewhile(lambda key: time_of(key[0]) <= now_us, self._index.keys()))
         for (entry,) in due:
             self._index.removeKey((entry,))
+        dropped = False
         for place in dict.fromkeys(bytes(entry[8:]) for (entry,) in due):
             key, sessions = self._held(place)
             kept = []
@@ -236,6 +237,9 @@ class Sessions(WindowOperator):
                     kept.append(session)
             if sessions:
                 self._hold(place, key, kept)
+            dropped |= len(kept) < len(sessions)
+        if dropped:
+            self.note_dropped(now_us)
         for time_us in change.timers:
             self._handle.registerTimer(timer_at(time_us))
         yield from self.emit(change.results)

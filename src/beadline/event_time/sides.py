@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    MapType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark
+from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_plain
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.watermarks import marked
 
@@ -87,18 +82,10 @@ def sides(
 
 
 def _check_key(what: str, name: str, left: StructType, right: StructType) -> None:
-    for side, schema in (("left", left), ("right", right)):
-        if name not in schema.names:
-            raise BadQuery(
-                f"{what}: on={name!r}: the {side} side has no such column; it has "
-                f"{', '.join(schema.names)}. {NOTHING_WRITTEN}"
-            )
-    one, other = left[name].dataType, right[name].dataType
-    if isinstance(one, ArrayType | MapType | StructType | VariantType):
-        raise BadQuery(
-            f"{what}: on={name!r} is of type {one.simpleString()}: a key must be a plain value. "
-            f"{NOTHING_WRITTEN}"
-        )
+    one, other = (
+        check_plain(f"{what}: the {side} side", "on", name, schema)
+        for side, schema in (("left", left), ("right", right))
+    )
     if one != other:
         raise BadQuery(
             f"{what}: on={name!r} is {one.simpleString()} on the left and {other.simpleString()} "

@@ -22,6 +22,7 @@ from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate, Partial
 from beadline.event_time.codec import DELETED, END, REVISION, START
 from beadline.event_time.columns import column_of
+from beadline.event_time.groups import one_array, plain
 from beadline.event_time.operator import to_arrow
 from beadline.outputs import MAIN, Outputs
 
@@ -90,8 +91,10 @@ class Top(Aggregate):
         return _bytes(table.take(order[: self.n])), None
 
     def result(self, partial: Partial) -> Any:
-        """The rows in the order of their ranks."""
-        return self._table(partial).to_pylist()
+        """The rows in the order of their ranks; plain, as a time may be too far for Python."""
+        table = self._table(partial)
+        columns = [plain(one_array(column)) for column in table.columns]
+        return pa.table(columns, names=table.column_names).to_pylist()
 
     def _order(self, table: pa.Table, groups: Any) -> pa.Array:
         # By position: a table may have a column of any name.
@@ -176,9 +179,10 @@ def _checked(
                 "cannot break a tie: list the columns to keep without it, columns=[...], or make "
                 f"it a string with to_json(). {NOTHING_WRITTEN}"
             )
-    taken = {*windows.by, START, END, REVISION, DELETED, RANK}
-    twice = [name for name in kept if name in taken] or [
-        name for name in windows.by if name == RANK
+    by = [name.lower() for name in windows.by]  # Spark's names ignore case
+    taken = {*by, START, END, REVISION, DELETED, RANK}
+    twice = [name for name in kept if name.lower() in taken] or [
+        name for name in windows.by if name.lower() == RANK
     ]
     if twice:
         raise BadQuery(

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from beadline.errors import NOTHING_WRITTEN, BadQuery
-from beadline.event_time.columns import WATERMARK_KEY, check_time, column_of
+from beadline.event_time.columns import check_no_watermark, check_time, column_of
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.idle import InputSeen
 from beadline.sources.ticker import ticks_beside
@@ -51,10 +50,7 @@ def watermark(
     idle_ms = None if idle is None else milliseconds("idle", idle)
     name = name if name is not None else f"input-{next(_numbers)}"
     check_time("watermark()", "time", time, frame.schema)
-    if WATERMARK_KEY in frame.schema[time].metadata:
-        raise BadQuery(
-            f"column {time!r} has a watermark already, and can have only one. {NOTHING_WRITTEN}"
-        )
+    check_no_watermark("watermark()", time, frame.schema)
     if idle_ms is None:
         return marked(frame, time, delay_ms, name)
     return _ticking(_observed(frame, time, delay_ms, idle_ms, name), time, delay_ms, name)

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import StructType
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 from beadline.event_time.aggregates import Aggregate
@@ -34,7 +28,15 @@ from beadline.event_time.codec import (
     START,
     WindowOperator,
 )
-from beadline.event_time.columns import WATERMARK_KEY, check_no_watermark, check_time, column_of
+from beadline.event_time.columns import (
+    FLOATS,
+    WATERMARK_KEY,
+    check_binary,
+    check_no_watermark,
+    check_plain,
+    check_time,
+    column_of,
+)
 from beadline.event_time.counted import CountedWindows
 from beadline.event_time.durations import Duration, microseconds, milliseconds
 from beadline.event_time.operator import (
@@ -58,8 +60,6 @@ INGESTED = "ingested_at"
 LATE_ROWS = "beadline.late_rows"
 _WINDOW = "beadline_window"
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
-_BINARY = "UTF8_BINARY"
-_FLOATS = ("float", "double")
 _numbers = itertools.count()
 
 
@@ -148,23 +148,23 @@ class WindowedRows:
 
     def check(self) -> None:
         """Refuse arguments that cannot work, before anything is written."""
-        columns = {field.name: field for field in self.frame.schema}
+        schema = self.frame.schema
         if len(set(self.by)) < len(self.by):
             raise BadQuery(f"by={list(self.by)!r} names a column twice. {NOTHING_WRITTEN}")
         for name in self.by:
-            _check_key(name, columns[name].dataType if name in columns else None, list(columns))
+            _check_key(name, schema)
         if self.time is not None:
-            check_time("windowed()", "time", self.time, self.frame.schema)
+            check_time("windowed()", "time", self.time, schema)
         if self.time is None or self.every_rows is not None:
             return
-        if self.watermark_ms is None and WATERMARK_KEY not in columns[self.time].metadata:
+        if self.watermark_ms is None and WATERMARK_KEY not in schema[self.time].metadata:
             raise BadQuery(
                 f"windows over {self.time!r} need a watermark, or none would ever be complete: "
                 f"windowed(..., watermark='5 minutes'), the longest that rows may be out of order. "
                 f"{NOTHING_WRITTEN}"
             )
         if self.watermark_ms is not None:
-            check_no_watermark("windowed()", self.time, self.frame.schema)
+            check_no_watermark("windowed()", self.time, schema)
 
     def agg(self, **aggregates: Aggregate) -> Outputs:
         """Compute these aggregates for each window; their names become the result columns."""
@@ -375,27 +375,14 @@ def _check_lateness(
             raise BadQuery(f"{name} has no meaning here: {why}. {NOTHING_WRITTEN}")
 
 
-def _check_key(name: str, type_: DataType | None, known: list[str]) -> None:
-    if type_ is None:
-        raise BadQuery(
-            f"by={name!r}: there is no such column; there are {', '.join(known)}. {NOTHING_WRITTEN}"
-        )
+def _check_key(name: str, schema: StructType) -> None:
+    type_ = check_plain("windowed()", "by", name, schema)
     if name.lower() in _RESERVED:
         raise BadQuery(
             f"by={name!r}: the results already have a column of that name: rename it. "
             f"{NOTHING_WRITTEN}"
         )
-    if isinstance(type_, ArrayType | MapType | StructType | VariantType):
-        raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: a key must be a plain value. "
-            f"{NOTHING_WRITTEN}"
-        )
-    if getattr(type_, "collation", _BINARY) != _BINARY:
-        raise BadQuery(
-            f"by={name!r} is of type {type_.simpleString()}: strings that are equal in their "
-            f"collation would be different keys. Use lower(), or collate it as {_BINARY}. "
-            f"{NOTHING_WRITTEN}"
-        )
+    check_binary(f"by={name!r}", type_)
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -411,4 +398,4 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
 def _key(frame: DataFrame, name: str) -> Column:
     """Return a key's column for hashing: 0.0 and -0.0 are one key."""
     column = column_of(name)
-    return column + F.lit(0.0) if frame.schema[name].dataType.typeName() in _FLOATS else column
+    return column + F.lit(0.0) if frame.schema[name].dataType.typeName() in FLOATS else column

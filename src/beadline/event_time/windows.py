@@ -106,23 +106,24 @@ class Windowed(WindowOperator):
         times, known = self.times(rows, now_us)
         newest = self.shape.starts(times)
         # A row is late if its newest window is: the others end before it.
-        in_time = known & (newest + self.shape.size_us + self.lateness_us > now_us)
+        gone_us = self.gone_us(now_us)
+        in_time = known & (newest + self.shape.size_us > gone_us)
         if not in_time.all():
             yield from self.late(rows.filter(pa.array(~in_time)))
             rows, times, newest = rows.filter(pa.array(in_time)), times[in_time], newest[in_time]
         if rows.num_rows:
-            yield from self.emit(self._take(self._groups(rows, times, newest, now_us), now_us))
+            yield from self.emit(self._take(self._groups(rows, times, newest, gone_us), now_us))
         if self.early_ms is not None:
             yield from self.emit(self._so_far(clock))
 
-    def _groups(self, rows: pa.Table, times: Ints, newest: Ints, now_us: int) -> Groups:
+    def _groups(self, rows: pa.Table, times: Ints, newest: Ints, gone_us: int) -> Groups:
         """Group the rows by key and window: once for each of their windows that is not dropped."""
         copies = self.shape.windows_per_row
         if copies > 1:
             which = np.repeat(np.arange(rows.num_rows), copies)
             back = np.tile(np.arange(copies), rows.num_rows) * self.shape.slide_us
             starts = newest[which] - back
-            kept = starts + self.shape.size_us + self.lateness_us > now_us
+            kept = starts + self.shape.size_us > gone_us
             which, newest = which[kept], starts[kept]
             rows, times = rows.take(pa.array(which)), times[which]
         return group(rows, self.by, times, newest)
@@ -184,11 +185,13 @@ class Windowed(WindowOperator):
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
         """Fire the windows that are due, and drop those that cannot change anymore."""
         now_us = self.now_us(clock)
+        dropped = False
         if self._fired is not None:
             gone_us = now_us - self.lateness_us
             gone = takewhile(lambda key: time_of(key[0]) <= gone_us, self._fired.keys())
             for (place,) in list(gone):
                 self._fired.removeKey((place,))
+                dropped = True
         due = takewhile(lambda pair: time_of(pair[0][0]) <= now_us, self._open.iterator())
         results: list[Window] = []
         gone_at: set[int] = set()
@@ -200,6 +203,10 @@ class Windowed(WindowOperator):
             if self._fired is not None and window.end + self.lateness_us > now_us:
                 self._fired.updateValue((place,), self.codec.state_of(window, window.revision + 1))
                 gone_at.add(window.end + self.lateness_us)
+            else:
+                dropped = True
+        if dropped:
+            self.note_dropped(now_us)
         for time_us in gone_at:
             self._handle.registerTimer(timer_at(time_us))
         yield from self.emit(results)

@@ -84,7 +84,7 @@ RISKY_SETTINGS = (
         "leave it at true",
     ),
 )
-KEYS = tuple(setting.key for setting in RISKY_SETTINGS)
+RISKY_KEYS = tuple(setting.key for setting in RISKY_SETTINGS)
 
 
 def judge_settings(conf: Conf, stateful: bool) -> Iterator[Finding]:

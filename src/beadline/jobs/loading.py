@@ -1,6 +1,6 @@
 """Job files, which the command line starts: Python with ``def job(spark) -> Stream``, or TOML.
 
-Both come out as ``Planned`` queries: one of a Python file, one or more of a TOML file, which
+Both come out as ``PlannedQuery``: one of a Python file, one or more of a TOML file, which
 ``beadline.jobs`` reads. The rest here is about Python.
 
 The file describes and does not start, so that the same job can be run, looked at and tested. What
@@ -49,7 +49,7 @@ _DEFAULTS: dict[str, type] = {
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedQuery:
     """One query of a job: the stream, unstarted, and what to start it with."""
 
     stream: Stream
@@ -83,11 +83,11 @@ class JobFile:
         """Return the only query of the job, to be built; raises with what to put right."""
         return _load_python(self)
 
-    def plan(self, spark: SparkSession) -> list[Planned]:
+    def plan(self, spark: SparkSession) -> list[PlannedQuery]:
         """Return the queries of the job, unstarted; raises with what to put right."""
         job = self.load()
         return [
-            Planned(
+            PlannedQuery(
                 stream=build_stream(job, spark),
                 where=str(self.path),
                 checkpoint=job.checkpoint,
@@ -102,7 +102,7 @@ class JobFile:
         return text
 
 
-def check_all(plans: list[Planned]) -> None:
+def check_all(plans: list[PlannedQuery]) -> None:
     """Ask of every query what its start will ask, before another is started; writes nothing."""
     from beadline.spark.analyze import check_start
 

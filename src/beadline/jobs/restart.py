@@ -43,7 +43,7 @@ class Strategy(ABC):
 
     @property
     def reset_after_s(self) -> float | None:
-        """After how long without a failure the count begins anew; never if None."""
+        """After how long without a failure the count starts over; never if None."""
         return None
 
     @abstractmethod
@@ -83,7 +83,7 @@ class FixedDelay(Strategy):
 class ExponentialBackoff(Strategy):
     """Wait ``initial``, then ``multiplier`` times as long each time, up to ``max``.
 
-    After ``reset_after`` without a failure it begins anew; ``attempts`` bounds the restarts until
+    After ``reset_after`` without a failure it starts over; ``attempts`` bounds the restarts until
     then, and without it there is no bound.
     """
 
@@ -105,7 +105,7 @@ class ExponentialBackoff(Strategy):
 
     @property
     def reset_after_s(self) -> float | None:
-        """After how long without a failure it begins anew."""
+        """After how long without a failure it starts over."""
         return seconds(self.reset_after)
 
     def delay_s(self, attempt: int) -> float:

@@ -14,7 +14,7 @@ from beadline.jobs.arguments import construct
 from beadline.jobs.document import TomlValue, read
 from beadline.jobs.environment import Environment, plain
 from beadline.jobs.kinds import RESTARTS
-from beadline.jobs.loading import Job, JobFile, Planned, make_importable
+from beadline.jobs.loading import Job, JobFile, PlannedQuery, make_importable
 from beadline.jobs.queries import QueryTable, read_queries
 from beadline.jobs.restart import NoRestart
 from beadline.jobs.sources import SourceTable, read_sources
@@ -60,7 +60,7 @@ class TomlJob(JobFile):
             settings.output_mode,
         )
 
-    def plan(self, spark: SparkSession) -> list[Planned]:
+    def plan(self, spark: SparkSession) -> list[PlannedQuery]:
         """Return the queries, unstarted."""
         with self._views(spark) as views:
             return [self._planned(table, spark, views) for table in self.tables]
@@ -88,9 +88,9 @@ class TomlJob(JobFile):
 
     def _planned(
         self, table: QueryTable, spark: SparkSession, views: Mapping[str, Outputs]
-    ) -> Planned:
+    ) -> PlannedQuery:
         settings = table.settings
-        return Planned(
+        return PlannedQuery(
             stream=table.stream(spark, views),
             where=str(table.place),
             checkpoint=settings.checkpoint,

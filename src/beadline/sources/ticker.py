@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-FORMAT = "beadline-ticker"
+TICKER_FORMAT = "beadline-ticker"
 INPUT = "beadline.input"  # an option of the source: whose time it advances
 _FOLDER = "folder"
 _KEY, _TICK, _OF = "ticker", "tick_ms", "input"
@@ -46,7 +46,7 @@ _NONE = 0  # no tick yet
 _held = threading.Event()
 
 declare(
-    FORMAT,
+    TICKER_FORMAT,
     "exactly-once",
     "it brings no rows, it advances the time while this input is idle; the times are checkpointed",
 )
@@ -56,7 +56,7 @@ def ticks_beside(frame: DataFrame, name: str) -> DataFrame:
     """Return a stream of the column ``tick``: the times to which an input's is advanced."""
     spark = frame.sparkSession
     spark.dataSource.register(Ticker)
-    reader = spark.readStream.format(FORMAT).option(INPUT, name)
+    reader = spark.readStream.format(TICKER_FORMAT).option(INPUT, name)
     return reader.option(_FOLDER, str(_folder())).load()
 
 
@@ -96,7 +96,7 @@ class Ticker(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name for ``readStream.format``."""
-        return FORMAT
+        return TICKER_FORMAT
 
     def schema(self) -> str:
         """Nothing but a time."""

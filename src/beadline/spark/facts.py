@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from beadline.guarantee.judge import QueryFacts, SinkFacts
 from beadline.guarantee.plan import ExpressionFacts, PlanFacts
 from beadline.guarantee.report import FindingKind
-from beadline.guarantee.settings import KEYS
+from beadline.guarantee.settings import RISKY_KEYS
 from beadline.guarantee.sources import SourceFacts
 from beadline.sink import BoundSink
 from beadline.spark.plan import is_stateful, nodes, plan_of, streaming_leaves
@@ -157,7 +157,7 @@ def _rows_plan(name: str, rows: Any, frame: DataFrame) -> PlanFacts:
 
 
 def _settings(frame: DataFrame) -> dict[str, str]:
-    found = {key: frame.sparkSession.conf.get(key, None) for key in KEYS}
+    found = {key: frame.sparkSession.conf.get(key, None) for key in RISKY_KEYS}
     return {key: value for key, value in found.items() if value is not None}
 
 

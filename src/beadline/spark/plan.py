@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from beadline.sources.ticker import FORMAT as TICKER
+from beadline.sources.ticker import TICKER_FORMAT
 
 # A plan of only these nodes keeps no state. Every other node counts as stateful, including a
 # watermark, because the cost of that mistake is only one extra pass at recovery.
@@ -83,8 +83,8 @@ def runs_python(frame: DataFrame) -> bool:
 def _is_python(node: Any) -> bool:
     """Whether a node is a table function or a source that is written in Python."""
     name = node.getClass().getSimpleName()
-    if name == "StreamingRelationV2" and node.sourceName() == TICKER:  # ours, one row at a time
-        return False
+    if name == "StreamingRelationV2" and node.sourceName() == TICKER_FORMAT:
+        return False  # ours, one row at a time
     inner = {"Generate": "generator", "StreamingRelationV2": "table"}.get(name)
     return inner is not None and "Python" in getattr(node, inner)().getClass().getSimpleName()
 

@@ -27,7 +27,7 @@ from beadline.sources.ticker import publish_tick, ticker_keys
 
 logger = logging.getLogger("beadline")
 
-LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.5
 
 ProgressReport = Mapping[str, Any]
 Told = tuple[str, dict[str, Any]]  # an event's kind and details
@@ -133,7 +133,7 @@ class ProgressFacts:
             reader.look()
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK_EVERY_S):
+        while not self._closed.wait(_LOOK_EVERY_S):
             self.look()
 
 

@@ -31,7 +31,7 @@ _LOCAL_MANAGERS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
     "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",  # up to 4.0
 )
-LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 1.0
 _END_TIMEOUT_S = 30.0
 PAUSES_S = (0.2, 0.4, 0.8, 1.5, 2.0, 2.0, 2.0)  # between the restarts of one epoch
 
@@ -95,7 +95,7 @@ class SparkQuery:
 
     def _look(self) -> None:
         """Without new rows Spark does not call back, and only this notices a newer start."""
-        while not self.ended.wait(LOOK_EVERY_S):
+        while not self.ended.wait(_LOOK_EVERY_S):
             if self._is_fenced():
                 self.stop()
                 return

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from beadline.files import FileSystem, join
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 # The settings of `session()`; on another one, what `transformWithState` needs is the first.
-ROCKSDB_STORE = {PROVIDER: ROCKSDB, CHANGELOG: "true", FORMAT: "2"}
+ROCKSDB_STORE = {PROVIDER: ROCKSDB, CHANGELOG: "true", CHECKPOINT_FORMAT: "2"}
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class StateBackend:
         ``provider`` is the session's, which counts where the checkpoint names none.
         """
         if (self.provider or provider) != ROCKSDB:
-            return {FORMAT: "1"}
-        return {} if self.format is None else {FORMAT: str(self.format)}
+            return {CHECKPOINT_FORMAT: "1"}
+        return {} if self.format is None else {CHECKPOINT_FORMAT: str(self.format)}
 
 
 def backend_of(files: FileSystem, checkpoint: str) -> StateBackend:

@@ -15,6 +15,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from beadline.state.metadata import DEFAULT_STORE, StateOperator, Variable
 from beadline.state.reading import BUCKET_KEY
 
+# Variables that Beadline's operators have had since a later version: they begin empty.
+_ADDED = {"dropped"}
 _KINDS = {
     "stateStoreSave": "an aggregation",
     "sessionWindowStateStoreSaveExec": "session windows",
@@ -31,7 +33,7 @@ _KINDS = {
 
 
 def kind_of(name: str) -> str:
-    """Return what an operator is, in the words of whoever wrote the query."""
+    """Return what an operator is, in the words of the query's author."""
     return _KINDS.get(name, name)
 
 
@@ -77,7 +79,7 @@ def _changes_of(held: StateOperator, new: StateOperator, evolves: bool) -> Itera
         yield from _columns(f"{what}: its key", old.key, now.key, named)
         if not evolves:
             yield from _columns(f"{what}: its value", old.value, now.value, named)
-    if _is_ours(held) and (gone := _names(held) ^ _names(new)):
+    if _is_ours(held) and (gone := (_names(held) ^ _names(new)) - _ADDED):
         # Each of Beadline's variables is there for a setting, and holds what it began with.
         yield f"{where}: {', '.join(sorted(gone))} is kept now and was not, or the other way round"
 

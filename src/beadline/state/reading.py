@@ -1,6 +1,6 @@
 """Rows of the state, read with Spark's own data source for it (``statestore``).
 
-Nothing is written: Spark copies what it needs to a local folder of its own. A driver may go on
+Nothing is written: Spark copies what it needs to a local folder of its own. A driver may continue
 meanwhile, as what is read is the state after one epoch that is complete, and Spark keeps a hundred
 of them.
 """

@@ -13,8 +13,14 @@ from beadline.errors import CommitFailed, Fenced, UsageError
 from beadline.ids import EpochId
 from beadline.shared.retry import Retries, Verdict
 from beadline.sink import Outcome, Prepared
-from beadline.sinks.kafka.client import GONE as PRODUCER_GONE
-from beadline.sinks.kafka.client import NO_ERROR, NOT_NOW, UNENDED_STATES, Described, Transaction
+from beadline.sinks.kafka.client import (
+    NO_ERROR,
+    NOT_NOW,
+    PRODUCER_GONE,
+    UNENDED_STATES,
+    Described,
+    Transaction,
+)
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import said
 from beadline.sinks.kafka.sink import KafkaSink
@@ -22,7 +28,7 @@ from beadline.sinks.kafka.topics import recreated, rows_gone
 from beadline.transactions.kafka import Inspector, Observed
 from beadline.transactions.status import NOTHING_CHANGED, Action, LogStatus, judge, read_log_status
 
-GONE = "gone"
+_GONE = "gone"
 _WAIT_S = 10.0
 _WHILE = {
     "commit": ("Ongoing",),
@@ -71,7 +77,7 @@ def plan_end(
     if one is None:
         if action == "commit" and named is not None:
             return EndPlan(id_, None, named)
-        return EndResult(id_, False, "", GONE, "the brokers know no such transactional id")
+        return EndResult(id_, False, "", _GONE, "the brokers know no such transactional id")
     decided = status.decided(one) if status is not None else None
     if action == "commit" and decided is not None:
         return EndPlan(id_, one, decided)
@@ -234,4 +240,4 @@ def _at_rest(inspector: Inspector, id_: str) -> Described | None:
 
 
 def _state(described: Described | None) -> str:
-    return GONE if described is None else described.state
+    return _GONE if described is None else described.state

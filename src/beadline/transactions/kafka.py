@@ -16,7 +16,7 @@ from typing import Any
 
 from beadline.ids import PartId
 from beadline.sinks.kafka.client import UNENDED_STATES, Described, Transaction, TransactionClient
-from beadline.sinks.kafka.markers import PARTITION, Reader
+from beadline.sinks.kafka.markers import CONTROL_PARTITION, Reader
 from beadline.sinks.kafka.part import WriterId
 from beadline.sinks.kafka.settings import KafkaSettings, said
 
@@ -180,7 +180,7 @@ class Inspector:
             if (topic, writer.query) not in markers:
                 markers[topic, writer.query] = self._markers(topic, writer.query)
             some = markers[topic, writer.query]
-            prepared = None if some is None else (topic, PARTITION) in one.partitions
+            prepared = None if some is None else (topic, CONTROL_PARTITION) in one.partitions
             part = some.get(one.transaction) if some and prepared else None
             found[one.transaction] = (prepared, part)
         return found

@@ -250,7 +250,7 @@ def kill_at_random(
 
 
 def _kill_workers(child: Child, rng: random.Random, timeout_s: float) -> int:
-    """Kill Python workers in mid-epoch, now and then the daemon that forks them."""
+    """Kill Python workers during an epoch, now and then the daemon that forks them."""
     child.wait_for_events(rng.randint(1, _EVENTS_MAX), timeout_s)
     kills = 0
     for _ in range(rng.randint(1, WORKER_KILLS_MAX)):

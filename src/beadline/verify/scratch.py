@@ -134,13 +134,13 @@ def _registry() -> dict[str, ScratchStore]:
     from beadline.verify import scratch_databases, scratch_files, scratch_kafka, scratch_keys
 
     return {
-        "FileSink": scratch_files.FILES,
-        "SqliteSink": scratch_files.SQLITE,
-        "KafkaSink": scratch_kafka.KAFKA,
-        "PostgresSink": scratch_databases.POSTGRES,
-        "MySqlSink": scratch_databases.MYSQL,
-        "RedisSink": scratch_keys.REDIS,
-        "HBaseSink": scratch_keys.HBASE,
+        "FileSink": scratch_files.FILES_STORE,
+        "SqliteSink": scratch_files.SQLITE_STORE,
+        "KafkaSink": scratch_kafka.KAFKA_STORE,
+        "PostgresSink": scratch_databases.POSTGRES_STORE,
+        "MySqlSink": scratch_databases.MYSQL_STORE,
+        "RedisSink": scratch_keys.REDIS_STORE,
+        "HBaseSink": scratch_keys.HBASE_STORE,
     }
 
 

@@ -110,7 +110,7 @@ def _postgres_through(sink: PostgresSink, port: int) -> PostgresSink:
     return replace(sink, dsn=make_conninfo(sink.dsn, hostaddr=_LOOPBACK, port=port))
 
 
-POSTGRES = ScratchStore(
+POSTGRES_STORE = ScratchStore(
     clone=_clone_postgres,
     shown=_shown_postgres,
     remove=_remove_postgres,
@@ -202,7 +202,7 @@ def elsewhere(url: str, port: int) -> str:
     return urlunsplit(parts._replace(netloc=f"{who}@{place}" if who else place))
 
 
-MYSQL = ScratchStore(
+MYSQL_STORE = ScratchStore(
     clone=_clone_mysql,
     shown=_shown_mysql,
     remove=_remove_mysql,

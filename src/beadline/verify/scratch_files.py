@@ -84,7 +84,7 @@ def _remove_files(sink: FileSink, query: str) -> None:
         shutil.rmtree(each, ignore_errors=True)
 
 
-FILES = ScratchStore(
+FILES_STORE = ScratchStore(
     clone=_clone_files,
     shown=_shown_files,
     remove=_remove_files,
@@ -153,7 +153,7 @@ def _remove_sqlite(sink: SqliteSink, query: str) -> None:
     shutil.rmtree(path.parent / f".{path.name}.beadline", ignore_errors=True)
 
 
-SQLITE = ScratchStore(
+SQLITE_STORE = ScratchStore(
     clone=_clone_sqlite,
     shown=_shown_sqlite,
     remove=_remove_sqlite,

@@ -165,7 +165,7 @@ def _address(sink: KafkaSink) -> tuple[str, int] | None:
     return None if encrypted else addresses(sink.bootstrap_servers)[0]
 
 
-KAFKA = ScratchStore(
+KAFKA_STORE = ScratchStore(
     clone=_clone,
     shown=_shown,
     remove=_remove,

@@ -74,7 +74,7 @@ def _redis_address(sink: RedisSink) -> tuple[str, int] | None:
     return parts.hostname or "localhost", parts.port or 6379
 
 
-REDIS = ScratchStore(
+REDIS_STORE = ScratchStore(
     clone=_clone_redis,
     shown=_shown_redis,
     remove=_remove_redis,
@@ -113,7 +113,7 @@ def _remove_hbase(sink: HBaseSink, query: str) -> None:
             ledger.delete(key)
 
 
-HBASE = ScratchStore(
+HBASE_STORE = ScratchStore(
     clone=_clone_hbase,
     shown=_shown_hbase,
     remove=_remove_hbase,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from beadline.guarantee.sources import SourceFacts
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile")
-KAFKA = "kafka"
+_KAFKA = "kafka"
 _FILES_KEPT = "files"
 # Starting long ago, one second apart: Spark takes files in the order of their times.
 _FIRST_TIME_S = 1_600_000_000
@@ -96,7 +96,7 @@ def fix(
     name = seen.name.lower()
     if name in FILE_FORMATS:
         return _fix_files(frame, seen, folder, limits)
-    if name == KAFKA:
+    if name == _KAFKA:
         from beadline.verify.topic_range import fix_topics
 
         return fix_topics(seen, tag, limits)
@@ -181,7 +181,7 @@ def _copy_remote(jvm: Any, system: Any, path: Any) -> Callable[[Path], None]:
 def read(frame: DataFrame, fixed: SourceRange) -> DataFrame:
     """The same frame on the copy."""
     reader = frame.sparkSession.readStream.format(fixed.name).options(**fixed.options)
-    if fixed.name.lower() != KAFKA:
+    if fixed.name.lower() != _KAFKA:
         return reader.schema(frame.schema).load(fixed.path)
     from pyspark.sql import functions as F
 
@@ -198,8 +198,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
     """Inside the block, every stream is read from the copy that ``swap`` names."""
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from beadline.sources.ticker import FORMAT as TICKER
-    from beadline.sources.ticker import hold_ticks
+    from beadline.sources.ticker import TICKER_FORMAT, hold_ticks
     from beadline.spark.facts import sources
 
     real = DataStreamReader._df
@@ -214,7 +213,7 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
         inside = True
         try:
             seen = list(sources(frame))
-            if seen and seen[0].name == TICKER:  # copies are read at their own pace
+            if seen and seen[0].name == TICKER_FORMAT:  # copies are read at their own pace
                 hold_ticks()
                 return frame
             if len(seen) != 1:  # a table, or a view: said later, when the plan is looked at
@@ -234,12 +233,12 @@ def redirected(swap: Swap) -> Iterator[list[SourceRange]]:
 
 def check_all_fixed(frame: DataFrame, used: list[SourceRange]) -> None:
     """Refuse a plan with a source that still is the real one."""
-    from beadline.sources.ticker import FORMAT as TICKER
+    from beadline.sources.ticker import TICKER_FORMAT
     from beadline.spark.facts import sources
 
     copies = {each.path for each in used} | {each.options.get("subscribe") for each in used}
     for seen in sources(frame):
-        if seen.name != TICKER and (seen.where or None) not in copies:
+        if seen.name != TICKER_FORMAT and (seen.where or None) not in copies:
             raise UsageError(
                 f"source {seen.part} of the job could not be replaced by a copy. Read it with "
                 "spark.readStream or beadline.sources inside job(spark). Nothing was written."

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from beadline.errors import UsageError
-from beadline.sources.kafka.positions import GROUP
+from beadline.sources.kafka.positions import GROUP_OPTION
 from beadline.sources.kafka.settings import librdkafka_settings
 from beadline.verify import scratch_kafka as kafka
 from beadline.verify.source_range import RangeLimits, SourceRange, key_of
@@ -31,7 +31,7 @@ _DROPPED = (
     "assign",
     "startingoffsets",
     "maxoffsetspertrigger",
-    GROUP,
+    GROUP_OPTION,
 )
 Start = dict[tuple[str, int], int]
 

@@ -31,7 +31,7 @@ class Feeder:
         self.sent = 0
 
     def start(self) -> None:
-        """Send the first records, then go on in the background."""
+        """Send the first records, then continue in the background."""
         self._send(FIRST)
         self._flush()
         self._thread.start()

@@ -2,7 +2,7 @@
 
 A child that survives its kill, because only a Python worker or a broker died, is killed again: a
 start costs seconds, most of them the JVM's. Where a child dies is told to it while it runs, by a
-file. Between two kills somebody must have seen new records, and soon: an open transaction that
+file. Between two kills a reader must have seen new records, and soon: an open transaction that
 nobody aborts holds every reader up. Everything that was started is ended, by its id.
 """
 
@@ -97,7 +97,7 @@ class KafkaRun:
         return self.start()
 
     def arm(self, point: str, occurrence: int = 1, scope: str = "process") -> Path:
-        """Tell whoever comes by a point what to do there; return the mark that it makes."""
+        """Tell the processes that reach a point what to do; return the mark that one makes."""
         self._orders += 1
         mark = self.workload.scratch / f"order-{self._orders:03d}"
         hidden = self.workload.order.with_suffix(".new")
@@ -106,11 +106,11 @@ class KafkaRun:
         return mark
 
     def disarm(self) -> None:
-        """Nobody is to die any more."""
+        """No process is to die any more."""
         self.workload.order.unlink(missing_ok=True)
 
     def kill(self, kill: Kill) -> int:
-        """Have somebody killed; return how many kills hit."""
+        """Kill a process; return how many kills hit."""
         self.check_seen()
         before = self.kills
         if kill.point in ONCE and self.children and self.children[-1].alive:
@@ -173,7 +173,7 @@ class KafkaRun:
         self._do_without(self._kill_one_broker())
 
     def _kill_broker_at(self, kill: Kill) -> None:
-        """Kill -9 one broker while whoever comes by a point stands still there."""
+        """Kill -9 one broker while the process that reaches a point pauses there."""
         mark = self.arm(kill.point, kill.occurrence, "pause")
         child = self.running()
         found = self.wait_until(lambda: asleep(mark) > 0 or not child.alive, _POINT_TIMEOUT_S)

@@ -68,7 +68,7 @@ class Watcher(BackgroundReader):
         self._consumer.close()
 
     def wait_for(self, count: int, timeout_s: float, goes_on: Callable[[], bool]) -> bool:
-        """Wait until so many records were seen; False if it is no use to wait any longer."""
+        """Wait until this number of records was seen; False if it is no use to wait any longer."""
         deadline_s = time.monotonic() + timeout_s
         while self.seen < count:
             if time.monotonic() > deadline_s or not goes_on() or self.problems:
@@ -89,5 +89,5 @@ class Watcher(BackgroundReader):
                 self._sequence.take(message.key().decode(), int(message.value()), place)
                 self.seen += 1
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                # Others pass: brokers are killed here, and the client goes on when they are back.
+                # Others pass: brokers are killed here, and the client continues when they are back.
                 self.errors.append(f"reading failed: {error.str()}")

@@ -1,6 +1,6 @@
 """The workload from Kafka to Kafka: keyed, numbered records in, the same records out.
 
-The records of one key are numbered from 0 on. So whoever reads the target needs to know nothing
+The records of one key are numbered from 0 on. So a reader of the target needs to know nothing
 but the last number of each key to say of every record whether it is the right one: what is missing,
 there twice or out of order shows at once, while the job runs::
 

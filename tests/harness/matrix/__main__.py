@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.harness.matrix", description=__doc__)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32))
     parser.add_argument("--only", type=Cell.parse, action="append", help="source/sink/function")
-    parser.add_argument("--sample", type=int, help="so many cells, chosen by the seed")
+    parser.add_argument("--sample", type=int, help="this number of cells, chosen by the seed")
     parser.add_argument("--write", type=Path, help="the page of the docs to write")
     asked = parser.parse_args(arguments)
     cells = asked.only or every_cell()

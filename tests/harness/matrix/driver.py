@@ -14,7 +14,7 @@ _EVERY = "100 milliseconds"
 
 
 def main(folder: Path) -> None:
-    """Run the cell's job until somebody wants it to stop."""
+    """Run the cell's job until it is told to stop."""
     from beadline import at_least_once, exactly_once
     from beadline.environment.session import session
 

@@ -1,4 +1,4 @@
-"""A TCP server that sends numbered lines to whoever connects, and goes on where it was."""
+"""A TCP server that sends numbered lines to any client, and continues where it was."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from beadline.sinks.files.marks import Marks, half_gone
 MOVING = ".moving"
 THREADS_MAX = 16
 RENAME_TRIES_MAX = 3
-GONE = "the target was deleted while the files of this epoch were moved into it"
+_TARGET_GONE = "the target was deleted while the files of this epoch were moved into it"
 T = TypeVar("T")
 
 
@@ -178,7 +178,7 @@ class Moving:
         """Make a folder below the target; one that is gone must not come back with a gap."""
         if folder == self.target:
             if not self.files.exists(folder):
-                raise half_gone(self.epoch, self.sink, self.target, GONE)
+                raise half_gone(self.epoch, self.sink, self.target, _TARGET_GONE)
         elif not self.files.make_child(folder):
             self._make_folder(parent(folder))
             self.files.make_child(folder)

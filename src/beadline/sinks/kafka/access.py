@@ -16,7 +16,7 @@ from beadline.sink import CommitBlocked, EpochId, Retries, Verdict
 from beadline.sinks.kafka.settings import KafkaSettings
 
 # The broker's names for "this user may not".
-DENIED = frozenset(
+NOT_AUTHORIZED = frozenset(
     {
         "CLUSTER_AUTHORIZATION_FAILED",
         "GROUP_AUTHORIZATION_FAILED",
@@ -39,7 +39,7 @@ def denied(error: BaseException) -> str:
     if isinstance(error, AuthorizationError):
         return str(getattr(error, "message", type(error).__name__))
     code = str(error.args[0].name()) if isinstance(error, KafkaException) else ""
-    return code if code in DENIED else ""
+    return code if code in NOT_AUTHORIZED else ""
 
 
 def login_refused(settings: KafkaSettings) -> str:

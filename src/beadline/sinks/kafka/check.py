@@ -117,7 +117,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 def _check_timeout(admin: Any, timeout_s: float, brokers: Iterable[int]) -> None:
-    """The broker refuses a longer timeout only when the first producer starts, in mid-epoch."""
+    """The broker refuses a longer timeout only when the first producer starts, during an epoch."""
     settings = _broker_settings(admin, brokers)
     entry = settings.get(_TIMEOUT_MAX)
     if entry is not None and timeout_s * 1000 > int(entry.value):

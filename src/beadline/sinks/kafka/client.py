@@ -50,8 +50,10 @@ NOT_NOW = frozenset(
     }
 )
 # The broker says: the producer that you mean is not there any more.
-GONE = frozenset({"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
-FENCED = GONE | {NO_ERROR}
+PRODUCER_GONE = frozenset(
+    {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"}
+)
+FENCED = PRODUCER_GONE | {NO_ERROR}
 
 T = TypeVar("T")
 
@@ -146,7 +148,7 @@ class TransactionClient:
         if transactions:
             reach("kafka.fence")
         answers = self.end(transactions, commit=False)
-        left = [one for one, said in answers.items() if said not in GONE]
+        left = [one for one, said in answers.items() if said not in PRODUCER_GONE]
         return {**answers, **self.until_answered(self.fence, left)}
 
     def end(self, transactions: Sequence[Transaction], commit: bool) -> Answers:
@@ -157,7 +159,7 @@ class TransactionClient:
         """Abort what is open and keep any live writer from beginning again (rule 21); asks once.
 
         Only if id and epoch of the producer are still these: a newer generation that has taken over
-        the name is left alone, and the answer is one of ``GONE``.
+        the name is left alone, and the answer is one of ``PRODUCER_GONE``.
         """
         from kafka.protocol.producer.transaction import InitProducerIdRequest
 

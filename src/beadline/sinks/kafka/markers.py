@@ -23,7 +23,7 @@ from beadline.sinks.kafka.client import Transaction
 from beadline.sinks.kafka.part import KafkaPart
 from beadline.sinks.kafka.settings import KafkaSettings
 
-PARTITION = 0
+CONTROL_PARTITION = 0
 TAIL_RECORDS = 2_000
 _READ_TIMEOUT_S = 10.0
 _LEADER_TIMEOUT_S = 30.0
@@ -198,7 +198,7 @@ def _limits(consumer: Any, topic: str) -> tuple[int, int] | None:
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.OFFSET_NOT_AVAILABLE,
     )
-    place = TopicPartition(topic, PARTITION)
+    place = TopicPartition(topic, CONTROL_PARTITION)
     retries = Retries({Verdict.AWAY: _LEADER_TIMEOUT_S})
     while True:
         try:
@@ -221,7 +221,7 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
 
     if begin >= end:
         return
-    consumer.assign([TopicPartition(topic, PARTITION, begin)])
+    consumer.assign([TopicPartition(topic, CONTROL_PARTITION, begin)])
     retries = Retries({Verdict.UNCLEAR: _READ_TIMEOUT_S})
     while True:
         message = consumer.poll(_READ_TIMEOUT_S)
@@ -237,7 +237,7 @@ def _read(consumer: Any, topic: str, begin: int, end: int) -> Iterator[tuple[int
             # A leader that is new does not know the end yet: what it does not show is not absent.
             if not retries.again(Verdict.UNCLEAR):
                 raise TimeoutError(f"topic {topic!r} ends at {message.offset()}, not at {end}")
-            consumer.assign([TopicPartition(topic, PARTITION, message.offset())])
+            consumer.assign([TopicPartition(topic, CONTROL_PARTITION, message.offset())])
             continue
         if message.offset() >= end:
             return

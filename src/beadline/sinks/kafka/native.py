@@ -28,9 +28,9 @@ from beadline.sinks.kafka import rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TESTED = ((2, 6), (3, 0))  # releases of confluent-kafka: from, below
+_TESTED = ((2, 6), (3, 0))  # releases of confluent-kafka: from, below
 COPY = 0x2
-PARTITION = 0x8
+_PARTITION_FLAG = 0x8
 QUEUE_FULL = -184
 ANY_PARTITION = -1
 _TURN_S = 0.1
@@ -76,7 +76,7 @@ def _library() -> Any:
     import confluent_kafka
 
     release = tuple(int(field) for field in version("confluent-kafka").split(".")[:2])
-    if not TESTED[0] <= release < TESTED[1]:
+    if not _TESTED[0] <= release < _TESTED[1]:
         return None
     folder = os.path.dirname(confluent_kafka.__file__)
     names = glob.glob(os.path.join(f"{folder}.libs", "librdkafka*")) or glob.glob(
@@ -142,7 +142,7 @@ class NativeProducer:
 
     def send(self, topic: str, messages: np.ndarray[Any, Any], partitions: bool) -> int:
         """Queue messages in order, as far as there is room; ``err`` of each says what became."""
-        flags = COPY | (PARTITION if partitions else 0)
+        flags = COPY | (_PARTITION_FLAG if partitions else 0)
         if partitions:
             self._know(topic)
         good: int = _library().rd_kafka_produce_batch(

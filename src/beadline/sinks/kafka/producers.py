@@ -21,7 +21,7 @@ from typing import Any
 from beadline.sink import Part, PartId, Verdict, reach, retry, running
 from beadline.sinks.kafka import native
 from beadline.sinks.kafka.client import Transaction, connect
-from beadline.sinks.kafka.markers import PARTITION, Marker
+from beadline.sinks.kafka.markers import CONTROL_PARTITION, Marker
 from beadline.sinks.kafka.part import KafkaPart, WriterId
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import Known
@@ -206,7 +206,7 @@ class Writer:
         marker = Marker(identity, self.part).to_bytes()
         try:
             self.producer.produce(
-                self._control_topic, value=marker, key=self.name, partition=PARTITION
+                self._control_topic, value=marker, key=self.name, partition=CONTROL_PARTITION
             )
         except KafkaException:
             self._check_healthy()  # says why

@@ -17,7 +17,7 @@ from beadline.sink import SECRET_NAME, BadSink, redacted
 ClientOptions = Mapping[str, Any]
 
 # What Beadline sets itself, each with the reason that a user is told.
-REFUSED = {
+_REFUSED = {
     "bootstrap.servers": "it is KafkaSink's bootstrap_servers=",
     "transactional.id": "Beadline names the transactions, or it could not find them again",
     "transaction.timeout.ms": "it is KafkaSink's transaction_timeout_s=",
@@ -32,7 +32,7 @@ _QUEUE = "queue.buffering.max.kbytes"
 
 # Throughput: big batches, sent while the next ones come in; flush sends the rest at once. The queue
 # is bounded by its bytes: it is the worker's memory.
-DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "linger.ms": 5,
     "batch.size": 1_000_000,
     "batch.num.messages": 100_000,
@@ -101,8 +101,8 @@ class KafkaSettings:
         """Refuse what would break a promise; at least once also means that nothing is lost."""
         self._check_queue()
         for name, value in self.options.items():
-            if name in REFUSED:
-                raise BadSink(f"Kafka option {name!r} cannot be set: {REFUSED[name]}.")
+            if name in _REFUSED:
+                raise BadSink(f"Kafka option {name!r} cannot be set: {_REFUSED[name]}.")
             wanted = MUST_BE.get(name)
             said = str(value).lower()
             if wanted and said not in (wanted, "-1" if wanted == "all" else wanted):
@@ -146,8 +146,8 @@ class KafkaSettings:
 
     def producer(self) -> dict[str, Any]:
         """Return what a producer without transactions is told."""
-        queue = {_QUEUE: max(DEFAULTS[_QUEUE], self._queue_kbytes)}
-        ours = {"bootstrap.servers": self.servers, "log_level": LOG_LEVEL, **DEFAULTS, **queue}
+        queue = {_QUEUE: max(_DEFAULTS[_QUEUE], self._queue_kbytes)}
+        ours = {"bootstrap.servers": self.servers, "log_level": LOG_LEVEL, **_DEFAULTS, **queue}
         return {**ours, **self.options}
 
     def admin(self, timeout_s: float) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from beadline.sink import (
     reach,
 )
 from beadline.sinks.kafka import rows as kafka_rows
-from beadline.sinks.kafka.access import DENIED, denied, login_refused, no_access
+from beadline.sinks.kafka.access import NOT_AUTHORIZED, denied, login_refused, no_access
 from beadline.sinks.kafka.check import check_cluster
 from beadline.sinks.kafka.client import (
     FENCED,
@@ -194,7 +194,7 @@ class KafkaSink(Sink[KafkaPart]):
         answers: Collection[str] = (UNANSWERED,),
     ) -> None:
         """Raise where nothing but a person helps: the brokers refuse this user."""
-        why = next((answer for answer in answers if answer in DENIED), "")
+        why = next((answer for answer in answers if answer in NOT_AUTHORIZED), "")
         if not why and UNANSWERED in answers:
             why = login_refused(self.settings)
         if why:

@@ -15,7 +15,7 @@ from beadline.sink import retry, starting
 from beadline.sinks.mysql.connection import Connection, MySqlAddress, MySqlServer
 from beadline.sinks.mysql.modes import Merge
 from beadline.sinks.mysql.plan import MySqlSettings, make_plan
-from beadline.sinks.mysql.problems import GONE, code_of, library_errors, said, verdict
+from beadline.sinks.mysql.problems import CONNECTION_GONE, code_of, library_errors, said, verdict
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import may_recover
 
@@ -116,7 +116,7 @@ def check_server(server: MySqlServer, settings: MySqlSettings, schema: pa.Schema
     except library_errors() as error:
         code = code_of(error)
         hint = _HINTS.get(code, "")
-        if code in GONE:
+        if code in CONNECTION_GONE:
             hint = "Is the server running, and are host and port right?"
         raise settings.bad(f"{said(error, server.address)}. {hint}") from None
 

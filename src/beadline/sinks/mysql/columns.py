@@ -24,7 +24,7 @@ Family = Literal[
 ]
 
 ROW = "_beadline_row"  # numbers the rows of a part in its staging table
-ORDER, DELETED = "order", "deleted"  # the uses of columns that are only staged
+ORDER_COLUMN, DELETED_COLUMN = "order", "deleted"  # the uses of columns that are only staged
 
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 # Characters for (VAR)CHAR come from the server; of these, bytes.

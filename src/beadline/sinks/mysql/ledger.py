@@ -15,12 +15,12 @@ from beadline.sink import LEDGER, EpochId, LedgerRows, QueryId, Seen, holds
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.problems import MISSING_TABLE, code_of, library_errors
 
-_ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
+ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 MAKE = f"""CREATE TABLE IF NOT EXISTS {LEDGER} (
-    query VARCHAR(60) {_ASCII},
+    query VARCHAR(60) {ASCII},
     target VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    sink VARCHAR(64) {_ASCII}, incarnation CHAR(32) {_ASCII}, epoch BIGINT NOT NULL,
-    nonce VARCHAR(64) {_ASCII}, row_count BIGINT NOT NULL, decided_at_ms BIGINT NOT NULL,
+    sink VARCHAR(64) {ASCII}, incarnation CHAR(32) {ASCII}, epoch BIGINT NOT NULL,
+    nonce VARCHAR(64) {ASCII}, row_count BIGINT NOT NULL, decided_at_ms BIGINT NOT NULL,
     PRIMARY KEY (query, target, sink)) ENGINE = InnoDB"""
 # Makes the row if there is none, so that there is something to lock; rolled back unless written.
 _LOCK = f"""INSERT INTO {LEDGER} VALUES (%s, %s, %s, %s, -1, '', 0, 0)

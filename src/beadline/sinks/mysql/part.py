@@ -68,10 +68,10 @@ class Xid:
 
         The last number is the format: it marks it as Beadline's.
         """
-        return f"'{self.transaction}','{self.branch}',{FORMAT}"
+        return f"'{self.transaction}','{self.branch}',{XA_FORMAT}"
 
 
-FORMAT = 48813
+XA_FORMAT = 48813
 
 
 def _digest(query: str, incarnation: str) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from beadline.sinks.mysql.columns import DELETED, MYSQL, ORDER, MySqlColumn, own_column, quoted
+from beadline.sinks.mysql.columns import (
+    DELETED_COLUMN,
+    MYSQL,
+    ORDER_COLUMN,
+    MySqlColumn,
+    own_column,
+    quoted,
+)
 from beadline.sinks.mysql.table import MySqlTable
 from beadline.sinks.shared.sql.plan import (
     PlannedColumn,
@@ -72,7 +79,7 @@ def _planned(
     if in_table:
         column, found = match(settings, field, table.columns)
     else:
-        own = own_column(name, field.type, DELETED if is_deleted else ORDER)
+        own = own_column(name, field.type, DELETED_COLUMN if is_deleted else ORDER_COLUMN)
         column, found = match(settings, field, {fold(name): own})
     in_key = settings.is_key(name)
     not_null = not column.nullable and settings.mode != "add"  # there, a null adds nothing

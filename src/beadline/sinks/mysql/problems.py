@@ -18,7 +18,7 @@ T = TypeVar("T")
 _CONNECTION_LOST = (0, 2002, 2003, 2006, 2013, 2055, 4031)
 _SERVER_LEAVES = (1053, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 3169)
 _TOO_MANY = (1040, 1203)
-GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
+CONNECTION_GONE = frozenset((*_CONNECTION_LOST, *_SERVER_LEAVES, *_TOO_MANY))
 LOCKED = frozenset((1205, 1213, 1412, 3572))  # lock wait timeout, deadlock, a table just altered
 # A server that is being replaced takes no writes for a while; 3101 is a group's rollback.
 _TAKES_NO_WRITES = (1290, 1836, 3101)
@@ -59,7 +59,7 @@ def library_errors() -> tuple[type[Exception], ...]:
 def code_of(error: BaseException) -> int:
     """The server's or the library's number; -1 if there is none. An OSError is a lost connection.
 
-    >>> code_of(ConnectionResetError()) in GONE
+    >>> code_of(ConnectionResetError()) in CONNECTION_GONE
     True
     """
     if isinstance(error, OSError):
@@ -77,7 +77,7 @@ def verdict(error: BaseException) -> Verdict:
         return Verdict.AWAY
     if code in _TAKES_NO_WRITES:  # a failover, or the wrong server
         return Verdict.UNCLEAR
-    return Verdict.BUSY if code in GONE | BUSY else Verdict.FINAL
+    return Verdict.BUSY if code in CONNECTION_GONE | BUSY else Verdict.FINAL
 
 
 def said(error: BaseException, address: MySqlAddress) -> str:

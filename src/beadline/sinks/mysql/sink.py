@@ -42,7 +42,7 @@ from beadline.sinks.mysql.plan import MySqlHow, MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import (
     BLOCKED,
     BUSY,
-    GONE,
+    CONNECTION_GONE,
     code_of,
     library_errors,
     retried,
@@ -228,7 +228,7 @@ class MySqlSink(Sink[MySqlPart]):
             with closing(self._server.connect()) as connection:
                 return self._commit(connection, epoch, parts)
         except library_errors() as error:
-            if code_of(error) not in GONE | BUSY:
+            if code_of(error) not in CONNECTION_GONE | BUSY:
                 kind = CommitBlocked if code_of(error) in BLOCKED else CommitFailed
                 raise kind(
                     f"query {epoch.query.name!r}, epoch {epoch.number}: {self._settings.where}: "
@@ -264,7 +264,7 @@ class MySqlSink(Sink[MySqlPart]):
             abort_xa(connection, prepared)
             drop(connection, staged)
 
-        # A task that was cancelled may be in mid-statement: its rows are locked until that ends.
+        # A task that was cancelled may still run a statement: its rows are locked until that ends.
         self._ask(sweep)
 
     def in_doubt(self, query: QueryId, name: str) -> Iterable[Prepared[MySqlPart]]:

@@ -34,7 +34,7 @@ from beadline.sink import (
     Verdict,
     reach,
 )
-from beadline.sinks.mysql.columns import DELETED, MYSQL, ROW, MySqlColumn, keeps, quoted
+from beadline.sinks.mysql.columns import DELETED_COLUMN, MYSQL, ROW, MySqlColumn, keeps, quoted
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
@@ -354,7 +354,7 @@ def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: StagedColum
     """A row was staged as deleted by one setting: by another it would come back as a row."""
     now = [settings.deleted] if settings.deleted else []
     for staged in columns.values():
-        then = [name for name, use in staged.items() if use == DELETED]
+        then = [name for name, use in staged.items() if use == DELETED_COLUMN]
         if list(map(MYSQL.fold, then)) != list(map(MYSQL.fold, now)):
             was, is_ = (name[0] if name else None for name in (then, now))
             raise CommitFailed(

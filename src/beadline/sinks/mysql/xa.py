@@ -36,9 +36,9 @@ from beadline.sink import (
 )
 from beadline.sinks.mysql.columns import MySqlColumn
 from beadline.sinks.mysql.connection import Connection, MySqlServer
-from beadline.sinks.mysql.ledger import APART, MySqlLedger
+from beadline.sinks.mysql.ledger import APART, ASCII, MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
-from beadline.sinks.mysql.part import FORMAT, MySqlPart, MySqlParts, Xid
+from beadline.sinks.mysql.part import XA_FORMAT, MySqlPart, MySqlParts, Xid
 from beadline.sinks.mysql.plan import MySqlSettings
 from beadline.sinks.mysql.problems import (
     BUSY,
@@ -55,13 +55,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MARKS = "_beadline_marks"
-_ASCII = "CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
 # Old marks are removed one by one, by their whole key: a range would wait for prepared ones.
 MAKE_MARKS = f"""CREATE TABLE IF NOT EXISTS {MARKS} (
-    query VARCHAR(60) {_ASCII}, incarnation CHAR(32) {_ASCII}, sink VARCHAR(60) {_ASCII},
-    epoch BIGINT NOT NULL, xid VARCHAR(64) {_ASCII},
+    query VARCHAR(60) {ASCII}, incarnation CHAR(32) {ASCII}, sink VARCHAR(60) {ASCII},
+    epoch BIGINT NOT NULL, xid VARCHAR(64) {ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
-MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
+_MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
 _PROOF = f"""SELECT 1 FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s LOCK IN SHARE MODE"""
 _OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKS}
@@ -121,7 +120,7 @@ class XaWriter(PartWriter):
         connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
         loader = Loader(connection, self._settings.table, self._columns, numbered=False)
         connection.run(f"XA START {self._xid.sql}")
-        connection.run(MARK, mark_of(self._part.id, self._xid))
+        connection.run(_MARK, mark_of(self._part.id, self._xid))
 
         def send(chunk: pa.RecordBatch) -> str | None:
             connection.run(f"SAVEPOINT {_SAVED}")
@@ -250,7 +249,7 @@ def _recover(connection: Connection) -> list[tuple[bytes, int]]:
     return [
         (data if isinstance(data, bytes) else str(data).encode(), int(length))
         for format_, length, _, data in found
-        if int(format_) == FORMAT
+        if int(format_) == XA_FORMAT
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TEXTS = ("text", "varchar", "bpchar", "citext", "name")
 _PLAIN = ("int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar")
 _NUMBERS = ("int2", "int4", "int8", "numeric", "float4", "float8")
-NAME_BYTES_MAX = 63
+IDENTIFIER_BYTES_MAX = 63
 # From 4714 BC on, as PostgreSQL counts; its last day is after the last that Arrow's dates reach.
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 _UUID = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
@@ -38,7 +38,7 @@ class Postgres(Dialect[PostgresColumn]):
 
     def name_fits(self, name: str) -> bool:
         """Longer ones are silently cut off by the server."""
-        return super().name_fits(name) and len(name.encode()) <= NAME_BYTES_MAX
+        return super().name_fits(name) and len(name.encode()) <= IDENTIFIER_BYTES_MAX
 
     def declare(self, type_: pa.DataType, *, key: bool = False) -> str | None:
         """Return the column type that takes every value of an Arrow type."""
@@ -226,7 +226,7 @@ def _text_fit(type_: pa.DataType, column: PostgresColumn) -> Fit | None:
     if column.base in ("varchar", "bpchar") and column.modifier >= 0:
         found.append(checks.too_long(column.modifier - _HEADER_BYTES, reason))
     if column.base == "name":
-        found.append(checks.too_many_bytes(NAME_BYTES_MAX, reason))
+        found.append(checks.too_many_bytes(IDENTIFIER_BYTES_MAX, reason))
     return Fit(tuple(found))
 
 

@@ -17,9 +17,9 @@ from beadline.sink import CommitFailed, PartId, Prepared, QueryId, Verdict, retr
 from beadline.sinks.postgres.connect import RunStatement, literal
 from beadline.sinks.postgres.part import PREPARED, STAGE_PREFIX, STAGED, PostgresPart, part_of
 from beadline.sinks.postgres.problems import (
-    BUSY,
-    DENIED,
-    LOCKED,
+    IN_USE,
+    INSUFFICIENT_PRIVILEGE,
+    LOCK_NOT_AVAILABLE,
     UNKNOWN_OBJECT,
     is_database_error,
     sql_state,
@@ -63,7 +63,7 @@ def drop_within(run: RunStatement, tables: Sequence[str]) -> None:
             f"DROP TABLE {', '.join(tables)}"
         )
     except Exception as error:
-        if not is_database_error(error) or sql_state(error) != LOCKED:
+        if not is_database_error(error) or sql_state(error) != LOCK_NOT_AVAILABLE:
             raise
         run("ROLLBACK TO SAVEPOINT dropping")
 
@@ -76,10 +76,10 @@ def _dropped(run: RunStatement, tables: Sequence[str]) -> bool:
         )
     except Exception as error:
         state = sql_state(error) if is_database_error(error) else None
-        if state not in (LOCKED, DENIED):
+        if state not in (LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE):
             raise
         run("ROLLBACK")
-        if state == DENIED and len(tables) == 1:
+        if state == INSUFFICIENT_PRIVILEGE and len(tables) == 1:
             logger.warning("staging table %s is left: this user may not drop it", tables[0])
         return False
     return True
@@ -93,9 +93,9 @@ def _rolled_back(run: RunStatement, gid: str) -> bool:
             run(f"ROLLBACK PREPARED {literal(gid)}")
         except Exception as error:
             state = sql_state(error) if is_database_error(error) else None
-            if state not in (UNKNOWN_OBJECT, DENIED):
+            if state not in (UNKNOWN_OBJECT, INSUFFICIENT_PRIVILEGE):
                 raise
-            return state != DENIED
+            return state != INSUFFICIENT_PRIVILEGE
         return True
 
     # Another sweeper may be at work on it at this moment.
@@ -120,7 +120,7 @@ def _not_ours(run: RunStatement, gids: Sequence[str]) -> CommitFailed:
 
 
 def _judge_roll_back(error: Exception) -> Verdict:
-    busy = is_database_error(error) and sql_state(error) == BUSY
+    busy = is_database_error(error) and sql_state(error) == IN_USE
     return Verdict.BUSY if busy else Verdict.FINAL
 
 

@@ -19,9 +19,9 @@ _MISFIT_CLASSES = ("22", "54")
 _MISFIT = {"23502", "23514"}
 _MISFIT_NEVER = {"22P03", "22P04"}
 UNKNOWN_OBJECT = "42704"
-BUSY = "55000"  # said of a prepared transaction that another session is finishing
-LOCKED = "55P03"
-DENIED = "42501"
+IN_USE = "55000"  # said of a prepared transaction that another session is finishing
+LOCK_NOT_AVAILABLE = "55P03"
+INSUFFICIENT_PRIVILEGE = "42501"
 OUT_OF_MEMORY = "53200"  # of the memory for prepared transactions or locks, mostly
 CANCELLED = "57014"
 # Classes of errors that the server itself raises, in words that hold no value of a row, except for
@@ -103,7 +103,8 @@ def is_transient(error: BaseException) -> bool:
 def is_blocked(error: BaseException) -> bool:
     """Whether it says nothing about rows: a login, a right, a limit, a cancelled statement."""
     state = sql_state(error)
-    return state is None or state[:2] == "28" or state in (DENIED, OUT_OF_MEMORY, CANCELLED)
+    blocked = (INSUFFICIENT_PRIVILEGE, OUT_OF_MEMORY, CANCELLED)
+    return state is None or state[:2] == "28" or state in blocked
 
 
 def is_misfit(error: BaseException) -> bool:

@@ -36,7 +36,7 @@ from beadline.sink import (
 )
 from beadline.sinks.postgres import staged, two_phase
 from beadline.sinks.postgres.check import check
-from beadline.sinks.postgres.columns import NAME_BYTES_MAX, POSTGRES
+from beadline.sinks.postgres.columns import IDENTIFIER_BYTES_MAX, POSTGRES
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement
 from beadline.sinks.postgres.discard import discard, in_doubt
 from beadline.sinks.postgres.ledger import MARKERS, PostgresLedger
@@ -94,7 +94,7 @@ class PostgresSink(Sink[PostgresPart]):
         object.__setattr__(self, "key", names_of(self.key))
         ours = self.table in (LEDGER, MARKERS) or self.table.startswith(STAGE_PREFIX)
         for name in (self.table, *(() if self.schema is None else (self.schema,))):
-            if not name or "\0" in name or len(name.encode()) > NAME_BYTES_MAX or ours:
+            if not name or "\0" in name or len(name.encode()) > IDENTIFIER_BYTES_MAX or ours:
                 raise BadSink(f"{name!r} cannot name the table of a sink. {NOTHING_WRITTEN}")
         settings = self._settings
         settings.check()

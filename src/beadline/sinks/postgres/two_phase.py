@@ -18,7 +18,7 @@ from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, liter
 from beadline.sinks.postgres.ledger import PostgresLedger
 from beadline.sinks.postgres.part import PostgresParts
 from beadline.sinks.postgres.problems import (
-    BUSY,
+    IN_USE,
     UNKNOWN_OBJECT,
     is_database_error,
     is_transient,
@@ -110,7 +110,7 @@ def _commit_some(
             state = sql_state(error)
             if state == UNKNOWN_OBJECT:
                 answers[part.id] = UNKNOWN_OBJECT
-            elif state == BUSY or is_transient(error):
+            elif state == IN_USE or is_transient(error):
                 answers[part.id] = said(error, server.dsn)
             else:
                 raise

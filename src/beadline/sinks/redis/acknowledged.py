@@ -19,13 +19,13 @@ from beadline.files import join, open_files
 from beadline.sink import QueryId
 from beadline.sinks.redis.ledger import Entry
 
-OPENED = -1  # before the first epoch
+NO_EPOCH = -1  # before the first epoch
 _END = ".acknowledged"
 _SEPARATOR = "~"
 
 
 def acknowledged(folders: Iterable[str], query: QueryId, sink: str) -> int | None:
-    """Return the newest epoch that was acknowledged, or ``OPENED``; None if nothing is known."""
+    """Return the newest epoch that was acknowledged, or ``NO_EPOCH``; None if nothing is known."""
     read = (open_files(folder).read(join(folder, _name(query, sink))) for folder in folders)
     found = [int(data) for data in read if data and re.fullmatch(rb"-1|\d+", data)]
     return max(found, default=None)

@@ -22,7 +22,7 @@ _SCHEMES = ("redis", "rediss", "unix")
 # every comparison with what the server answered come out wrong.
 _OPTIONS = ("db", "username", "password", "client_name", "health_check_interval")
 _OPTIONS_BEGIN = ("socket_", "ssl_")
-COMMANDS_MAX, BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
+COMMANDS_MAX, _BYTES_MAX = 256, 8 << 20  # in flight to one node at a time
 # The server says "not now" or "not here", which may pass. Redis before 7.0 says in the middle of a
 # text what stopped a script: "Error running script (...): @user_script:4: -OOM ...".
 _NOT_NOW = re.compile(
@@ -165,7 +165,7 @@ class RedisClient:
         size = 0
         for number in numbers[:COMMANDS_MAX]:
             size += len(calls[number][1])
-            if sent and size > BYTES_MAX:
+            if sent and size > _BYTES_MAX:
                 break
             sent.append(number)
         connection.send_packed_command([b"".join(calls[number][1] for number in sent)])

@@ -22,7 +22,7 @@ EXPIRE_MAX_S = 10**12
 # Commands that take one value; those that take every other column as a field.
 ONE_VALUE = ("SET", "INCRBY", "INCRBYFLOAT", "LPUSH", "RPUSH")
 WITH_FIELDS = ("HSET", "XADD")
-COMMANDS = (*ONE_VALUE, *WITH_FIELDS, "DEL")
+_COMMANDS = (*ONE_VALUE, *WITH_FIELDS, "DEL")
 DELETES = ("SET", "HSET")  # can have a column that says: delete it instead
 ONE_KEY = ("LPUSH", "RPUSH", "XADD", "INCRBY", "INCRBYFLOAT")  # make sense with one key for all
 
@@ -61,8 +61,10 @@ class Layout:
 def check_layout(layout: Layout) -> None:
     """Raise if the settings make no sense together, whatever the columns are."""
     command, expire = layout.command, layout.expire
-    if command not in COMMANDS:
-        raise BadSink(f"command {command!r} is not one of {', '.join(COMMANDS)}. {NOTHING_WRITTEN}")
+    if command not in _COMMANDS:
+        raise BadSink(
+            f"command {command!r} is not one of {', '.join(_COMMANDS)}. {NOTHING_WRITTEN}"
+        )
     if layout.into and command not in ONE_KEY:
         raise BadSink(
             f"into={layout.into!r}: {command} on one key would leave the last row only. Name the "

@@ -31,7 +31,7 @@ from functools import lru_cache
 from beadline.sink import LedgerRows, QueryId, Seen
 
 MARK = "beadline:ledger:"
-SLOTS = 16384
+CLUSTER_SLOTS = 16384
 BEGUN, ENDED = 1, 2  # what a cluster's head counts instead of rows
 OPENED, PUBLISHED = "~opened", "~published"  # no sink's name has a ~
 
@@ -149,14 +149,14 @@ def slot_of(key: bytes) -> int:
         end = key.find(b"}", begin + 1)
         if end > begin + 1:
             key = key[begin + 1 : end]
-    return crc_hqx(key, 0) % SLOTS
+    return crc_hqx(key, 0) % CLUSTER_SLOTS
 
 
 def slots_of(keys: Sequence[bytes]) -> list[int]:
     """Return the slots of many keys."""
     if any(b"{" in key for key in keys):
         return [slot_of(key) for key in keys]
-    return [crc_hqx(key, 0) % SLOTS for key in keys]
+    return [crc_hqx(key, 0) % CLUSTER_SLOTS for key in keys]
 
 
 @lru_cache(maxsize=1)
@@ -165,7 +165,7 @@ def tags() -> tuple[bytes, ...]:
     found: dict[int, bytes] = {}
     for number in itertools.count():
         tag = b"%d" % number
-        found.setdefault(crc_hqx(tag, 0) % SLOTS, tag)
-        if len(found) == SLOTS:
-            return tuple(found[slot] for slot in range(SLOTS))
+        found.setdefault(crc_hqx(tag, 0) % CLUSTER_SLOTS, tag)
+        if len(found) == CLUSTER_SLOTS:
+            return tuple(found[slot] for slot in range(CLUSTER_SLOTS))
     raise AssertionError("counting does not end")

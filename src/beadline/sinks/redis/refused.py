@@ -15,7 +15,7 @@ from beadline.sinks.redis.ledger import MARK
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROW_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit for a value; it takes twice that at once
+_ROW_BYTES_MAX = 512 * 1024 * 1024  # Redis's own limit for a value; it takes twice that at once
 _INT64_MAX = 2**63 - 1
 
 
@@ -45,10 +45,10 @@ def without_refused(batch: pa.RecordBatch, layout: Layout, part: Part) -> pa.Rec
     if layout.command == "XADD":
         reason = "every field is null, and an entry of a stream needs one"
         batch = refuse(batch, _all_null(batch, fields), reason, part)
-    if batch.nbytes > ROW_BYTES_MAX:
-        reason = f"the row is larger than {ROW_BYTES_MAX:,} bytes, Redis's limit"
+    if batch.nbytes > _ROW_BYTES_MAX:
+        reason = f"the row is larger than {_ROW_BYTES_MAX:,} bytes, Redis's limit"
         values = [binary(batch.column(name)) for name in (*layout.special, *fields)]
-        batch = refuse(batch, larger_than(ROW_BYTES_MAX, values), reason, part)
+        batch = refuse(batch, larger_than(_ROW_BYTES_MAX, values), reason, part)
     return batch
 
 

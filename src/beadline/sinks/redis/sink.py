@@ -42,7 +42,7 @@ from beadline.sink import (
     verdict,
 )
 from beadline.sinks.redis import ledger
-from beadline.sinks.redis.acknowledged import OPENED, acknowledged, is_lost, loss, remember
+from beadline.sinks.redis.acknowledged import NO_EPOCH, acknowledged, is_lost, loss, remember
 from beadline.sinks.redis.client import RedisClient, RedisUrl, connect
 from beadline.sinks.redis.columns import WITH_FIELDS, Layout, check_columns, check_layout
 from beadline.sinks.redis.commit import Commit
@@ -212,7 +212,7 @@ class RedisSink(StagedSink):
             self._tell_loss(query, name, head)
         mark = (head, name + ledger.OPENED, query.incarnation)
         self._asked(lambda client: client.ask(lambda redis: redis.hset(*mark)), "opened")
-        remember(self.staging_area.folder, query, name, OPENED)
+        remember(self.staging_area.folder, query, name, NO_EPOCH)
 
     def _tell_loss(self, query: QueryId, name: str, head: bytes) -> None:
         """Say which epochs a server lacks that may lack some: the rows do not show it."""

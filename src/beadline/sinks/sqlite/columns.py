@@ -43,7 +43,7 @@ TEXT = SqliteType("text", "TEXT", "TEXT BLOB")
 DECIMAL = SqliteType("a decimal, kept as text", "TEXT", "TEXT BLOB", keys=False)
 # ISO text never looks like a number, so a column declared DATE or TIMESTAMP keeps it.
 DATE = SqliteType("a date, kept as text", "TEXT", "TEXT NUMERIC BLOB")
-TIMESTAMP = SqliteType("a timestamp, kept as text", "TEXT", "TEXT NUMERIC BLOB")
+_TIMESTAMP = SqliteType("a timestamp, kept as text", "TEXT", "TEXT NUMERIC BLOB")
 BINARY = SqliteType("binary", "BLOB", "INTEGER REAL NUMERIC TEXT BLOB")
 
 
@@ -130,7 +130,7 @@ def kind_of(type_: pa.DataType) -> SqliteType | None:
         (types.is_null, TEXT),
         (types.is_decimal, DECIMAL),
         (types.is_date, DATE),
-        (types.is_timestamp, TIMESTAMP),
+        (types.is_timestamp, _TIMESTAMP),
         (types.is_binary, BINARY),
         (types.is_large_binary, BINARY),
         (types.is_fixed_size_binary, BINARY),
@@ -150,7 +150,7 @@ def _values(column: Any) -> list[Any]:
     kind = kind_of(column.type)
     if kind is DATE:
         column = column.cast(pa.date32()).cast(pa.string())
-    elif kind is TIMESTAMP:
+    elif kind is _TIMESTAMP:
         # A zone is only how it is shown: inside it is UTC. Without one, it is a wall clock's.
         utc = "Z" if column.type.tz is not None else ""
         text = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())

@@ -16,7 +16,7 @@ from beadline.sinks.sqlite.columns import folded
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROW_BYTES_MAX = 1_000_000_000  # SQLite's own limit, unless it was built with another
+_ROW_BYTES_MAX = 1_000_000_000  # SQLite's own limit, unless it was built with another
 _VALUE_BYTES = 10  # of a value, beside its text or bytes
 
 
@@ -40,7 +40,7 @@ def without_refused(
         reason = f"column {name!r} holds bytes that are not UTF-8: cast it to binary, or repair it"
         batch = _refuse(batch, not_utf8(batch.column(name)), reason, part, mark)
         batch = without_far_dates(batch, name, part, deletes(batch, mark))
-    reason = f"it is larger than SQLite's limit for a row, {ROW_BYTES_MAX:,} bytes"
+    reason = f"it is larger than SQLite's limit for a row, {_ROW_BYTES_MAX:,} bytes"
     return _refuse(batch, _large(batch), reason, part, deleted)
 
 
@@ -65,7 +65,7 @@ def _refuse(
 def _large(batch: pa.RecordBatch) -> Any:
     """Where a row is too large; nowhere if all rows together are not."""
     around = batch.num_columns * _VALUE_BYTES
-    if batch.nbytes + batch.num_rows * around <= ROW_BYTES_MAX:
+    if batch.nbytes + batch.num_rows * around <= _ROW_BYTES_MAX:
         return None
     columns = [column for column in batch.columns if is_bytes(column.type)]
-    return larger_than(ROW_BYTES_MAX - around, columns)
+    return larger_than(_ROW_BYTES_MAX - around, columns)

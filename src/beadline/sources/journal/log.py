@@ -3,7 +3,7 @@
 Records follow each other in segments, files that are named by the position at which they begin, the
 bytes that were written before, and by that at which the segment before ended. A position is durable
 when everything before it is on the disk; only such positions are offered to Spark. After a crash
-the last segment may end in torn records, which nobody was told of: they are cut off when the
+the last segment may end in torn records, which were never acknowledged: they are cut off when the
 journal is opened again, and their positions are left out for good, so that none ever stands for
 two values.
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("beadline")
 
-FORMAT = "beadline-journal"
-SCHEMA = "value string, received_at timestamp, position long"
+_FORMAT = "beadline-journal"
+_SCHEMA = "value string, received_at timestamp, position long"
 _PAUSE_S = 1.0
 _ROWS_PER_BATCH = 10_000
 
 declare(
-    FORMAT,
+    _FORMAT,
     "exactly-once",
     "what arrives is on the disk, in a journal, before Spark is offered it, and is read again from "
     "there. The window that remains is before the journal: what the sender has handed over and was "
@@ -58,7 +58,7 @@ def read_journaled(
     folder = local_path(journal) if journal.startswith("file:") else str(Path(journal).absolute())
     packed = base64.b64encode(cloudpickle.dumps(receiver)).decode()  # type: ignore[no-untyped-call]
     spark.dataSource.register(JournalSource)
-    reader = spark.readStream.format(FORMAT).option("path", folder).option("receiver", packed)
+    reader = spark.readStream.format(_FORMAT).option("path", folder).option("receiver", packed)
     return reader.option("keepBytes", keep_bytes).load()
 
 
@@ -68,11 +68,11 @@ class JournalSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """The name for ``readStream.format``."""
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         """Text, when it arrived, and where it stands."""
-        return SCHEMA
+        return _SCHEMA
 
     def streamReader(self, schema: StructType) -> JournalReader:  # noqa: N802 (Spark's name)
         """Return a reader, which takes nothing in before it is asked for offsets."""

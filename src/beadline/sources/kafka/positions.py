@@ -23,7 +23,7 @@ from beadline.sources.kafka.settings import librdkafka_settings
 
 logger = logging.getLogger("beadline")
 
-GROUP = "beadline.group"  # an option of the source, which Spark's connector does not know
+GROUP_OPTION = "beadline.group"  # an option of the source, which Spark's connector does not know
 
 WRITE_EVERY_S = 1.0
 RETRY_EVERY_S = 10.0
@@ -47,9 +47,9 @@ class Follower:
 def followers(sources: Sequence[Mapping[str, str]]) -> list[Follower]:
     """Return the sources that ask for it, given the options of every source of the query."""
     return [
-        Follower(number, options[GROUP], options)
+        Follower(number, options[GROUP_OPTION], options)
         for number, options in enumerate(sources)
-        if options.get(GROUP)
+        if options.get(GROUP_OPTION)
     ]
 
 

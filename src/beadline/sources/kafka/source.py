@@ -18,14 +18,14 @@ from beadline.errors import BadQuery, BadSetting, SourceGone
 from beadline.guarantee.options import check_options
 from beadline.shared.options import option_text
 from beadline.shared.secrets import SECRET_NAME, redacted
-from beadline.sources.kafka.positions import GROUP, Offsets
+from beadline.sources.kafka.positions import GROUP_OPTION, Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Option = str | int | bool
 
-DEFAULTS: Mapping[str, str] = {
+_DEFAULTS: Mapping[str, str] = {
     # A record counts when its transaction is committed; until then it may yet be aborted.
     "kafka.isolation.level": "read_committed",
     "failOnDataLoss": "true",
@@ -54,7 +54,7 @@ _ARGUMENTS = {
     "startingoffsets": "starting=",
     "maxoffsetspertrigger": "max_per_epoch=",
     "includeheaders": "headers=",
-    GROUP: "group=",
+    GROUP_OPTION: "group=",
 }
 _ASSIGN = "assign"  # single partitions, in Spark's own JSON: the one way that is no argument here
 _SERVER = re.compile(r"([\w+-]+://)?(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}\Z")
@@ -97,7 +97,7 @@ def kafka(
     given = {name: option_text(value) for name, value in (options or {}).items()}
     _check_options(given)
     settings = {
-        **_without(DEFAULTS, given),
+        **_without(_DEFAULTS, given),
         **given,
         "kafka.bootstrap.servers": _servers(bootstrap_servers),
         **_subscription(topic, topics, pattern, given),
@@ -112,7 +112,7 @@ def kafka(
         if not group.strip():
             raise BadSetting("kafka(): group= is the name of a consumer group, or is left out")
         extras.require("kafka")
-        settings[GROUP] = group
+        settings[GROUP_OPTION] = group
     require_connector(spark, "kafka")
     return _load(spark, settings)
 

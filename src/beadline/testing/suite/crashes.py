@@ -8,7 +8,7 @@ from typing import Any
 
 from beadline.sink import FrameSink
 from beadline.testing.suite.harness import SinkHarness
-from beadline.testing.suite.repeats import FINE
+from beadline.testing.suite.repeats import IN_EFFECT
 from beadline.testing.suite.target import (
     POINTS_MAX,
     SimulatedCrash,
@@ -47,7 +47,7 @@ def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) 
         parts = target.prepare_epoch(1, *rows)
         dying = target.copy()
         point = crash_at(nth, partial(dying.commit, 1, parts))
-        assert target.commit(1, parts) <= FINE
+        assert target.commit(1, parts) <= IN_EFFECT
         target.assert_shows(*target.rows(1, 2), *rows[0], *rows[1])
         target.assert_clean()
         if not was_there(nth, point, "commit"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from beadline.sink import Outcome
 from beadline.testing.suite.harness import SinkHarness
 from beadline.testing.suite.target import (
-    OTHER,
+    OTHER_QUERY,
     QUERY,
     SAME_NAME,
     SINK_NAME,
@@ -118,14 +118,14 @@ def test_in_doubt_skips_strangers(harness: SinkHarness) -> None:
     ours = target.prepare(target.rows(1), part_id(0))
     if not set(harness.leftovers(target.sink)) - {stranger}:
         return does_not_apply(NOTHING_OUTSIDE)
-    theirs = target.prepare(target.rows(2), part_id(0, query=OTHER))
+    theirs = target.prepare(target.rows(2), part_id(0, query=OTHER_QUERY))
     before = target.prepare(target.rows(3), part_id(0, query=SAME_NAME))
-    for query, part in ((QUERY, ours), (OTHER, theirs), (SAME_NAME, before)):
+    for query, part in ((QUERY, ours), (OTHER_QUERY, theirs), (SAME_NAME, before)):
         assert target.doubts(query) == {part.id}
     target.sweep(QUERY)
-    assert target.doubts(OTHER) == {theirs.id}
+    assert target.doubts(OTHER_QUERY) == {theirs.id}
     assert target.doubts(SAME_NAME) == {before.id}
-    target.sweep(OTHER)
+    target.sweep(OTHER_QUERY)
     target.sweep(SAME_NAME)
     kept = [] if stranger is None else [stranger]
     assert list(harness.leftovers(target.sink)) == kept, "what others have there must stay"

@@ -14,7 +14,7 @@ from beadline.sink import AnySink
 
 Row = dict[str, Any]
 
-SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("amount", pa.float64())])
+_SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("amount", pa.float64())])
 
 
 @contextmanager
@@ -40,7 +40,7 @@ class SinkHarness(ABC):
     query cannot write to one target.
     """
 
-    schema: pa.Schema = SCHEMA
+    schema: pa.Schema = _SCHEMA
     other_process: bool = True
     secrets: Collection[str] = ()
     spark: Any = None

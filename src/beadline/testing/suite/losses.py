@@ -6,7 +6,7 @@ from beadline.errors import TargetRestored
 from beadline.ids import PartId
 from beadline.sink import Outcome
 from beadline.testing.suite.harness import Row, SinkHarness
-from beadline.testing.suite.repeats import FINE
+from beadline.testing.suite.repeats import IN_EFFECT
 from beadline.testing.suite.target import PreparedParts, Target, bag, does_not_apply, epoch_id
 
 __all__ = [
@@ -32,9 +32,9 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
         shares = [[*shares[0], *shares[1]]]
     shown: list[Row] = []
     for part, share in zip(parts, shares, strict=True):
-        shown += share if told.get(part.id) in FINE else []
+        shown += share if told.get(part.id) in IN_EFFECT else []
     target.assert_shows(*target.rows(1), *shown)
-    left = {part.id for part in parts[1:] if told.get(part.id) not in FINE}
+    left = {part.id for part in parts[1:] if told.get(part.id) not in IN_EFFECT}
     assert target.doubts() >= left & others, "the parts that are whole were thrown away as well"
     target.sweep()
 
@@ -74,8 +74,8 @@ def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) 
             print(f"the commit was told: {error}")
             told = set()
     assert Outcome.LOST not in told, "parts of a target that cannot be reached were called lost"
-    assert not told & FINE, "parts of a target that cannot be reached were called committed"
-    assert target.copy().commit(1, parts, previous=0) <= FINE
+    assert not told & IN_EFFECT, "parts of a target that cannot be reached were called committed"
+    assert target.copy().commit(1, parts, previous=0) <= IN_EFFECT
     target.assert_shows(*target.rows(1), *rows)
     target.assert_clean()
     return None
@@ -93,10 +93,10 @@ def test_a_target_that_was_altered_changes_no_value(harness: SinkHarness) -> Non
     with altered:
         before = harness.visible(target.sink)
         told = _told(target, parts)
-        assert not told or set(told.values()) <= FINE, f"neither written nor refused: {told}"
+        assert not told or set(told.values()) <= IN_EFFECT, f"neither written nor refused: {told}"
         whole = [*before, *harness.expected(rows)] if told else before
         assert bag(harness.visible(target.sink)) == bag(whole), "a value was changed, or is missing"
-    assert target.copy().commit(1, parts) <= FINE
+    assert target.copy().commit(1, parts) <= IN_EFFECT
     target.assert_shows(*target.rows(1), *rows)
     target.assert_clean()
     return None
@@ -118,7 +118,7 @@ def test_a_target_that_was_restored_to_an_older_state_takes_nothing(harness: Sin
     for epoch, parts in ((1, second), (2, third)):  # restored again, to the newest: nothing is lost
         assert target.copy().commit(epoch, parts, previous=epoch - 1) == {Outcome.COMMITTED}
     for epoch, parts in enumerate((first, second, third)):  # late ones, as ever
-        assert target.copy().commit(epoch, parts, previous=epoch - 1) <= FINE
+        assert target.copy().commit(epoch, parts, previous=epoch - 1) <= IN_EFFECT
     target.assert_shows(*(row for rows in shares for row in rows))
     target.assert_clean()
     return None

@@ -30,7 +30,7 @@ __all__ = [
     "test_two_commits_at_once_show_each_row_once",
 ]
 
-FINE = {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}
+IN_EFFECT = {Outcome.COMMITTED, Outcome.ALREADY_COMMITTED}
 RACES = 5
 PAUSE_S = 0.3
 
@@ -42,7 +42,7 @@ def test_commit_again_changes_nothing(harness: SinkHarness) -> None:
     parts = target.prepare_epoch(0, target.rows(1, 2, 3), target.rows(4))
     target.commit(0, parts)
     for again in (target, target.copy()):
-        assert again.commit(0, parts) <= FINE
+        assert again.commit(0, parts) <= IN_EFFECT
         target.assert_shows(*target.rows(1, 2, 3, 4))
         target.assert_clean()
 
@@ -53,7 +53,7 @@ def test_another_process_can_commit(harness: SinkHarness) -> None:
         return does_not_apply("the harness says that no other process can reach the target")
     target = Target(harness)
     parts = target.prepare_epoch(0, target.rows(1, 2, 3), target.rows(4))
-    assert commit_elsewhere(target.sink, 0, parts) <= FINE
+    assert commit_elsewhere(target.sink, 0, parts) <= IN_EFFECT
     target.assert_shows(*target.rows(1, 2, 3, 4))
     target.assert_clean()
     return None
@@ -69,7 +69,7 @@ def test_a_late_commit_has_no_effect(harness: SinkHarness) -> None:
         prepared.append(target.prepare_epoch(epoch, rows))
         target.commit(epoch, prepared[-1])
     for epoch in (0, 1):
-        assert target.copy().commit(epoch, prepared[epoch]) <= FINE
+        assert target.copy().commit(epoch, prepared[epoch]) <= IN_EFFECT
         target.assert_shows(*(row for rows in history for row in rows))
     target.assert_clean()
 
@@ -84,7 +84,7 @@ def test_a_late_commit_after_a_crash_has_no_effect(harness: SinkHarness) -> None
         point = crash_at(nth, partial(zombie.commit, 0, old))
         target.commit(0, old)
         target.commit(1, target.prepare_epoch(1, target.rows(1, 2, version=1)))
-        assert zombie.commit(0, old) <= FINE
+        assert zombie.commit(0, old) <= IN_EFFECT
         target.assert_shows(*target.rows(1, 2), *target.rows(1, 2, version=1))
         target.assert_clean()
         if not was_there(nth, point, "commit"):
@@ -112,7 +112,7 @@ def _race(target: Target, epoch: int, parts: PreparedParts) -> None:
     def commit(hands: Target) -> None:
         barrier.wait()
         try:
-            assert hands.commit(epoch, parts) <= FINE
+            assert hands.commit(epoch, parts) <= IN_EFFECT
         except BaseException as problem:  # noqa: BLE001 (carried to the test's own thread)
             problems.append(problem)
 
@@ -163,7 +163,7 @@ def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts
         while thread.is_alive() and not reached.wait(0.01):
             pass
         for epoch, parts in enumerate((first, second)):
-            assert target.commit(epoch, parts) <= FINE
+            assert target.commit(epoch, parts) <= IN_EFFECT
         others.set()
         thread.join()
     assert Outcome.LOST not in told, "the zombie was told that what shows is lost"

@@ -20,7 +20,7 @@ from beadline.testing.suite.harness import Row, SinkHarness
 
 QUERY = QueryId("suite", "a" * 32, "file:/suite/checkpoint")
 SAME_NAME = QueryId("suite", "b" * 32, "file:/suite/elsewhere")
-OTHER = QueryId("other", "c" * 32, "file:/other/checkpoint")
+OTHER_QUERY = QueryId("other", "c" * 32, "file:/other/checkpoint")
 SINK_NAME = "under-test"
 UNKNOWN_WAIT_S = 60.0
 POINTS_MAX = 50

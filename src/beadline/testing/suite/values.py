@@ -11,7 +11,7 @@ import pyarrow as pa
 from beadline.ids import PartId
 from beadline.sink import Part, Prepared
 from beadline.testing.suite.harness import Row, SinkHarness
-from beadline.testing.suite.repeats import FINE
+from beadline.testing.suite.repeats import IN_EFFECT
 from beadline.testing.suite.target import Target, bag, part_id
 
 __all__ = [
@@ -78,7 +78,7 @@ def test_what_prepare_takes_commit_can_write(harness: SinkHarness) -> None:
             continue
         part = Prepared(part_id(epoch), batch.num_rows - len(refused), committable)
         try:
-            assert target.commit(epoch, [part]) <= FINE
+            assert target.commit(epoch, [part]) <= IN_EFFECT
         except Exception as error:
             raise AssertionError(f"{what}: prepare took it, commit cannot write it") from error
         good.append(good_row)

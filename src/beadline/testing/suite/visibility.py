@@ -9,7 +9,7 @@ from beadline.ids import check_name
 from beadline.sink import Outcome, Seen, StagedSink
 from beadline.testing.suite.harness import SinkHarness
 from beadline.testing.suite.target import (
-    OTHER,
+    OTHER_QUERY,
     QUERY,
     SAME_NAME,
     SINK_NAME,
@@ -103,7 +103,7 @@ def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     assert target.sink.last_seen(SAME_NAME, SINK_NAME) == seen, (
         "asked by name, whatever the incarnation"
     )
-    assert target.sink.last_seen(OTHER, SINK_NAME) is None
+    assert target.sink.last_seen(OTHER_QUERY, SINK_NAME) is None
 
 
 @exactly_once
@@ -111,11 +111,11 @@ def test_two_queries_share_a_target(harness: SinkHarness) -> None:
     """One query's epochs say nothing of another's, unless the sink refuses to be shared."""
     target = Target(harness)
     try:
-        target.sink.check(target.schema, OTHER)
+        target.sink.check(target.schema, OTHER_QUERY)
     except BadSink as refusal:
         return does_not_apply(f"the sink refuses a second query: {refusal}")
-    theirs = target.prepare(target.rows(1), part_id(5, query=OTHER))
-    target.commit(5, [theirs], query=OTHER)
+    theirs = target.prepare(target.rows(1), part_id(5, query=OTHER_QUERY))
+    target.commit(5, [theirs], query=OTHER_QUERY)
     ours = target.prepare_epoch(0, target.rows(2))
     assert target.commit(0, ours) == {Outcome.COMMITTED}
     target.assert_shows(*target.rows(1), *target.rows(2))
