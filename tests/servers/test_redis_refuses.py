@@ -118,6 +118,30 @@ def test_a_wrong_password_after_the_decision_is_told_at_once(
     assert store.commit(0, parts) == {Outcome.COMMITTED}
 
 
+@pytest.mark.parametrize(
+    ("command", "values"), [("HSET", ["1"]), ("INCRBY", [1]), ("RPUSH", ["1"])]
+)
+def test_a_user_who_may_not_expire_keys_writes_none_that_stay(
+    redis_server: RedisServer, tmp_path: Path, command: str, values: list[Any]
+) -> None:
+    """Nor is the row written twice when the right is there: nothing of it was."""
+    store = Store(redis_server.url, tmp_path, command=command, expire="seconds")
+    store.sink.open(QUERY, "under-test")
+    rows = {"key": ["keeps", "goes"], "value": values * 2, "seconds": [None, 60]}
+    parts = store.prepare(0, rows)
+    with redis_server.client() as client:
+        rights = ("on", ">dont-tell-me", "~*", "&*", "+@all", "-expire")
+        client.execute_command("ACL", "SETUSER", "clerk", "reset", *rights)
+        clerk = redis_server.url.replace(f":{redis_server.password}", "clerk:dont-tell-me")
+        with pytest.raises(CommitBlocked, match=r"no permissions|can't run this command|NOPERM"):
+            replace(store.sink, url=clerk).commit(epoch_id(0), parts)
+        assert not client.exists(store.key("goes"))
+        assert store.commit(0, parts) == {Outcome.COMMITTED}
+        assert [client.ttl(store.key(name)) for name in ("keeps", "goes")] == [-1, 60]
+        if command == "INCRBY":
+            assert [int(client.get(store.key(name))) for name in ("keeps", "goes")] == [1, 1]
+
+
 @pytest.mark.parametrize("right", ["set", "hset", "hget", "evalsha"])
 def test_a_right_that_is_taken_away_after_the_decision(
     redis_server: RedisServer, tmp_path: Path, right: str

@@ -46,18 +46,21 @@ def test_what_is_not_told_is_empty_and_what_does_not_exist_is_left_out() -> None
 
 
 class Answering:
-    """An admin client whose brokers answer with these codes about a topic, and then with its id."""
+    """An admin client whose brokers answer with these codes about a topic, and then with its id.
+
+    It cannot list a topic by name: where brokers create topics, that would create it.
+    """
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        error = confluent_kafka.KafkaError(self.codes.pop(0)) if self.codes else None
-        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
-
     def describe_topics(self, wanted: Any, request_timeout: float) -> Any:
         told: Future[Any] = Future()
-        told.set_result(SimpleNamespace(topic_id=confluent_kafka.Uuid(0, 7)))
+        if self.codes:
+            error = confluent_kafka.KafkaError(self.codes.pop(0))
+            told.set_exception(confluent_kafka.KafkaException(error))
+        else:
+            told.set_result(SimpleNamespace(topic_id=confluent_kafka.Uuid(0, 7)))
         return {"orders": told}
 
 

@@ -76,6 +76,7 @@ _ROWS = """
 local rows = #KEYS - 1
 local base = 8 + names
 local function column(number, row) return ARGV[base + (number - 1) * rows + row] end
+local may_expire = false
 local function failed(answer) return type(answer) == 'table' and answer.err end
 local function act(key, row)
 %s
@@ -111,10 +112,16 @@ if #set > {bare} then answer = redis.pcall(unpack(set)) end
 if '{command}' == 'HSET' and #gone > 2 and not failed(answer) then
   answer = redis.pcall(unpack(gone))
 end"""
-_EXPIRE = """if not failed(answer) then
-  local seconds = {expire}
-  if seconds ~= '' then redis.pcall('EXPIRE', key, seconds) end
+# Before the row is written, as nothing is rolled back: may this user EXPIRE? It changes nothing.
+_MAY_EXPIRE = """local seconds = {expire}
+if seconds ~= '' and not may_expire then
+  local asked = redis.pcall('EXPIRE', key, '')
+  for _, word in ipairs({{'NOPERM', 'ACL failure', 'The user executing'}}) do
+    if string.find(failed(asked) or '', word, 1, true) then return asked end
+  end
+  may_expire = true
 end"""
+_EXPIRE = "if seconds ~= '' and not failed(answer) then redis.pcall('EXPIRE', key, seconds) end"
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,8 @@ def _act(layout: Layout, fields: tuple[str, ...]) -> str:
     lines = [_DELETE.format(deleted=columns + 1)] if layout.deleted else []
     if layout.command == "SET" and expire:
         return "\n".join((*lines, _SET_EXPIRE.format(expire=expire)))
+    if expire:
+        lines.append(_MAY_EXPIRE.format(expire=expire))
     if layout.command in WITH_FIELDS:
         with_id, bare = (", '*'", 3) if layout.command == "XADD" else ("", 2)
         lines.append(_FIELDS.format(command=layout.command, id=with_id, bare=bare))
@@ -224,7 +233,7 @@ def _act(layout: Layout, fields: tuple[str, ...]) -> str:
     else:
         lines.append(_SIMPLE.format(command=layout.command))
     if expire:
-        lines.append(_EXPIRE.format(expire=expire))
+        lines.append(_EXPIRE)
     return "\n".join((*lines, "return answer"))
 
 
