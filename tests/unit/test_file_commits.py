@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -290,6 +291,42 @@ def test_a_target_that_is_gone_after_a_crash_took_files_of_the_first_epoch_with_
         target.rmdir()
     target.with_name("away").rename(target)
     assert ID in sink.commit(EPOCH, [part]).outcomes
+    assert finished(sink) == 3
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("where", ["out", ".out.beadline"])
+@pytest.mark.parametrize("point", ["files.begun", "files.renaming"])
+def test_a_folder_that_cannot_be_read_is_no_proof_of_anything(
+    sink: FileSink,
+    part: Prepared[PendingFiles],
+    point: str,
+    where: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule 12: parts that are only out of sight are not lost, nor is a target restored."""
+    with hooked(dying(point, 0)), pytest.raises(Crash):
+        sink.commit(EPOCH, [part])
+    hidden = str(Path(sink.path).with_name(where))
+
+    def refusing(look: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: str, *args: Any, **settings: Any) -> Any:
+            if str(path).startswith(hidden):
+                raise OSError(code, os.strerror(code), path)
+            return look(path, *args, **settings)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("lstat", "scandir"):
+            patch.setattr(os, name, refusing(getattr(os, name)))
+        with pytest.raises(OSError, match=os.strerror(code)):
+            sink.commit(EPOCH, [part])
+        if where == "out":
+            with pytest.raises(OSError, match=os.strerror(code)):
+                sink.last_seen(QUERY, ID.sink)
+    assert sink.commit(EPOCH, [part]).outcomes == {ID: Outcome.COMMITTED}
     assert finished(sink) == 3
 
 

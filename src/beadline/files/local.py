@@ -60,6 +60,12 @@ def can_link(uri: str) -> bool:
     return True
 
 
+def _raise_unless_gone(error: OSError) -> None:
+    """Raise what ``os.walk`` would skip: what cannot be read is not absent (rule 12)."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
 class LocalFiles(FileSystem):
     """The operating system's own files."""
 
@@ -124,7 +130,7 @@ class LocalFiles(FileSystem):
         """Return every file below a folder; none if there is no such folder."""
         top = local_path(uri)
         found = []
-        for folder, _, names in os.walk(top):
+        for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
             for name in names:
                 path = os.path.join(folder, name)
                 try:
@@ -134,8 +140,12 @@ class LocalFiles(FileSystem):
         return found
 
     def exists(self, uri: str) -> bool:
-        """Whether a file or folder is there."""
-        return os.path.lexists(local_path(uri))
+        """Whether a file or folder is there; raise if that cannot be seen."""
+        try:
+            os.lstat(local_path(uri))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def make_folder(self, uri: str) -> None:
         """Make a folder and its parents, durably."""
@@ -165,7 +175,7 @@ class LocalFiles(FileSystem):
 
     def rename(self, source: str, target: str) -> bool:
         """Rename; a source that is gone was renamed by another process."""
-        if os.path.lexists(local_path(target)):
+        if self.exists(target):
             return False
         try:
             os.rename(local_path(source), local_path(target))
