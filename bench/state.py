@@ -52,7 +52,7 @@ def main() -> None:
             "spark.sql.session.timeZone": "UTC",
         },
     )
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         found = measure(spark, Path(name))
     spark.stop()
     report(benchmark="state", **found)

@@ -168,13 +168,18 @@ def compare(
             whole = ROWS if name.startswith("late") else 0
             assert not whole or total == whole, f"{name} counted {total} of {whole} rows"
             assert windows >= KEYS * 10, f"{name} has {windows} windows"
-            shutil.rmtree(out)
+            clear(out)
             if turn >= 0:
                 seconds[name].append(took)
         if turn >= 0:
             shown = ", ".join(f"{name} {took[-1]:.2f} s" for name, took in seconds.items())
             print(f"turn {turn}: {shown}", flush=True)
     return seconds
+
+
+def clear(folder: Path) -> None:
+    """Remove what a turn has written; Spark's maintenance of state may still be adding to it."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def pyflink(source: Path, folder: Path, mode: str) -> float:
@@ -202,7 +207,7 @@ def pyflink(source: Path, folder: Path, mode: str) -> float:
         found = json.loads(done.stdout.splitlines()[-1])
         assert found["rows"] == rows, f"PyFlink counted {found['rows']} of {rows} rows"
         seconds.append(float(found["seconds"]))
-        shutil.rmtree(out)
+        clear(out)
     return ROWS / (seconds[1] - seconds[0])
 
 
@@ -216,7 +221,7 @@ def main() -> None:
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
     }
     spark = quiet_session((), **conf)
-    with tempfile.TemporaryDirectory(prefix="beadline-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="beadline-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         source = folder / "in"
         write_input(source)
@@ -261,7 +266,7 @@ def beside_pyflink(spark: SparkSession, source: Path, folder: Path) -> dict[str,
         out = folder / f"ours-{turn}"
         rate = ROWS / late_csv(spark, source, out)
         assert counted(spark, out)[0] == ROWS
-        shutil.rmtree(out)
+        clear(out)
         theirs = {mode: pyflink(source, folder, mode) for mode in rates} if turn >= 0 else {}
         if turn < 0:
             continue

@@ -142,7 +142,7 @@ def main() -> None:
     """Compare all shapes, and print the line."""
     spark = quiet_session()
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="beadline-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="beadline-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         for kind, rows in SIZES.items():
             if kind != "rate":

@@ -25,7 +25,6 @@ from beadline.errors import BadQuery, PrepareFailed
 from beadline.event_time import KeyedContext, KeyedProcess, keyed_process
 from beadline.event_time.keyed_stream import _hashed
 from beadline.points import hooked
-from beadline.shared.spark_settings import session_settings
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from beadline.spark.facts import expressions
 from beadline.spark.query import Query
@@ -264,8 +263,12 @@ def test_keys_and_states_of_many_types(spark: SparkSession, tmp_path: Path) -> N
         )
         return exactly_once(outputs, "keyed").to(MemorySink(f"keyed-{tmp_path.name}"))
 
-    with session_settings(spark, {"spark.sql.shuffle.partitions": "1"}):  # keys in one task
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")  # the keys come one after the other
+    try:
         run_epochs(spark, build, [rows], tmp_path, schema=schema)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     found = MemorySink.rows(f"keyed-{tmp_path.name}")
     keys = [repr((row["k_at"], *list(row.values())[1:5])) for row in rows]
     assert sorted((row["what"], row["key"]) for row in found) == sorted(

@@ -19,7 +19,7 @@ from beadline.event_time.idle import InputSeen
 from beadline.sources.ticker import ticks_beside
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 INPUT_METRICS = "beadline.input."  # prefix of an input's name: its metrics of an epoch
 _MARK = "beadline_tick"
@@ -56,20 +56,25 @@ def watermark(
     return _ticking(_observed(frame, time, delay_ms, idle_ms, name), time, delay_ms, name)
 
 
-def marked(frame: DataFrame, time: str, delay_ms: int, name: str | None = None) -> DataFrame:
-    """Return an input with a watermark, observed under a name of its own."""
+def marked(
+    frame: DataFrame, time: str, delay_ms: int, name: str | None = None, *more: Column
+) -> DataFrame:
+    """Return an input with a watermark, observed under a name of its own, with ``more`` metrics."""
     name = name if name is not None else f"input-{next(_numbers)}"
-    frame = _observed(frame, time, delay_ms, _NO_IDLE, name)
+    frame = _observed(frame, time, delay_ms, _NO_IDLE, name, *more)
     return frame.withWatermark(time, f"{delay_ms} milliseconds")
 
 
-def _observed(frame: DataFrame, time: str, delay_ms: int, idle_ms: int, name: str) -> DataFrame:
+def _observed(
+    frame: DataFrame, time: str, delay_ms: int, idle_ms: int, name: str, *more: Column
+) -> DataFrame:
     return frame.observe(
         f"{INPUT_METRICS}{name}",
         F.count(F.lit(1)).alias("rows"),
         F.max(F.unix_millis(column_of(time))).alias("newest_ms"),
         F.lit(delay_ms).alias("delay_ms"),
         F.lit(idle_ms).alias("idle_ms"),
+        *more,
     )
 
 

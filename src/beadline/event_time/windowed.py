@@ -170,12 +170,12 @@ class WindowedRows:
         """Compute these aggregates for each window; their names become the result columns."""
         schema = _arrow_schema(self.frame)
         self._check_aggregates(aggregates, schema)
-        frame = self._watermarked()
         if self._is_native():
             columns = {name: one.native(str(self.time)) for name, one in aggregates.items()}
             native = {name: one for name, one in columns.items() if one is not None}
             if len(native) == len(aggregates):
-                return Outputs.of(self._native(frame, native))
+                return Outputs.of(self._native(native))
+        frame = self._watermarked()
         mode = PROCESSING_TIME if self.processing_time else EVENT_TIME
         mode = NO_TIME if self.every_rows is not None else mode
         if mode == EVENT_TIME:
@@ -213,10 +213,13 @@ class WindowedRows:
         asked = (self.lateness_us, self.early_ms, self.every_rows)
         return not (self.side or self.processing_time or any(one is not None for one in asked))
 
-    def _native(self, frame: DataFrame, aggregates: Mapping[str, Column]) -> DataFrame:
+    def _native(self, aggregates: Mapping[str, Column]) -> DataFrame:
         """Return Spark's own windows, with the same columns as Beadline's operator."""
         time = column_of(str(self.time))
-        frame = nulls_counted(frame, str(self.time))
+        if self.watermark_ms is None:
+            frame = nulls_counted(self.frame, str(self.time))
+        else:  # in one go: rows that are observed twice cost twice as much
+            frame = self._watermarked(_nulls(str(self.time)))
         if self.shape is None:
             window = F.session_window(time, f"{self.gap_us} microseconds")
         else:
@@ -236,10 +239,10 @@ class WindowedRows:
 
     # -- Beadline's operator
 
-    def _watermarked(self) -> DataFrame:
+    def _watermarked(self, *metrics: Column) -> DataFrame:
         if self.watermark_ms is None or self.time is None:
             return self.frame
-        return marked(self.frame, self.time, self.watermark_ms)
+        return marked(self.frame, self.time, self.watermark_ms, None, *metrics)
 
     def _operator(self, schema: pa.Schema, aggregates: Mapping[str, Aggregate]) -> WindowOperator:
         common: dict[str, Any] = {
@@ -301,8 +304,11 @@ def nulls_counted(frame: DataFrame, time: str) -> DataFrame:
     """Return a frame whose rows without a time are counted: Spark's windows leave them out."""
     if not frame.schema[time].nullable:  # as with clock="ingestion"
         return frame
-    late = F.count_if(column_of(time).isNull()).alias(LATE_ROWS)
-    return frame.observe(f"{LATE_ROWS}{next(_numbers)}", late)
+    return frame.observe(f"{LATE_ROWS}{next(_numbers)}", _nulls(time))
+
+
+def _nulls(time: str) -> Column:
+    return F.count_if(column_of(time).isNull()).alias(LATE_ROWS)
 
 
 def _shape(

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from beadline.event_time.idle import InputClocks, InputSeen
-from beadline.event_time.watermarks import inputs_seen
+from beadline.event_time.watermarks import INPUT_METRICS, inputs_seen
 from beadline.event_time.windowed import LATE_ROWS
 from beadline.observe import Tell
 from beadline.sources.ticker import publish_tick, ticker_keys
@@ -196,7 +196,7 @@ def late_rows(progress: ProgressReport) -> int:
     ours = sum(
         int(values.get(LATE_ROWS) or 0)
         for name, values in observed.items()
-        if name.startswith(LATE_ROWS)
+        if name.startswith((LATE_ROWS, INPUT_METRICS))
     )
     operators = progress.get("stateOperators") or ()
     return ours + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators)
