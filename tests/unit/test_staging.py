@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -203,6 +204,29 @@ def test_what_a_sink_that_is_gone_left_beside_it_is_found(tmp_path: Path) -> Non
     here.discard([found[orphan]])
     assert (len(names(here)), names(gone)) == (1, [])
     assert folders_in(f"file:{tmp_path}/nowhere") == []
+
+
+@pytest.mark.parametrize("hidden", ["", "hbase-b"])
+def test_another_users_folder_stops_no_sweep(
+    tmp_path: Path, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may not be listed is left to its user; our own folder must be seen, though."""
+    here = Staging(f"file:{tmp_path}/hbase-a")
+    stage(here, batch(1))
+    (tmp_path / "hbase-b").mkdir()
+    listed = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if Path(path) == tmp_path / hidden:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    beside = folders_in(f"file:{tmp_path}", "hbase-")
+    assert [part.id for part in here.in_doubt(QUERY, beside)] == [ID]
+    hidden = "hbase-a"
+    with pytest.raises(PermissionError):
+        list(here.in_doubt(QUERY, [here.folder]))
 
 
 def test_what_is_below_each_folder(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 
 TEMPORARY = ".beadline-tmp-"  # how a file begins that has not yet been given its name
@@ -55,6 +56,12 @@ class FileSystem(ABC):
     @abstractmethod
     def names(self, uri: str) -> list[str]:
         """Return the names in a folder; none if there is no such folder."""
+
+    def names_beside(self, uri: str) -> list[str]:
+        """Return the same of a folder that may be another user's; none if it may not be listed."""
+        with suppress(NotADirectoryError, PermissionError):
+            return self.names(uri)
+        return []
 
     @abstractmethod
     def walk(self, uri: str) -> list[FoundFile]:

@@ -30,7 +30,7 @@ from beadline.committable import Committable
 from beadline.errors import BadSink, CommitFailed
 from beadline.files import join, open_files, split_uri
 from beadline.files.base import TEMPORARY
-from beadline.files.local import local_path
+from beadline.files.local import LocalFiles, local_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
 from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
@@ -133,7 +133,9 @@ class Staging:
         ``beside`` are folders in which sinks that were removed may have left parts.
         """
         for folder in dict.fromkeys((self.folder, *beside)):
-            ids = {_id_of(name) for name in open_files(folder).names(folder)}
+            files = open_files(folder)
+            list_ = files.names if folder == self.folder else files.names_beside
+            ids = {_id_of(name) for name in list_(folder)}
             for id_ in ids:
                 if id_ is not None and id_.belongs_to(query):
                     yield Prepared(id_, 0, StagedPart(join(folder, str(id_)), 0, 0, ""))
@@ -386,8 +388,7 @@ def check_writable(setting: str, folder: str, target: str) -> None:
 
 def folders_in(folder: str, prefix: str = "", below: str = "") -> list[str]:
     """Return the subfolders with this prefix, or the folder ``below`` in each, as URIs."""
-    path = local_path(folder)
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = sorted(LocalFiles().names_beside(folder))
     found = (join(folder, name, below) if below else join(folder, name) for name in names)
     return [
         uri

@@ -27,7 +27,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -272,10 +271,10 @@ class FileSink(FrameSink[PendingFiles]):
         if self.staging is None:
             return
         staging = qualify(self.staging)
-        for other in _shown(files, staging):
+        for other in files.names_beside(staging):
             place = join(staging, other)
             if place != pending and _STAGED_NAME.fullmatch(other):
-                yield from ((place, name) for name in _shown(files, place))
+                yield from ((place, name) for name in files.names_beside(place))
 
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """The newest whole epoch of this sink; another incarnation's, of any sink, comes first."""
@@ -287,13 +286,6 @@ class FileSink(FrameSink[PendingFiles]):
             return mark.seen or Seen(mark.incarnation, mark.reaches, "")
         own = counts(marks, name, query.incarnation)
         return None if own is None else own.seen
-
-
-def _shown(files: FileSystem, folder: str) -> list[str]:
-    """The names in a folder; none if it is another user's, or a file."""
-    with suppress(NotADirectoryError, PermissionError):
-        return files.names(folder)
-    return []
 
 
 def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | None:
