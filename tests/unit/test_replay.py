@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from beadline.errors import BeadlineError, Fenced, NotDeterministic, PartLost, WrongCheckpoint
+from beadline.dead_letter import RefusedRow
+from beadline.errors import (
+    BeadlineError,
+    Fenced,
+    NotDeterministic,
+    PartLost,
+    PrepareFailed,
+    WrongCheckpoint,
+)
 from beadline.points import hooked
+from beadline.protocol.batch import Acks, Ticket
 from beadline.protocol.replay import REPLAYS_MAX
+from beadline.sink import BoundSink
 from tests.model.explore import finish
 from tests.model.model import (
     Crash,
     ModelBatch,
     ModelWorld,
     Setting,
+    at_least_once,
     drive,
     make_coordinator,
     start_only,
 )
-from tests.model.server import PARTS
+from tests.model.server import LEDGER, PARTS
 
 
-def decided() -> ModelWorld:
+def decided(kinds: tuple[str, ...] = (PARTS,)) -> ModelWorld:
     """A driver has died right after its first decision."""
-    world = ModelWorld(Setting(epochs=1, kinds=(PARTS,)))
+    world = ModelWorld(Setting(epochs=1, kinds=kinds))
 
     def die(point: str) -> None:
         if point == "decide.after":
@@ -125,3 +137,78 @@ def test_a_driver_that_was_overtaken_replays_nothing() -> None:
         coordinator.run_epoch(ModelBatch(world, 0))
     assert prepared_at == []
     finish(world)
+
+
+class Fails(ModelBatch):
+    """A sink, or Spark, cannot prepare or publish it."""
+
+    def run_prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
+    ) -> Acks:
+        raise OSError("no such host")
+
+    run_publish = run_prepare
+
+
+class TwoComputations(ModelBatch):
+    """Between its two sinks Spark computes a part again."""
+
+    def run_prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
+    ) -> Acks:
+        acks = super().run_prepare(sink, ticket, refused)
+        self.tags = {part: next(self.world.attempts) for part in self.tags or {}}
+        return acks
+
+
+class NoAnswer(ModelBatch):
+    """Its source does not say what it is when it has been read."""
+
+    def run_prepare(
+        self, sink: BoundSink, ticket: Ticket, refused: Sequence[RefusedRow] | None = None
+    ) -> Acks:
+        def sources() -> dict[str, str]:
+            raise PrepareFailed("epoch 0: the topic does not answer.")
+
+        self.world.sources = sources  # type: ignore[method-assign]
+        return super().run_prepare(sink, ticket, refused)
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (Fails, r"epoch 0, sink 'parts0' .*no such host\. "),
+        (TwoComputations, r"epoch 0: between sinks 'parts0' and 'parts1'.*different rows\. "),
+        (NoAnswer, r"query 'model', epoch 0: the topic does not answer\. "),
+    ],
+)
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_a_failure_means_for_an_epoch_that_is_decided(
+    batch: type[ModelBatch], says: str, replayed: bool
+) -> None:
+    """An epoch that is replayed may be committed in its other sinks."""
+    both = (PARTS, PARTS)
+    world = decided(both) if replayed else ModelWorld(Setting(epochs=1, kinds=both))
+    for server in world.servers.values() if replayed else ():
+        server.expire(next(iter(server.prepared)))
+    coordinator = make_coordinator(world)
+    coordinator.start()
+    world.planned[0] = (0, 4)
+    means = r"Epoch 0 (stays|is) decided" if replayed else r"Nothing of (the epoch|epoch 0) is dec"
+    with pytest.raises(PrepareFailed, match=f"{says}{means}") as said:
+        coordinator.run_epoch(batch(world, 0))
+    assert ("Nothing of" in str(said.value)) != replayed
+    between = coordinator.run.meaning_between()
+    assert between.startswith("Epoch 0 is decided" if replayed else "No epoch is decided")
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_what_a_failure_means_where_rows_show_as_they_are_written(publishes: bool) -> None:
+    world = ModelWorld(Setting(kinds=(LEDGER,), strict=False, publishes=publishes))
+    coordinator = make_coordinator(world, at_least_once)
+    coordinator.start()
+    world.planned[0] = (0, 4)
+    shown = "no such host. Some rows of epoch 0 may show already, .*The next start redelivers it"
+    with pytest.raises(PrepareFailed, match=shown) as said:
+        coordinator.run_epoch(Fails(world, 0))
+    assert "decided" not in str(said.value)

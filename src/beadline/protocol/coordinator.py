@@ -129,8 +129,7 @@ class Coordinator:
         """After a clean stop: nothing stays open, unless a newer start has taken over."""
         run = self.run
         self.sweeper.sweep_ours()
-        pending = run.unfinished()
-        if pending is not None and pending not in run.finished:
+        if run.left_open() is not None:
             return  # decided and not finished: what it has open must stay open
         for sink in run.sinks:
             if (end_writers := sink.sink.close(run.query, sink.name)) is not None:

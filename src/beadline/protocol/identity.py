@@ -16,6 +16,7 @@ from beadline.errors import (
     NOTHING_WRITTEN,
     BadSink,
     BeadlineError,
+    PrepareFailed,
     WrongCheckpoint,
 )
 from beadline.files import same_folder
@@ -218,6 +219,18 @@ def known_sources(state: LogState) -> dict[str, str]:
         return {}
     newer = decision is not None and decision.generation == claim.generation
     return {**claim.sources, **decision.sources} if newer and decision else claim.sources
+
+
+def sources_read(
+    name: str, progress: Progress, known: Mapping[str, str], meaning: str
+) -> dict[str, str]:
+    """Ask which instances an epoch has read, and check them; return all that are known then."""
+    try:
+        now = progress.sources()
+    except PrepareFailed as error:  # a source does not answer, and cannot know what that means
+        raise PrepareFailed(f"query {name!r}, {error} {meaning}") from None
+    check_sources(name, known, now, meaning)
+    return {**known, **now}
 
 
 def check_sources(

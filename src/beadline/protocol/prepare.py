@@ -61,9 +61,9 @@ def _collect(
             last = decided.get(sink.name, ())
             ticket = Ticket(run.query, run.generation, batch.number, sink.name, last)
             refused = acks[owners[sink.name]].refused if sink.name in owners else None
-            with failing(run, batch, sink):
+            with failing(run, batch, sink, _meaning(run, batch.number)):
                 acks[sink.name] = prepare_sink(batch, sink, ticket, refused)
-            check_shared(run.query, batch.number, acks)
+            check_shared(run.query, batch.number, acks, _meaning(run, batch.number))
     reach("prepare.after")
     return acks
 
@@ -74,12 +74,7 @@ def _check_targets(
     """What was written must be in the targets that the start found; asked after writing."""
     for sink in sinks:
         if why := replaced(run.log.state, sink, acks[sink.name].prepared):
-            meaning = (
-                f"Epoch {epoch} stays decided."
-                if _is_decided(run, epoch)
-                else "Nothing of the epoch is decided; it is redelivered by the next start."
-            )
-            raise PrepareFailed(f"query {run.name!r}, epoch {epoch}, {why} {meaning}")
+            raise PrepareFailed(f"query {run.name!r}, epoch {epoch}, {why} {_meaning(run, epoch)}")
 
 
 def _is_decided(run: Run, epoch: int) -> bool:
@@ -88,17 +83,22 @@ def _is_decided(run: Run, epoch: int) -> bool:
     return decision is not None and decision.epoch == epoch
 
 
+def _meaning(run: Run, epoch: int) -> str:
+    """Say what a failure means: an epoch that is replayed may be committed in other sinks."""
+    if _is_decided(run, epoch):
+        return f"Epoch {epoch} stays decided; the next start tries again to finish it."
+    return "Nothing of the epoch is decided; it is redelivered by the next start."
+
+
 def _check_sources(run: Run, epoch: int) -> dict[str, str]:
     """Sources must still be the instances that the offsets were counted in; asked after reading."""
-    now = run.progress.sources()
     replayed = _is_decided(run, epoch)
     meaning = identity.meaning_decided(epoch) if replayed else identity.meaning_undecided(epoch)
     known = identity.known_sources(run.log.state)
-    identity.check_sources(run.name, known, now, meaning)
-    return {**known, **now}
+    return identity.sources_read(run.name, run.progress, known, meaning)
 
 
-def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
+def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks], meaning: str) -> None:
     """Sinks of one epoch must have been given the same rows (rule 24)."""
     tagged = [(name, ack.tags) for name, ack in acks.items() if ack.tags is not None]
     for (one, first), (other, tags) in itertools.pairwise(tagged):
@@ -108,8 +108,7 @@ def check_shared(query: QueryId, epoch: int, acks: Mapping[str, Acks]) -> None:
         raise PrepareFailed(
             f"query {query.name!r}, epoch {epoch}: between sinks {one!r} and {other!r} Spark "
             f"computed part(s) {', '.join(map(str, parts))} of the rows again (an executor was "
-            "lost, or a task was attempted twice), so the two may hold different rows. Nothing of "
-            "the epoch is decided; it is redelivered by the next start."
+            f"lost, or a task was attempted twice), so the two may hold different rows. {meaning}"
         )
 
 
@@ -155,7 +154,7 @@ def counted(acks: Acks) -> Acks:
 
 
 @contextmanager
-def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
+def failing(run: Run, batch: Batch, sink: BoundSink, meaning: str) -> Iterator[None]:
     """Turn any error from a sink or Spark into one that says where it was, and what it means."""
     try:
         yield
@@ -168,6 +167,5 @@ def failing(run: Run, batch: Batch, sink: BoundSink) -> Iterator[None]:
         reason = without_meaning(str(error) if ours else batch.reason(error))
         raise PrepareFailed(
             f"query {run.name!r}, epoch {batch.number}, sink {sink.name!r} "
-            f"({sink.capabilities.target}): preparing failed: {reason}. Nothing of "
-            "the epoch is decided; it is redelivered by the next start."
+            f"({sink.capabilities.target}): preparing failed: {reason}. {meaning}"
         ) from error

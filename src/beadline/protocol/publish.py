@@ -38,7 +38,7 @@ def _publish_sink(
 ) -> Acks:
     """Publish one sink's parts; if the sink cannot publish, prepare and commit at once."""
     ticket = Ticket(run.query, run.generation, batch.number, sink.name)
-    with failing(run, batch, sink):
+    with failing(run, batch, sink, f"{_meaning(batch.number)} The next start redelivers it."):
         if sink.capabilities.publishes:
             acks = batch.run_publish(sink, ticket, refused) if refused != () else Acks((), 0)
         else:
@@ -69,13 +69,15 @@ def _check_sources(run: Run, epoch: int) -> None:
     No decision records a source that is first read after the claim, so the run remembers it.
     """
     known = {**run.sources, **identity.known_sources(run.log.state)}
-    now = run.progress.sources()
-    meaning = (
+    run.sources = identity.sources_read(run.name, run.progress, known, _meaning(epoch))
+
+
+def _meaning(epoch: int) -> str:
+    """Say what a failure means: parts show as they finish."""
+    return (
         f"Some rows of epoch {epoch} may show already, and the epoch does not count as done; "
         "earlier epochs are complete."
     )
-    identity.check_sources(run.name, known, now, meaning)
-    run.sources = {**known, **now}
 
 
 def _next_version_ms(run: Run) -> int:

@@ -67,6 +67,18 @@ class Run:
         """Return the newest decision if Spark may still redeliver its epoch."""
         return identity.unfinished(self.log.state, self.progress)
 
+    def left_open(self) -> Decision | None:
+        """Return the same unless this run has seen every sink commit it."""
+        pending = self.unfinished()
+        return None if pending in self.finished else pending
+
+    def meaning_between(self) -> str:
+        """Return what an error means between two calls of Spark, or after one that failed."""
+        pending = self.left_open()
+        if pending is None:
+            return identity.meaning_between(self.log.state)
+        return identity.meaning_decided(pending.epoch)
+
     def parts(self, decision: Decision, sink: BoundSink) -> list[Prepared[Any]]:
         """Return one sink's parts as the log holds them, so that commit never needs memory."""
         parts = []

@@ -67,7 +67,8 @@ class SparkProgress:
             what = "are gone" if data is None else "were replaced by another driver of this query"
             raise PlannedByAnother(
                 f"the source positions of epoch {epoch} in {self._checkpoint} {what} after they "
-                "were planned. Nothing of the epoch is decided; it is planned again."
+                "were planned. Nothing more of the epoch is decided or shown until it is planned "
+                "again."
             )
         return hashlib.sha256(data).hexdigest()
 

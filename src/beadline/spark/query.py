@@ -274,7 +274,7 @@ class Query:
         try:
             # Spark will read its checkpoint again, because another driver has written there.
             state = self._protocol.log.state
-            meaning = identity.meaning_between(state)
+            meaning = self._protocol.meaning_between()
             identity.check_progress(state, self._engine.progress, meaning)
         except BeadlineError as refused:
             self._error = refused

@@ -88,7 +88,8 @@ class SourceTopics:
         """Return the id of each topic that is read, by a name for people.
 
         Before the first epoch of a start, a source that does not answer is left out: what was
-        decided must be finished all the same (rule 15), and the first decision asks again.
+        decided must be finished all the same (rule 15), and the first decision asks again. During
+        an epoch the error leaves out what it means, which the protocol knows.
         """
         if not self._sources:
             return {}
@@ -101,8 +102,7 @@ class SourceTopics:
         except Exception as error:  # noqa: BLE001 (of either client; none of them is an answer)
             raise PrepareFailed(
                 f"epoch {self._epoch}: Kafka does not say whether the topics that were read are "
-                f"still the same ones: {_said(error)}. Nothing of the epoch was decided; start "
-                "again when it answers."
+                f"still the same ones: {_said(error)}. Start again when it answers."
             ) from None
         return answer.sources
 
