@@ -16,7 +16,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from beadline.errors import BadSink, CommitFailed, PrepareFailed
+from beadline.errors import BadSink, CommitBlocked, CommitFailed, PrepareFailed
 from beadline.ids import QueryId
 from beadline.sink import Outcome
 from beadline.sinks import MySqlSink
@@ -136,11 +136,10 @@ def test_a_server_that_takes_no_writes_is_waited_for(modest: tuple[Table, MySqlS
         part = table.prepare(sink, ROWS)
         assert time.monotonic() - begun_s > 1
     assert part is not None
-    with read_only(table.server, 1):
-        result = sink.commit(table.epoch(), [part])
-        assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
-        assert "read-only" in result.detail
-    assert table.commit(sink, [part]) == {Outcome.COMMITTED}
+    begun_s = time.monotonic()
+    with read_only(table.server, 2):
+        assert table.commit(sink, [part]) == {Outcome.COMMITTED}
+        assert time.monotonic() - begun_s > 1
     assert table.rows() == [(1,), (2,)]
     leftover = table.prepare(sink, ROWS, 1)
     assert leftover is not None
@@ -158,6 +157,14 @@ def test_a_server_that_takes_no_writes_is_not_waited_for_for_ever(
         pytest.raises(PrepareFailed, match=r"epoch 0, part 0: .*read-only"),
     ):
         table.prepare(replace(sink, timeout_s=1), ROWS)
+    part = table.prepare(sink, ROWS)
+    assert part is not None
+    with (
+        read_only(table.server, 3),
+        pytest.raises(CommitBlocked, match=r"epoch 0: .*read-only.*The epoch is decided"),
+    ):
+        replace(sink, timeout_s=1).commit(table.epoch(), [part])
+    assert table.commit(sink, [part]) == {Outcome.COMMITTED}
 
 
 @pytest.fixture

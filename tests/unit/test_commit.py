@@ -150,8 +150,9 @@ class Stopping(InOrder):
 def test_what_is_unknown_when_the_query_stops_is_an_error() -> None:
     """Never a return: Spark would write its commit log, and nobody would ask again."""
     sink, bound, parts = prepared(UnknownAgain)
-    with pytest.raises(CommitFailed, match="still unknown"):
+    with pytest.raises(CommitFailed, match="still unknown") as said:
         commit_sink(bound, EPOCH, parts, Stopping())
+    assert "drop=" not in str(said.value), "it may be there: the next start finds out"
     assert len(sink.server.prepared) == 3
 
 
@@ -200,6 +201,17 @@ def test_what_says_nothing_about_the_rows_blocks_the_commit(
     with pytest.raises(CommitFailed, match=r"epoch 0, sink 'target'") as raised:
         commit_sink(bound, EPOCH, parts, InOrder())
     assert type(raised.value) is kind
+    ways_out = str(raised.value).count('drop=["target@0"]')
+    assert ways_out == (kind is CommitFailed), "the sink may never take it"
+
+
+def test_what_an_error_means_where_nothing_is_decided() -> None:
+    """At-least-once; the ledgers of its sinks are written by the same calls."""
+    _, bound, parts = prepared(Raising)
+    with pytest.raises(CommitFailed, match="Some rows of epoch 0 may show already") as said:
+        commit_sink(bound, replace(EPOCH, nonce=""), parts, InOrder())
+    assert "decided" not in str(said.value)
+    assert "drop=" not in str(said.value)
 
 
 class Changed(Slow):
@@ -213,6 +225,7 @@ def test_what_a_check_at_start_says_is_told_for_the_epoch() -> None:
     with pytest.raises(CommitFailed, match=r"another column\. The epoch is decided") as raised:
         commit_sink(bound, EPOCH, parts, InOrder())
     assert "Nothing was written" not in str(raised.value)
+    assert str(raised.value).count('Or start once with drop=["target@0"]') == 1
 
 
 def test_every_call_ends_before_the_first_error_is_raised() -> None:

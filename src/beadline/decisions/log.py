@@ -182,12 +182,12 @@ class DecisionLog:
         return Fenced(
             f"slot {slot} of the decision log ({self._store.path(slot)}) was taken by a newer "
             "start of this query, which finishes what was decided; the rest is redelivered to it. "
-            "Nothing was committed by this one. Stop one of the two drivers."
+            "Nothing more is committed by this one. Stop one of the two drivers."
         )
 
     def _unknown(self, slot: int, cause: Exception | None) -> DecisionUnknown:
         return DecisionUnknown(
             f"the append to {self._store.path(slot)} failed ({cause!r}) and it is not known "
-            "whether it succeeded. Nothing was committed or aborted; the next start of the query "
-            "will find out by reading the log; no rows are lost or duplicated."
+            "whether it succeeded. Nothing of it was committed or aborted; the next start of the "
+            "query will find out by reading the log; no rows are lost or duplicated."
         )

@@ -22,12 +22,13 @@ from beadline.errors import (
 )
 from beadline.ids import EpochId
 from beadline.points import reach
+from beadline.protocol import identity
 from beadline.protocol.epoch import Lost
 from beadline.protocol.run import Run
 from beadline.protocol.targets import previous_epochs
 from beadline.protocol.threads import Helpers
 from beadline.shared.retry import Retries, Verdict
-from beadline.sink import BoundSink, Outcome, Prepared
+from beadline.sink import BoundSink, Outcome, Prepared, way_out
 
 logger = logging.getLogger("beadline")
 
@@ -84,12 +85,14 @@ def commit_sink(
             restored.held = error.held
             raise restored from error
         except UsageError as error:
-            raise _failed(sink, epoch, without_meaning(str(error))) from error
+            raise _failed(sink, epoch, without_meaning(str(error)), stuck=True) from error
         except BeadlineError:
             raise
         except Exception as error:
-            kind = CommitBlocked if _is_blocked(error) else CommitFailed
-            raise _failed(sink, epoch, f"{type(error).__name__}: {error}", kind) from error
+            said = f"{type(error).__name__}: {error}"
+            if _is_blocked(error):
+                raise _failed(sink, epoch, said, CommitBlocked) from error
+            raise _failed(sink, epoch, said, stuck=True) from error
         lost += [p for p in parts if result.outcomes.get(p.id) is Outcome.LOST]
         # A part that the sink did not mention is as unknown as one that it reported as unknown.
         parts = [p for p in parts if result.outcomes.get(p.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
@@ -109,9 +112,20 @@ def _is_blocked(error: Exception) -> bool:
 
 
 def _failed(
-    sink: BoundSink, epoch: EpochId, why: str, kind: type[CommitFailed] = CommitFailed
+    sink: BoundSink,
+    epoch: EpochId,
+    why: str,
+    kind: type[CommitFailed] = CommitFailed,
+    *,
+    stuck: bool = False,
 ) -> CommitFailed:
+    """``stuck`` says that the sink may never take the epoch, so that giving it up is a way out."""
+    meaning = "The epoch is decided and nothing of it is lost; the next start finishes it."
+    if not epoch.nonce:  # at-least-once
+        meaning = f"{identity.meaning_published(epoch.number)} The next start redelivers it."
+    elif stuck:
+        meaning = f"{meaning} {way_out(sink.name, epoch.number)}"
     return kind(
         f"query {epoch.query.name!r}, epoch {epoch.number}, sink {sink.name!r}: committing failed: "
-        f"{why}. The epoch is decided and nothing of it is lost; the next start finishes it."
+        f"{why}. {meaning}"
     )

@@ -133,6 +133,14 @@ def meaning_decided(epoch: int) -> str:
     return f"Epoch {epoch} is decided, and the next start finishes it; earlier epochs are complete."
 
 
+def meaning_published(epoch: int) -> str:
+    """Return what an error means during an epoch whose parts show as they finish."""
+    return (
+        f"Some rows of epoch {epoch} may show already, and the epoch does not count as done; "
+        "earlier epochs are complete."
+    )
+
+
 def meaning_between(state: LogState) -> str:
     """Return what an error means during a run while no epoch is decided and unfinished."""
     certain = newest_certain(state)

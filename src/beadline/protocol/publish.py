@@ -38,7 +38,8 @@ def _publish_sink(
 ) -> Acks:
     """Publish one sink's parts; if the sink cannot publish, prepare and commit at once."""
     ticket = Ticket(run.query, run.generation, batch.number, sink.name)
-    with failing(run, batch, sink, f"{_meaning(batch.number)} The next start redelivers it."):
+    meaning = f"{identity.meaning_published(batch.number)} The next start redelivers it."
+    with failing(run, batch, sink, meaning):
         if sink.capabilities.publishes:
             acks = batch.run_publish(sink, ticket, refused) if refused != () else Acks((), 0)
         else:
@@ -69,15 +70,8 @@ def _check_sources(run: Run, epoch: int) -> None:
     No decision records a source that is first read after the claim, so the run remembers it.
     """
     known = {**run.sources, **identity.known_sources(run.log.state)}
-    run.sources = identity.sources_read(run.name, run.progress, known, _meaning(epoch))
-
-
-def _meaning(epoch: int) -> str:
-    """Say what a failure means: parts show as they finish."""
-    return (
-        f"Some rows of epoch {epoch} may show already, and the epoch does not count as done; "
-        "earlier epochs are complete."
-    )
+    meaning = identity.meaning_published(epoch)
+    run.sources = identity.sources_read(run.name, run.progress, known, meaning)
 
 
 def _next_version_ms(run: Run) -> int:

@@ -259,10 +259,11 @@ class HBaseSink(StagedSink):
 
     def _rejected(self, what: str, error: Rejected, epoch: StagedEpoch) -> CommitFailed:
         kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+        # A right is given by a person: the start that is to give rows up anyway adds how.
+        end = f" {way_out(epoch.sink, epoch.id.number)}" if kind is CommitFailed else ""
         return kind(
             f"{epoch}: {self.target_name} rejects {what}: {error}. The epoch is decided, and may "
-            "be visible in part. Repair the table; the next start finishes the epoch. "
-            f"{way_out(epoch.sink, epoch.id.number)}"
+            f"be visible in part. Repair the table; the next start finishes the epoch.{end}"
         )
 
     def _row_with(self, key: bytes, epoch: StagedEpoch) -> str:

@@ -80,6 +80,11 @@ def verdict(error: BaseException) -> Verdict:
     return Verdict.BUSY if code in CONNECTION_GONE | BUSY else Verdict.FINAL
 
 
+def is_blocked(error: BaseException) -> bool:
+    """Whether it says nothing about rows: a login, a right, a limit, a server without writes."""
+    return code_of(error) in BLOCKED.union(_TAKES_NO_WRITES)
+
+
 def said(error: BaseException, address: MySqlAddress) -> str:
     """What the server said, in one line, without the password and without values of rows."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)

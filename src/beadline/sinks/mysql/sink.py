@@ -29,9 +29,13 @@ from beadline.sink import (
     Prepared,
     PrepareFailed,
     QueryId,
+    Retries,
     Seen,
     Sink,
+    Verdict,
     name_from,
+    running,
+    way_out,
 )
 from beadline.sinks.mysql.check import check_server
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
@@ -40,13 +44,11 @@ from beadline.sinks.mysql.ledger import MAKE, MySqlLedger
 from beadline.sinks.mysql.part import STAGE, MySqlPart, MySqlParts
 from beadline.sinks.mysql.plan import MySqlHow, MySqlSettings, make_plan
 from beadline.sinks.mysql.problems import (
-    BLOCKED,
-    BUSY,
-    CONNECTION_GONE,
-    code_of,
+    is_blocked,
     library_errors,
     retried,
     said,
+    verdict,
 )
 from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
@@ -224,18 +226,26 @@ class MySqlSink(Sink[MySqlPart]):
         """Show all parts: staged ones in one transaction with the ledger row, or nothing."""
         if not parts:
             return CommitResult({})
-        try:
-            with closing(self._server.connect()) as connection:
-                return self._commit(connection, epoch, parts)
-        except library_errors() as error:
-            if code_of(error) not in CONNECTION_GONE | BUSY:
-                kind = CommitBlocked if code_of(error) in BLOCKED else CommitFailed
+        retries = Retries(running(self.timeout_s))
+        while True:
+            try:
+                with closing(self._server.connect()) as connection:
+                    return self._commit(connection, epoch, parts)
+            except library_errors() as error:
+                judged = verdict(error)
+                # A server that takes no writes may be the wrong one, so it is not waited for
+                # without end, as the coordinator would.
+                if judged is Verdict.UNCLEAR and retries.again(judged):
+                    continue
+                words = f"{self._settings.where}: {self._said(error)}"
+                if judged in (Verdict.BUSY, Verdict.AWAY):
+                    return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
+                kind = CommitBlocked if is_blocked(error) else CommitFailed
+                advice = way_out(parts[0].id.sink, epoch.number) if kind is CommitFailed else ""
                 raise kind(
-                    f"query {epoch.query.name!r}, epoch {epoch.number}: {self._settings.where}: "
-                    f"{self._said(error)}. The epoch is decided; the next start finishes it."
+                    f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is "
+                    f"decided; the next start finishes it. {advice}".rstrip()
                 ) from None
-            unknown = CommitResult.all(parts, Outcome.UNKNOWN).outcomes
-            return CommitResult(unknown, f"{self._settings.where}: {self._said(error)}")
 
     def _commit(self, connection: Connection, epoch: EpochId, parts: MySqlParts) -> CommitResult:
         """Staged parts first: only they tell by the ledger that this epoch is there already."""

@@ -165,10 +165,11 @@ class PostgresSink(Sink[PostgresPart]):
                 if passes and judged in (Verdict.BUSY, Verdict.AWAY):
                     return CommitResult(CommitResult.all(parts, Outcome.UNKNOWN).outcomes, words)
                 kind = CommitBlocked if is_blocked(error) else CommitFailed
+                end = f" {way_out(parts[0].id.sink, epoch.number)}" if kind is CommitFailed else ""
                 raise kind(
                     f"query {epoch.query.name!r}, epoch {epoch.number}: {words}. The epoch is "
                     "decided and nothing of it is lost; the next start finishes it. "
-                    f"{self._advice(error, len(parts))}"
+                    f"{self._advice(error, len(parts))}{end}"
                 ) from None
 
     def _advice(self, error: Exception, parts: int) -> str:

@@ -50,6 +50,10 @@ class Commit:
         """The epoch without what must be there before it, which the scripts look at."""
         return replace(self.epoch.id, previous=-1)
 
+    @property
+    def _way_out(self) -> str:
+        return way_out(self.epoch.sink, self.epoch.id.number)
+
     def run(self, client: RedisClient) -> Outcome:
         """Write what is not there; repeating it, late or at the same time, changes nothing."""
         # The setting may name another folder by now than the one that the parts are in.
@@ -95,7 +99,7 @@ class Commit:
             f"{self.epoch}: {self.where} holds epoch {entry.epoch} in one slot, by another "
             "decision or a newer one, and not in the head of its ledger: a node has lost data, or "
             "a key of the ledger was deleted. Nothing more was written. Restore it, or start "
-            "over."
+            f"over. {self._way_out}"
         )
 
     def _look(self, client: RedisClient) -> Entry | None:
@@ -103,7 +107,10 @@ class Commit:
         try:
             return Entry.parse(text)
         except ValueError as error:
-            raise CommitFailed(f"{self.epoch}: {self.where}: {error}: {text!r}.") from None
+            raise CommitFailed(
+                f"{self.epoch}: {self.where}: {error}: {text!r}. The epoch is decided; correct "
+                f"what is there, and the next start finishes it. {self._way_out}"
+            ) from None
 
     def _there(self, held: Entry | None) -> bool:
         """Whether the whole epoch is there; raise if what is there is not ours."""
@@ -115,7 +122,8 @@ class Commit:
             raise CommitFailed(
                 f"{self.epoch}: {self.where} holds {held.done} of {held.total} rows of this epoch "
                 "by another decision, and which rows those are cannot be known. Nothing more was "
-                "written. Compare the target with the source, and start over if necessary."
+                "written. Compare the target with the source, and start over if necessary. "
+                f"{self._way_out}"
             )
         return False
 
@@ -132,8 +140,7 @@ class Commit:
             raise damaged  # nothing of the epoch is there: all parts are lost, not some
         raise CommitFailed(
             f"{self.epoch}: {self.where} holds the epoch in part, and the rest cannot be written: "
-            f"{damaged}. Put the file back, and the next start continues. "
-            f"{way_out(self.epoch.sink, self.epoch.id.number)}"
+            f"{damaged}. Put the file back, and the next start continues. {self._way_out}"
         )
 
     def _write(self, client: RedisClient, held: Entry | None) -> None:
@@ -192,6 +199,5 @@ class Commit:
             f"{self.epoch}, part {rejected.partition}: {self.where} rejects {self.layout.command} "
             f"of row {rejected.row} (the first is 0) in {file}: {rejected.problem}. The epoch is "
             "decided; the rows before this one took effect, each once, and are counted. Repair or "
-            "delete the row's key; the next start continues with this row. "
-            f"{way_out(self.epoch.sink, self.epoch.id.number)}"
+            f"delete the row's key; the next start continues with this row. {self._way_out}"
         )

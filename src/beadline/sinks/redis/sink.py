@@ -40,6 +40,7 @@ from beadline.sink import (
     running,
     starting,
     verdict,
+    way_out,
 )
 from beadline.sinks.redis import ledger
 from beadline.sinks.redis.acknowledged import NO_EPOCH, acknowledged, is_lost, loss, remember
@@ -247,9 +248,10 @@ class RedisSink(StagedSink):
             raise OutcomeUnknown(f"{self.target_name}: {error}") from None
         except Rejected as error:
             kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
+            end = f" {way_out(epoch.sink, epoch.id.number)}" if kind is CommitFailed else ""
             raise kind(
                 f"{epoch}: {self.target_name} rejects the epoch: {error}. It is decided, and its "
-                "rows that took effect are counted; the next start finishes it."
+                f"rows that took effect are counted; the next start finishes it.{end}"
             ) from None
 
     def after_commit(self, epoch: StagedEpoch) -> None:

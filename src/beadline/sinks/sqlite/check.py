@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from beadline.sink import NOTHING_WRITTEN, BadSink
+from beadline.sink import NOT_SHOWN, NOTHING_WRITTEN, BadSink
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.plan import check_required, check_unique, match
 from beadline.sinks.shared.sql.settings import TableSettings
@@ -32,6 +32,12 @@ _DROPS = re.compile(r"\bON\s+CONFLICT\s+(IGNORE|REPLACE)\b", re.IGNORECASE)
 # Once written, the row stays: only what runs before it is written counts.
 _BEFORE = re.compile(r"\bTRIGGER\b.*?\b(AFTER|DELETE|INSERT|UPDATE)\b", re.IGNORECASE | re.DOTALL)
 _IGNORES = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE)
+# What SQLite itself says of a row that it does not take: names, and no values.
+_OWN_WORDS = re.compile(
+    r"[A-Z ]+ constraint failed(: .+)?|cannot store \w+ value in \w+ column .+|datatype mismatch",
+    re.DOTALL,
+)
+_RAISED = 1811  # SQLITE_CONSTRAINT_TRIGGER
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,20 @@ def is_blocked(error: sqlite3.Error) -> bool:
     """Whether it says nothing about rows: the file may not be written, or the disk is full."""
     words = ("readonly", "unable to open", "disk is full", "access permission denied")
     return isinstance(error, sqlite3.OperationalError) and any(w in str(error) for w in words)
+
+
+def said(error: sqlite3.IntegrityError) -> str:
+    """Return what SQLite says of a row; what a trigger says may hold the row's values.
+
+    >>> said(sqlite3.IntegrityError("UNIQUE constraint failed: t.id"))
+    'UNIQUE constraint failed: t.id'
+    >>> said(sqlite3.IntegrityError("no room for 4111"))
+    'a trigger refuses it, in words that may hold values of rows (not shown)'
+    """
+    code = getattr(error, "sqlite_errorcode", None)  # as of Python 3.11
+    if code != _RAISED and _OWN_WORDS.fullmatch(str(error)):
+        return str(error)
+    return f"a trigger refuses it, in words that may hold values of rows {NOT_SHOWN}"
 
 
 def check_file(path: Path, busy_timeout_s: float, table: str) -> SqliteTable | None:

@@ -51,6 +51,7 @@ from beadline.sinks.sqlite.check import (
     is_busy,
     never_null_columns,
     read_table,
+    said,
 )
 from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
 from beadline.sinks.sqlite.refused import deletes, without_refused
@@ -213,7 +214,11 @@ class SqliteSink(StagedSink):
             try:
                 self._insert(database, epoch.read(part))
             except (_NotTaken, sqlite3.IntegrityError) as error:
-                reason = error if isinstance(error, _NotTaken) else f"it refuses a row: {error}"
+                reason = (
+                    str(error)
+                    if isinstance(error, _NotTaken)
+                    else f"it refuses a row: {said(error)}"
+                )
                 raise CommitFailed(
                     f"{epoch}, part {part.id.partition}: {self.target_name}: {reason}. The epoch "
                     "is decided and none of it is visible. Remove what prevents it (a constraint, "

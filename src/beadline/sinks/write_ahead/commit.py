@@ -163,7 +163,7 @@ class EpochDelivery:
             f"{self.staged}: {self.settings.where} was started with a different set of parts. "
             "Rows could be lost or doubled, so nothing more was delivered. If rows may "
             f"arrive twice, delete {progress.uri} and start again: the epoch is then delivered "
-            "from its first row."
+            f"from its first row. {way_out(self.files.sink, self.epoch.number)}"
         )
 
     def _check_staged(self) -> None:
