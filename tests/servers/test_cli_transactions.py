@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -163,7 +164,7 @@ def test_not_prepared_yet(invoke: Invoke, doubt: Doubt) -> None:
 def test_a_look_is_quick(doubt: Doubt) -> None:
     """Its own time, not the machine's: nothing waits for what does not come.
 
-    Reading markers waited half a second for each end of a topic, and Spark was imported.
+    Reading markers waited half a second for each end of a topic.
     """
     parts = [doubt.prepare(0, partition=number, slot=number) for number in range(3)]
     doubt.sink.commit(doubt.decide(0, parts[:1]), parts[:1])  # its end lies behind other markers
@@ -175,7 +176,43 @@ def test_a_look_is_quick(doubt: Doubt) -> None:
         assert {marker.part for marker in reader.open_now(topic)} == {p.id for p in parts[1:]}
         took_s.append(time.monotonic() - began_s)
     assert min(took_s) < 0.4, took_s
-    code = "import sys, beadline.cli.app; sys.exit('pyspark' in sys.modules)"
+
+
+# A whole call, which says in its exit code whether anything has imported Spark meanwhile.
+CALL = """
+import sys
+from beadline import cli
+try:
+    cli.main()
+except SystemExit as ended:
+    sys.exit(ended.code or 70 * ("pyspark" in sys.modules))
+"""
+
+
+def test_a_whole_call_is_quick(doubt: Doubt) -> None:
+    """Half of its time was the import of Spark, and half waiting for what does not come."""
+    orphan = doubt.prepare(1)
+    doubt.decide(0, [])
+    where = ("--bootstrap-servers", doubt.servers, "--checkpoint", str(doubt.checkpoint), "--json")
+    took_s = []
+    for _ in range(3):
+        share = min(1.0, (os.cpu_count() or 1) / max(os.getloadavg()[0], 0.1))
+        began_s = time.monotonic()
+        called = subprocess.run(
+            [sys.executable, "-c", CALL, "transactions", "list", *where],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        took_s.append((time.monotonic() - began_s) * share)
+        assert called.returncode == 0, called.stderr
+        assert orphan.committable.transactional_id in called.stdout
+    assert min(took_s) < 4, took_s
+
+
+@pytest.mark.parametrize("module", ["beadline.cli._transactions", "beadline.cli.app"])
+def test_the_commands_do_without_spark(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,9 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline import at_least_once, exactly_once
-from beadline.errors import NOTHING_WRITTEN, BadSetting, BadSink, BeadlineError, WrongCheckpoint
+from beadline.errors import (
+    NOTHING_WRITTEN,
+    BadSetting,
+    BadSink,
+    BeadlineError,
+    PrepareFailed,
+    WrongCheckpoint,
+)
 from beadline.guarantee.options import KNOWN
 from beadline.ids import EpochId
+from beadline.points import hooked
 from beadline.sink import CommitResult, Part, Prepared
 from beadline.sinks import MemorySink
 from beadline.sinks.memory import MemoryPart
@@ -66,6 +74,28 @@ class RefusingSink(MemorySink):
         if epoch.number == 1 and self.where == "commit":
             raise BadSink(f"the table has changed. {NOTHING_WRITTEN}")
         return super().commit(epoch, parts)
+
+
+def test_a_long_error_is_told_whole(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark matches it against an expression that overflows the stack of its thread."""
+    write_input(tmp_path / "in", 1)
+    stream = sqlite_job(spark, tmp_path)
+    text = "the table lacks column " + "a_long_name, " * 8_000 + "and that is all"
+
+    def fail(point: str) -> None:
+        if point == "prepare.before":
+            raise PrepareFailed(text)
+
+    query = stream.start(str(tmp_path / "checkpoint"), available_now=True)
+    with hooked(fail), pytest.raises(PrepareFailed) as raised:
+        query.awaitTermination(60)
+    assert len(text) > 100_000
+    assert str(raised.value) == str(query.exception()) == text
+    assert query._spark is not None
+    of_spark = query._spark._jsq.exception().get().toString()
+    assert text[:100] in of_spark
+    assert "StackOverflowError" not in of_spark
+    assert "java.util.regex" not in of_spark
 
 
 class RefusingCommit(RefusingSink):

@@ -56,6 +56,7 @@ from beadline.verify.watch import SinkWatcher
 # How long a start may take, at least; more, if the undisturbed run is slow.
 TIMEOUT_MIN_S = 240.0
 _SETTLE_SHARE = 1 / 24
+_SETTLE_MIN_S = 30.0  # a server on a busy machine may answer that long before it shows a row
 MODULE = "beadline.verify.job"
 Redact = Callable[[str], str]
 
@@ -93,7 +94,7 @@ class Round:
     @property
     def settle_s(self) -> float:
         """How long a row may be on its way after its commit was answered."""
-        return self.timeout_s * _SETTLE_SHARE
+        return max(_SETTLE_MIN_S, self.timeout_s * _SETTLE_SHARE)
 
     def start(
         self,
