@@ -86,8 +86,8 @@ def test_a_long_error_is_told_whole(spark: SparkSession, tmp_path: Path) -> None
         if point == "prepare.before":
             raise PrepareFailed(text)
 
-    query = stream.start(str(tmp_path / "checkpoint"), available_now=True)
     with hooked(fail), pytest.raises(PrepareFailed) as raised:
+        query = stream.start(str(tmp_path / "checkpoint"), available_now=True)
         query.awaitTermination(60)
     assert len(text) > 100_000
     assert str(raised.value) == str(query.exception()) == text
