@@ -11,15 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, TargetRestored, WrongCheckpoint
+from beadline.errors import BadSink, CommitFailed, TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import LedgerRows, Part, Seen
+from beadline.sink import LedgerRows, Part, Prepared, Seen
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
+from beadline.sinks.mysql.part import MySqlPart
 from beadline.sinks.postgres.columns import POSTGRES
+from beadline.sinks.postgres.part import PREPARED, STAGED, PostgresPart
 from beadline.sinks.postgres.table import PostgresColumn
 from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
+from beadline.sinks.shared.sql.errors import check_staged
 from beadline.sinks.shared.sql.modes import PLACE, added, duplicates, largest, summed
 from beadline.sinks.shared.sql.plan import PlannedColumn, TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows, misfits
@@ -299,3 +302,33 @@ def test_decimals_below_zero() -> None:
     (check,) = fit.checks
     values = pa.array([Decimal("-0.01"), Decimal(0), None], pa.decimal128(5, 2))
     assert check.find(values).to_pylist() == [True, False, None]
+
+
+# ---- settings of staged rows ----
+@pytest.mark.parametrize(
+    ("mode", "key", "deleted", "said"),
+    [
+        ("add", ("id",), None, r"mode was 'upsert' and is 'add', deleted was 'gone' and is None"),
+        ("upsert", ("id", "n"), "gone", r"key was \['id'\] and is \['id', 'n'\]\."),
+        ("upsert", ("id",), None, r"deleted was 'gone' and is None\."),
+        ("upsert", ("id",), "gone", ""),
+    ],
+)
+def test_rows_are_not_written_under_other_settings_than_they_were_staged_for(
+    mode: str, key: tuple[str, ...], deleted: str | None, said: str
+) -> None:
+    """But for the order: another one is the way out where two rows of a key are equal in it."""
+    id_ = PartId(QUERY.name, QUERY.incarnation, "orders", 1, 17, 0, 0)
+    now = TableSettings(SQLITE, "table 't'", "t", mode, key, "at", deleted)
+    kept = ("upsert", ("id",), "gone")
+    for staged in (PostgresPart(STAGED, "s", "t", *kept), MySqlPart("staged", "t", 1, *kept)):
+        found = type(staged).from_json(staged.to_json())
+        if said:
+            with pytest.raises(CommitFailed, match=rf"epoch 17, sink 'orders': table 't'.*{said}"):
+                check_staged(now, [Prepared(id_, 1, found)])
+        else:
+            check_staged(now, [Prepared(id_, 1, found)])
+    # Version 1 stored no settings; a prepared transaction needs none.
+    older = {"version": 1, "how": "staged", "name": "t", "rows": 1}
+    for unknown in (MySqlPart.from_json(older), PostgresPart(PREPARED, "s", "t")):
+        check_staged(now, [Prepared(id_, 1, unknown)])

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
     BeadlineError,
-    CommitFailed,
     CommitResult,
     EpochId,
     Outcome,
@@ -34,7 +33,7 @@ from beadline.sink import (
     Verdict,
     reach,
 )
-from beadline.sinks.mysql.columns import DELETED_COLUMN, MYSQL, ROW, MySqlColumn, keeps, quoted
+from beadline.sinks.mysql.columns import MYSQL, ROW, MySqlColumn, keeps, quoted
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
@@ -54,6 +53,7 @@ from beadline.sinks.mysql.problems import (
 )
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.shared.sql.errors import (
+    check_staged,
     column_altered,
     key_twice_in_epoch,
     key_twice_in_part,
@@ -109,7 +109,9 @@ class StagedWriter(PartWriter):
         finally:
             self._close()
         reach("staging.written")
-        return MySqlPart("staged", self._name, self._kept)
+        settings = self._settings
+        staged = (settings.mode, settings.key, settings.deleted)
+        return MySqlPart("staged", self._name, self._kept, *staged)
 
     def discard(self) -> None:
         """Drop the table, if the server lets us; otherwise a sweep finds it."""
@@ -289,7 +291,7 @@ def commit_staged(
     columns = _columns(connection, [part.committable.name for part in parts])
     damage = _damage(connection, parts, columns, count=settings.mode != "append")
     if not damage:
-        _check_deleted(settings, epoch, columns)
+        check_staged(settings, parts)
         _check_types(connection, settings, epoch, parts, columns)
         _check_keys(connection, settings, epoch, parts)
         merge = Merge(settings, _written(columns), _never_null(connection, settings))
@@ -348,21 +350,6 @@ def _never_null(connection: Connection, settings: MySqlSettings) -> frozenset[st
         return frozenset()
     columns = connection.ask(f"SHOW COLUMNS FROM {quoted(settings.table)}")
     return frozenset(MYSQL.fold(str(name)) for name, _, nullable, *_ in columns if nullable == "NO")
-
-
-def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: StagedColumns) -> None:
-    """A row was staged as deleted by one setting: by another it would come back as a row."""
-    now = [settings.deleted] if settings.deleted else []
-    for staged in columns.values():
-        then = [name for name, use in staged.items() if use == DELETED_COLUMN]
-        if list(map(MYSQL.fold, then)) != list(map(MYSQL.fold, now)):
-            was, is_ = (name[0] if name else None for name in (then, now))
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: it was "
-                f"staged with deleted={was!r}, and now the sink has deleted={is_!r}. Start again "
-                "with the former, which finishes the epoch. It is decided, and none of it is "
-                "visible."
-            )
 
 
 def _check_types(

@@ -37,7 +37,7 @@ def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
     """Drop and roll back; what is not there any more is no error."""
     tables, denied = [], []
     for part in parts:
-        if part.way == STAGED:
+        if part.how == STAGED:
             tables.append(quoted(part.schema, part.name))
         elif not _rolled_back(run, part.name):
             denied.append(part.name)

@@ -22,6 +22,7 @@ from beadline.sinks.postgres.problems import is_database_error, is_transient, sa
 from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import quoted
 from beadline.sinks.shared.sql.errors import (
+    check_staged,
     column_altered,
     column_gone,
     key_twice_in_epoch,
@@ -67,6 +68,7 @@ def commit(
         run("ROLLBACK")
         tables = ", ".join(part.committable.name for part in gone)
         return Outcome.LOST, f"staging tables {tables} of {settings.where} are gone"
+    check_staged(settings, ordered)
     for part in ordered:
         _check_columns(run, settings, table, epoch, part, columns[part.committable.name], now)
     first = columns[ordered[0].committable.name]

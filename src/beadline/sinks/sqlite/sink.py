@@ -151,7 +151,7 @@ class SqliteSink(StagedSink):
 
     def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
         """Rows that were staged to be added must not be upserted, nor deletes be stored."""
-        return {"mode": self.mode, "key": list(self.key), "deleted": self.deleted}
+        return self._settings.staged
 
     @property
     def _staging_root(self) -> Path:

@@ -7,9 +7,18 @@ visible, where its rows are, and how to resolve it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from beadline.sink import CommitFailed, EpochId, PartId, Prepared, PrepareFailed, way_out
+from beadline.sink import (
+    CommitFailed,
+    EpochId,
+    PartId,
+    Prepared,
+    PrepareFailed,
+    check_settings,
+    way_out,
+)
 from beadline.sinks.shared.sql.modes import key_twice, key_twice_advice
 from beadline.sinks.shared.sql.settings import TableSettings
 
@@ -62,6 +71,17 @@ def column_altered(
         "by that, so nothing was written. The epoch is decided and none of it is visible. Alter "
         f"the column back, and the next start finishes the epoch. {way_out(id_.sink, epoch.number)}"
     )
+
+
+def check_staged(settings: TableSettings, parts: Parts) -> None:
+    """Raise if parts were staged under other settings; those of an older version do not say."""
+    for part in parts:
+        staged = part.committable
+        if staged.mode:
+            before = replace(
+                settings, mode=staged.mode, key=staged.key, deleted=staged.deleted
+            ).staged
+            check_settings(part.id, settings.where, before, settings.staged)
 
 
 def column_gone(settings: TableSettings, epoch: EpochId, id_: PartId, column: str) -> CommitFailed:
