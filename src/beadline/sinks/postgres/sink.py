@@ -2,8 +2,7 @@
 
 The files of this folder in the order in which a row meets them: ``check`` (``table``, ``columns``,
 ``plan``) before the first row; ``prepare`` on the executors, which leaves a ``part``; ``two_phase``
-or ``staged`` (with ``modes``) at commit, both with the ``ledger``; ``discard`` for what is left
-over.
+or ``staged`` at commit, both with the ``ledger``; ``discard`` for what is left over.
 """
 
 from __future__ import annotations
