@@ -33,6 +33,7 @@ from beadline.files.base import TEMPORARY
 from beadline.files.local import LocalFiles, local_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
+from beadline.shared.retry import Unavailable
 from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
 from beadline.sink.ledger import holds, way_out
 from beadline.sink.refused import without_unreadable
@@ -272,8 +273,8 @@ class StagedSink(Sink[StagedPart]):
         In one transaction, read the ledger and pass it to ``epoch.is_committed``: if that is true,
         return ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the
         ledger row, and return ``COMMITTED``. Let errors propagate, so that the transaction is
-        rolled back. Raise ``OutcomeUnknown`` if the target is busy, or its answer was lost: you
-        will be called again.
+        rolled back. Raise ``OutcomeUnknown`` (or let ``Unavailable`` propagate) if the target is
+        busy, or its answer was lost: you will be called again.
         """
 
     def after_commit(self, epoch: StagedEpoch) -> None:
@@ -327,6 +328,8 @@ class StagedSink(Sink[StagedPart]):
             outcome = self._write(staged)
         except OutcomeUnknown as unknown:
             return CommitResult.all(parts, Outcome.UNKNOWN, str(unknown))
+        except Unavailable as away:
+            return CommitResult.all(parts, Outcome.UNKNOWN, f"{self.target_name}: {away}")
         except PartsDamaged as damaged:
             # Nothing of the epoch was written: all parts are lost, and the intact ones stay staged.
             return CommitResult.all(parts, Outcome.LOST, str(damaged))

@@ -21,8 +21,8 @@ from beadline.sinks.postgres.problems import is_database_error, is_transient, sa
 from beadline.sinks.postgres.table import PostgresTable, read_table
 from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.errors import (
+    check_altered,
     check_staged,
-    column_altered,
     column_gone,
     key_twice_in_epoch,
     row_refused,
@@ -136,16 +136,10 @@ def _check_columns(
     if gone:
         raise column_gone(settings, epoch, part.id, gone[0])
     altered = [name for name in kept if staged[name].type != now[name].type]
-    if not altered:
-        return
-    was = read_table(run, part.committable.schema, part.committable.name)
-    is_ = read_table(run, table.schema, table.name)
-    assert was is not None
-    assert is_ is not None
-    for name in altered:
-        before, after = was.columns[name], is_.columns[name]
-        if not keeps(before, after):
-            raise column_altered(settings, epoch, part.id, name, before.declared, after.declared)
+    if altered:
+        was = read_table(run, part.committable.schema, part.committable.name)
+        is_ = read_table(run, table.schema, table.name)
+        check_altered(settings, epoch, part.id, altered, was, is_, keeps)
 
 
 def _write(

@@ -39,6 +39,7 @@ from beadline.sink import (
     reach,
     way_out,
 )
+from beadline.sinks.shared.sql.checks import deletes
 from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.modes import added
 from beadline.sinks.shared.sql.plan import create_statement
@@ -53,7 +54,7 @@ from beadline.sinks.sqlite.check import (
     read_table,
 )
 from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
-from beadline.sinks.sqlite.refused import deletes, without_refused
+from beadline.sinks.sqlite.refused import without_refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
