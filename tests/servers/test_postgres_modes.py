@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -172,7 +173,8 @@ def test_a_decided_epoch_is_not_finished_under_other_settings(
 ) -> None:
     """A delete would be upserted as a row; an amount to be added would replace the total."""
     deletes = {"mode": "upsert", "key": "id", "deleted": "gone"}
-    upsert, add = {"mode": "upsert", "key": "id"}, {"mode": "add", "key": "id"}
+    upsert: dict[str, Any] = {"mode": "upsert", "key": "id"}
+    add: dict[str, Any] = {"mode": "add", "key": "id"}
     for first, others, rows, is_left in (
         (
             deletes,

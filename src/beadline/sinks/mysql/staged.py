@@ -1,8 +1,8 @@
 """Staging tables: a part's rows, durable and invisible, in a table of their own.
 
-DDL commits by itself, so nothing else can be in one transaction with it. The table therefore says
-itself whose it is: its comment, made with it in the same statement, is the part's id. There is no
-moment at which a crash leaves a table that cannot be found, or a note of a table that is not there.
+DDL commits by itself, so nothing else can be in one transaction with it. The table therefore
+identifies its part itself: its comment, made in the same statement, is the part's id. No crash
+leaves a table that cannot be found, or a note of a table that is not there.
 
 Every chunk is a transaction of its own and rows are numbered, so a chunk whose answer was lost is
 sent again: what is there already is skipped by its number, whichever copy comes first.

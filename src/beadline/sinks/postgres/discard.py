@@ -1,4 +1,4 @@
-"""Leftovers: finding the parts that are prepared and not visible, and throwing them away.
+"""Leftovers: finding the parts that are prepared and not visible, and discarding them.
 
 Staging tables go a few at a time, because the server keeps about six locks for each until the
 transaction ends, in a table of locks of a fixed size. One of another user may stay, as it holds

@@ -1,4 +1,4 @@
-"""What a prepared part leaves in PostgreSQL, and how it is known again after a crash.
+"""What a prepared part leaves in PostgreSQL, and how it is recognized after a crash.
 
 Two forms::
 

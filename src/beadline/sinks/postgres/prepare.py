@@ -77,7 +77,7 @@ class Preparing:
         self._retries = Retries(running(server.timeout_s))
 
     def run(self) -> PostgresPart | None:
-        """Try again after every answer that may be another one later."""
+        """Retry after every error that may pass."""
         first = next(self._batches, None)
         if first is None:
             return None

@@ -50,7 +50,7 @@ def commit(
     epoch: EpochId,
     parts: PostgresParts,
 ) -> tuple[Outcome, str]:
-    """Write all of the parts; return what became of them, and why. An error takes all back."""
+    """Write all parts; return what became of them, and why. An error rolls everything back."""
     ledger = PostgresLedger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
