@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from decimal import Decimal
 from typing import Any
@@ -27,6 +28,7 @@ from beadline.sinks.shared.sql.modes import PLACE, added, duplicates, largest, s
 from beadline.sinks.shared.sql.plan import PlannedColumn, TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows, misfits
 from beadline.sinks.shared.sql.settings import TableSettings
+from beadline.sinks.shared.sql.stages import WhyKept, drop_stages
 from beadline.sinks.sqlite.columns import SQLITE
 
 QUERY = QueryId("shop", "d" * 32, "file:/shop/checkpoint")
@@ -332,3 +334,39 @@ def test_rows_are_not_written_under_other_settings_than_they_were_staged_for(
     older = {"version": 1, "how": "staged", "name": "t", "rows": 1}
     for unknown in (MySqlPart.from_json(older), PostgresPart(PREPARED, "s", "t")):
         check_staged(now, [Prepared(id_, 1, unknown)])
+
+
+# ---- staging tables ----
+def test_staging_tables_are_dropped_at_once_and_some_that_stay_hold_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept: dict[str, WhyKept] = {"b": "locked", "f": "denied"}
+    tried: list[str] = []
+
+    def drop(stages: Sequence[str]) -> WhyKept | None:
+        tried.append("".join(stages))
+        return next((kept[stage] for stage in stages if stage in kept), None)
+
+    drop_stages("abcdef", drop, at_once=2)
+    assert tried == ["ab", "a", "b", "cd", "ef", "e", "f"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "staging table f is left: this user may not drop it"
+    ]
+    tried.clear()
+    drop_stages("b", drop, at_once=2)
+    drop_stages((), drop, at_once=2)
+    assert tried == ["b"], "one alone is tried once"
+
+
+def test_locked_staging_tables_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits for each lock: a sweep does not wait for hundreds of them."""
+    monkeypatch.setattr("beadline.sinks.shared.sql.stages._LOCKED_S", 0.05)
+    tried: list[str] = []
+
+    def drop(stages: Sequence[str]) -> WhyKept | None:
+        tried.append(stages[0])
+        time.sleep(0.02)
+        return "locked"
+
+    drop_stages([str(number) for number in range(100)], drop, at_once=1)
+    assert 2 <= len(tried) < 20
