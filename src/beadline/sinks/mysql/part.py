@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from beadline.sink import Committable, Json, PartId, Prepared, PrepareFailed, QueryId
 
@@ -23,7 +24,7 @@ class MySqlPart(Committable):
     transaction are in the table already.
     """
 
-    version = 2
+    version: ClassVar[int] = 2
 
     how: str  # "staged" or "xa"
     name: str

@@ -16,6 +16,7 @@ import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from beadline.sink import Committable, Json, PartId, Prepared, QueryId
 
@@ -37,7 +38,7 @@ class PostgresPart(Committable):
     prepared transaction are in the table already.
     """
 
-    version = 2
+    version: ClassVar[int] = 2
 
     how: str
     schema: str
