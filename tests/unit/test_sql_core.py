@@ -16,10 +16,16 @@ from beadline.errors import BadSink, CommitFailed, TargetRestored, WrongCheckpoi
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.sink import LedgerRows, Part, Prepared, Seen
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
+from beadline.sinks.mysql.connection import MySqlAddress, MySqlServer
 from beadline.sinks.mysql.part import MySqlPart
+from beadline.sinks.mysql.plan import MySqlSettings
+from beadline.sinks.mysql.staged import commit_staged
+from beadline.sinks.postgres import staged as postgres_staged
 from beadline.sinks.postgres.columns import POSTGRES
+from beadline.sinks.postgres.connect import PostgresAddress
 from beadline.sinks.postgres.part import PREPARED, STAGED, PostgresPart
-from beadline.sinks.postgres.table import PostgresColumn
+from beadline.sinks.postgres.plan import PostgresSettings
+from beadline.sinks.postgres.table import PostgresColumn, PostgresTable
 from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
@@ -334,6 +340,60 @@ def test_rows_are_not_written_under_other_settings_than_they_were_staged_for(
     older = {"version": 1, "how": "staged", "name": "t", "rows": 1}
     for unknown in (MySqlPart.from_json(older), PostgresPart(PREPARED, "s", "t")):
         check_staged(now, [Prepared(id_, 1, unknown)])
+
+
+class Answering:
+    """What a server would answer of a part that is staged, of a connection to MySQL too."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def ask(self, statement: str, _: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self.statements.append(statement)
+        for word, answer in (
+            (
+                "pg_attribute",
+                [(target, "stage", "id", None, 20, -1, 0) for target in (True, False)],
+            ),
+            ("COLUMN_COMMENT", [("stage", "id", "")]),
+            ("lower_case_table_names", [("t",)]),
+            ("COUNT(*)", [(1,)]),
+        ):
+            if word in statement:
+                return answer
+        return []
+
+    def run(self, statement: str, _: Sequence[Any] = ()) -> int:
+        self.ask(statement)
+        return 1
+
+
+def test_each_database_asks_that_before_it_writes() -> None:
+    """In the commit itself, after the ledger: an epoch that is there needs no settings."""
+    epoch = EpochId(QUERY, 17, "n" * 32, 1)
+    id_ = PartId(QUERY.name, QUERY.incarnation, "orders", 1, 17, 0, 0)
+    kept = ("add", ("id",), None)
+    server = Answering()
+    columns = {"id": PostgresColumn.of_type("id", "bigint")}
+    table = PostgresTable("s", "t", "r", (), columns, frozenset(), (), (), {}, 0, 0)
+    postgres_part = Prepared(id_, 1, PostgresPart(STAGED, "s", "stage", *kept))
+    postgres_settings = PostgresSettings(POSTGRES, "table 't'", "t", "upsert", ("id",))
+    with pytest.raises(CommitFailed, match="mode was 'add' and is 'upsert'"):
+        postgres_staged.commit(
+            server.ask,
+            PostgresAddress("", 1.0),
+            postgres_settings,
+            table,
+            epoch,
+            [postgres_part],
+        )
+    mysql = MySqlServer(MySqlAddress.parse("mysql://me@h/shop"), 1.0)
+    mysql_part = Prepared(id_, 1, MySqlPart("staged", "stage", 1, *kept))
+    mysql_settings = MySqlSettings(MYSQL, "table 't'", "t", "upsert", ("id",))
+    connection: Any = server
+    with pytest.raises(CommitFailed, match="mode was 'add' and is 'upsert'"):
+        commit_staged(mysql, connection, mysql_settings, epoch, [mysql_part])
+    assert not [each for each in server.statements if 'INTO "s"."t"' in each or "INTO `t`" in each]
 
 
 # ---- staging tables ----
