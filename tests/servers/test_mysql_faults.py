@@ -112,7 +112,7 @@ def test_killed_between_decide_and_commit(table: Table) -> None:
     assert set(result.outcomes.values()) == {Outcome.UNKNOWN}
     assert "table 't'" in result.detail
     assert table.server.password not in result.detail
-    with pytest.raises(CommitFailed, match="Nothing decided is touched"):
+    with pytest.raises(CommitFailed, match="No decided epoch is affected"):
         list(table.sink(timeout_s=1).in_doubt(table.query, "mine"))
     table.server.restart()
     assert table.commit(sink, [part]) == {Outcome.COMMITTED}

@@ -10,6 +10,7 @@ import pytest
 from beadline.errors import CommitFailed, PrepareFailed
 from beadline.sink import Outcome, Prepared, Seen
 from beadline.sinks import MySqlSink
+from beadline.sinks.mysql.part import MySqlPart
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import COLUMNS, UPSERT, Table, rows_of
 
@@ -191,14 +192,43 @@ def test_one_part_staged_with_an_order_that_is_no_more_wanted(
     assert table.rows() == [(7, 2, "b")]
 
 
-def test_a_delete_stays_one_when_the_setting_is_gone(mariadb_server: MariaDbServer) -> None:
-    table = Table(mariadb_server, COLUMNS, **UPSERT, deleted="gone")
-    sink, parts = prepared(table, rows_of((1, 1, "a"), (2, 2, "b"), gone=[False, True]))
-    with pytest.raises(CommitFailed, match=r"staged with deleted='gone'.*now .*deleted=None"):
-        table.commit(table.sink(deleted=None), parts)
-    assert table.rows() == []
-    assert table.commit(sink, parts) == {Outcome.COMMITTED}
-    assert table.rows() == [(1, 1, "a")]
+def test_a_decided_epoch_is_not_finished_under_other_settings(
+    mariadb_server: MariaDbServer,
+) -> None:
+    """A delete would be upserted as a row; an amount to be added would replace the total."""
+    add, gone = {"mode": "add", "key": "id"}, {"deleted": "gone"}
+    deletes = rows_of((1, 1), (2, 2), gone=[True, False])
+    for first, others, rows, is_left in (
+        ({**UPSERT, **gone}, [({"deleted": None}, r"deleted was 'gone' and is None")], deletes, 2),
+        (UPSERT, [(gone, "deleted was None and is 'gone'"), (add, "mode was")], rows_of((1, 5)), 5),
+        (add, [(UPSERT, "mode was 'add' and is 'upsert'")], rows_of((1, 5)), 15),
+        (add, [({"key": "n"}, r"key was \['id'\] and is \['n'\]")], rows_of((1, 5)), 15),
+    ):
+        table = Table(mariadb_server, "id INT PRIMARY KEY, n INT", **first)
+        sink, parts = prepared(table, rows)
+        table.run(f"INSERT INTO {table.database}.t VALUES (1, 10)")
+        for other, said in others:
+            with pytest.raises(CommitFailed, match=rf"epoch 0.*other settings.*{said}") as caught:
+                table.commit(table.sink(**other), parts)
+            assert "earlier settings" in str(caught.value)
+            assert 'Or start once with drop=["mine@0"]' in str(caught.value)
+            assert table.rows() == [(1, 10)]
+        assert table.commit(sink, parts) == {Outcome.COMMITTED}
+        assert [n for _, n in table.rows()] == [is_left]
+        other, _ = others[0]
+        assert table.commit(table.sink(**other), parts) == {Outcome.ALREADY_COMMITTED}
+
+
+def test_a_part_of_a_version_that_stored_no_settings_is_committed(
+    mariadb_server: MariaDbServer,
+) -> None:
+    table = Table(mariadb_server, "id INT PRIMARY KEY, n INT", **UPSERT)
+    sink, (part,) = prepared(table, rows_of((1, 5)))
+    assert part is not None
+    stored = {"version": 1, "how": "staged", "name": part.committable.name, "rows": 1}
+    older = Prepared(part.id, part.rows, MySqlPart.from_json(stored))
+    assert table.commit(sink, [older]) == {Outcome.COMMITTED}
+    assert table.rows() == [(1, 5)]
 
 
 @pytest.mark.parametrize("change", ["RENAME COLUMN n TO m", "DROP COLUMN n"])

@@ -202,5 +202,5 @@ def test_a_sweep_waits_for_the_server(mortal_server: MariaDbServer) -> None:
         partial(impatient.in_doubt, name="mine"),
         partial(impatient.last_seen, name="mine"),
     ):
-        with pytest.raises(CommitFailed, match="Nothing decided is touched"):
+        with pytest.raises(CommitFailed, match="No decided epoch is affected"):
             sweep(table.query)

@@ -235,7 +235,7 @@ def test_the_ways_may_change_from_epoch_to_epoch(server: PostgresServer) -> None
     kept.append(orders.epoch(1, ROWS))
     orders.run(f'DROP INDEX "{orders.schema}".one')
     kept += [orders.epoch(2, ROWS), orders.epoch(3, ROWS)]
-    ways = [parts[0].committable.way for parts in kept]
+    ways = [parts[0].committable.how for parts in kept]
     assert ways == ["prepared", "staged", "prepared", "prepared"]
     for number, parts in enumerate(kept):
         assert orders.commit(number, parts) == {Outcome.ALREADY_COMMITTED}

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from beadline.errors import BadSink, CommitFailed, PrepareFailed
 from beadline.ids import PartId, QueryId
-from beadline.sink import Outcome
+from beadline.sink import Outcome, Prepared
 from beadline.sinks import PostgresSink
-from beadline.sinks.postgres.part import PREPARED, STAGED, global_id, part_of
+from beadline.sinks.postgres.part import (
+    PREPARED,
+    STAGED,
+    PostgresPart,
+    global_id,
+    part_of,
+)
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
 from tests.servers.postgres_target import Orders, part_id, table
@@ -40,7 +47,7 @@ def test_the_way_is_chosen_by_the_table_and_said(postgres_server: PostgresServer
         assert found.atomic == (way == STAGED)
         assert ("staged, because" in found.sentence) == (way == STAGED), columns
         part = orders.prepare(ROWS, part_id(0))
-        assert part.committable.way == way
+        assert part.committable.how == way
         assert orders.commit(0, [part]) == {Outcome.COMMITTED}
         assert orders.rows() == [(1, 10), (2, 20)]
         assert orders.leftovers() == []
@@ -74,7 +81,7 @@ def test_when_the_slots_run_out_parts_are_staged() -> None:
         orders = Orders(server, "id bigint, total bigint")
         orders.start(ROWS)
         parts = [orders.prepare(ROWS, part_id(0, number)) for number in range(4)]
-        assert [part.committable.way for part in parts] == [PREPARED] * 2 + [STAGED] * 2
+        assert [part.committable.how for part in parts] == [PREPARED] * 2 + [STAGED] * 2
         assert orders.rows() == []
         assert orders.commit(0, parts) == {Outcome.COMMITTED}
         assert orders.commit(0, parts) == {Outcome.ALREADY_COMMITTED}
@@ -159,6 +166,65 @@ def test_deletes(postgres_server: PostgresServer) -> None:
     orders.epoch(1, first, table(id=[2, 3], total=[0, 33], gone=[True, False], at=[1, 3]))
     assert orders.rows() == [(2, 22), (3, 33)]
     assert orders.refused.rows == []
+
+
+def test_a_decided_epoch_is_not_finished_under_other_settings(
+    postgres_server: PostgresServer,
+) -> None:
+    """A delete would be upserted as a row; an amount to be added would replace the total."""
+    deletes = {"mode": "upsert", "key": "id", "deleted": "gone"}
+    upsert: dict[str, Any] = {"mode": "upsert", "key": "id"}
+    add: dict[str, Any] = {"mode": "add", "key": "id"}
+    for first, others, rows, is_left in (
+        (
+            deletes,
+            [(upsert, "deleted was 'gone' and is None"), (add, "mode was 'upsert' and is 'add'")],
+            table(id=[1, 2], total=[5, 6], gone=[True, False]),
+            [(2, 6)],
+        ),
+        (add, [(upsert, "mode was 'add' and is 'upsert'")], table(id=[1], total=[5]), [(1, 15)]),
+        (upsert, [({**upsert, "key": "total"}, "key was")], table(id=[1], total=[5]), [(1, 5)]),
+    ):
+        orders = Orders(postgres_server, KEYED, **first)
+        orders.start(rows)
+        orders.run(f'INSERT INTO "{orders.schema}".orders VALUES (1, 10)')
+        staged, part = orders.sink, orders.prepare(rows, part_id(0))
+        for other, said in others:
+            orders.sink = PostgresSink(postgres_server.dsn, "orders", orders.schema, **other)
+            with pytest.raises(CommitFailed, match=rf"epoch 0.*other settings.*{said}") as caught:
+                orders.commit(0, [part])
+            assert "earlier settings" in str(caught.value)
+            assert 'Or start once with drop=["orders@0"]' in str(caught.value)
+            assert orders.rows() == [(1, 10)]
+        orders.sink = staged
+        assert orders.commit(0, [part]) == {Outcome.COMMITTED}
+        assert orders.rows() == is_left
+        orders.sink = PostgresSink(postgres_server.dsn, "orders", orders.schema, "add", "id")
+        assert orders.commit(0, [part]) == {Outcome.ALREADY_COMMITTED}
+
+
+def test_prepared_rows_are_committed_under_other_settings(postgres_server: PostgresServer) -> None:
+    """They are in the table already: only that they show is left."""
+    orders = Orders(postgres_server, "id bigint, total bigint")
+    orders.start(ROWS)
+    part = orders.prepare(ROWS, part_id(0))
+    assert part.committable.how == PREPARED
+    orders.sink = PostgresSink(postgres_server.dsn, "orders", orders.schema, "upsert", "id")
+    assert orders.commit(0, [part]) == {Outcome.COMMITTED}
+    assert orders.rows() == [(1, 10), (2, 20)]
+
+
+def test_a_part_of_a_version_that_stored_no_settings_is_committed(
+    postgres_server: PostgresServer,
+) -> None:
+    orders = Orders(postgres_server, KEYED, mode="upsert", key="id")
+    orders.start(ROWS)
+    part = orders.prepare(ROWS, part_id(0))
+    stored = {"version": 1, "way": STAGED, "schema": orders.schema, "name": part.committable.name}
+    older = Prepared(part.id, part.rows, PostgresPart.from_json(stored))
+    assert older.committable.is_same(part.committable)
+    assert orders.commit(0, [older]) == {Outcome.COMMITTED}
+    assert orders.rows() == [(1, 10), (2, 20)]
 
 
 def test_add_sums_and_null_adds_nothing(postgres_server: PostgresServer) -> None:

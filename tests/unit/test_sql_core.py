@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from decimal import Decimal
 from typing import Any
@@ -11,19 +12,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from beadline.errors import BadSink, TargetRestored, WrongCheckpoint
+from beadline.errors import BadSink, CommitFailed, TargetRestored, WrongCheckpoint
 from beadline.ids import EpochId, PartId, QueryId
-from beadline.sink import LedgerRows, Part, Seen
+from beadline.sink import LedgerRows, Part, Prepared, Seen
 from beadline.sinks.mysql.columns import MYSQL, MySqlColumn
+from beadline.sinks.mysql.connection import MySqlAddress, MySqlServer
+from beadline.sinks.mysql.part import MySqlPart
+from beadline.sinks.mysql.plan import MySqlSettings
+from beadline.sinks.mysql.staged import commit_staged
+from beadline.sinks.postgres import staged as postgres_staged
 from beadline.sinks.postgres.columns import POSTGRES
-from beadline.sinks.postgres.table import PostgresColumn
+from beadline.sinks.postgres.connect import PostgresAddress
+from beadline.sinks.postgres.part import PREPARED, STAGED, PostgresPart
+from beadline.sinks.postgres.plan import PostgresSettings
+from beadline.sinks.postgres.table import PostgresColumn, PostgresTable
 from beadline.sinks.shared.sql import rows as rows_module
 from beadline.sinks.shared.sql.checks import Check, Fit
 from beadline.sinks.shared.sql.dialect import Dialect
+from beadline.sinks.shared.sql.errors import check_staged
 from beadline.sinks.shared.sql.modes import PLACE, added, duplicates, largest, summed
 from beadline.sinks.shared.sql.plan import PlannedColumn, TablePlan
 from beadline.sinks.shared.sql.rows import ResendableRows, misfits
 from beadline.sinks.shared.sql.settings import TableSettings
+from beadline.sinks.shared.sql.stages import WhyKept, drop_stages
 from beadline.sinks.sqlite.columns import SQLITE
 
 QUERY = QueryId("shop", "d" * 32, "file:/shop/checkpoint")
@@ -299,3 +310,123 @@ def test_decimals_below_zero() -> None:
     (check,) = fit.checks
     values = pa.array([Decimal("-0.01"), Decimal(0), None], pa.decimal128(5, 2))
     assert check.find(values).to_pylist() == [True, False, None]
+
+
+# ---- settings of staged rows ----
+@pytest.mark.parametrize(
+    ("mode", "key", "deleted", "said"),
+    [
+        ("add", ("id",), None, r"mode was 'upsert' and is 'add', deleted was 'gone' and is None"),
+        ("upsert", ("id", "n"), "gone", r"key was \['id'\] and is \['id', 'n'\]\."),
+        ("upsert", ("id",), None, r"deleted was 'gone' and is None\."),
+        ("upsert", ("id",), "gone", ""),
+    ],
+)
+def test_rows_are_not_written_under_other_settings_than_they_were_staged_for(
+    mode: str, key: tuple[str, ...], deleted: str | None, said: str
+) -> None:
+    """But for the order: another one is the way out where two rows of a key are equal in it."""
+    id_ = PartId(QUERY.name, QUERY.incarnation, "orders", 1, 17, 0, 0)
+    now = TableSettings(SQLITE, "table 't'", "t", mode, key, "at", deleted)
+    kept = ("upsert", ("id",), "gone")
+    for staged in (PostgresPart(STAGED, "s", "t", *kept), MySqlPart("staged", "t", 1, *kept)):
+        found = type(staged).from_json(staged.to_json())
+        if said:
+            with pytest.raises(CommitFailed, match=rf"epoch 17, sink 'orders': table 't'.*{said}"):
+                check_staged(now, [Prepared(id_, 1, found)])
+        else:
+            check_staged(now, [Prepared(id_, 1, found)])
+    # Version 1 stored no settings; a prepared transaction needs none.
+    older = {"version": 1, "how": "staged", "name": "t", "rows": 1}
+    for unknown in (MySqlPart.from_json(older), PostgresPart(PREPARED, "s", "t")):
+        check_staged(now, [Prepared(id_, 1, unknown)])
+
+
+class Answering:
+    """What a server would answer of a part that is staged, of a connection to MySQL too."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def ask(self, statement: str, _: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self.statements.append(statement)
+        for word, answer in (
+            (
+                "pg_attribute",
+                [(target, "stage", "id", None, 20, -1, 0) for target in (True, False)],
+            ),
+            ("COLUMN_COMMENT", [("stage", "id", "")]),
+            ("lower_case_table_names", [("t",)]),
+            ("COUNT(*)", [(1,)]),
+        ):
+            if word in statement:
+                return answer
+        return []
+
+    def run(self, statement: str, _: Sequence[Any] = ()) -> int:
+        self.ask(statement)
+        return 1
+
+
+def test_each_database_asks_that_before_it_writes() -> None:
+    """In the commit itself, after the ledger: an epoch that is there needs no settings."""
+    epoch = EpochId(QUERY, 17, "n" * 32, 1)
+    id_ = PartId(QUERY.name, QUERY.incarnation, "orders", 1, 17, 0, 0)
+    kept = ("add", ("id",), None)
+    server = Answering()
+    columns = {"id": PostgresColumn.of_type("id", "bigint")}
+    table = PostgresTable("s", "t", "r", (), columns, frozenset(), (), (), {}, 0, 0)
+    postgres_part = Prepared(id_, 1, PostgresPart(STAGED, "s", "stage", *kept))
+    postgres_settings = PostgresSettings(POSTGRES, "table 't'", "t", "upsert", ("id",))
+    with pytest.raises(CommitFailed, match="mode was 'add' and is 'upsert'"):
+        postgres_staged.commit(
+            server.ask,
+            PostgresAddress("", 1.0),
+            postgres_settings,
+            table,
+            epoch,
+            [postgres_part],
+        )
+    mysql = MySqlServer(MySqlAddress.parse("mysql://me@h/shop"), 1.0)
+    mysql_part = Prepared(id_, 1, MySqlPart("staged", "stage", 1, *kept))
+    mysql_settings = MySqlSettings(MYSQL, "table 't'", "t", "upsert", ("id",))
+    connection: Any = server
+    with pytest.raises(CommitFailed, match="mode was 'add' and is 'upsert'"):
+        commit_staged(mysql, connection, mysql_settings, epoch, [mysql_part])
+    assert not [each for each in server.statements if 'INTO "s"."t"' in each or "INTO `t`" in each]
+
+
+# ---- staging tables ----
+def test_staging_tables_are_dropped_at_once_and_some_that_stay_hold_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept: dict[str, WhyKept] = {"b": "locked", "f": "denied"}
+    tried: list[str] = []
+
+    def drop(stages: Sequence[str]) -> WhyKept | None:
+        tried.append("".join(stages))
+        return next((kept[stage] for stage in stages if stage in kept), None)
+
+    drop_stages("abcdef", drop, at_once=2)
+    assert tried == ["ab", "a", "b", "cd", "ef", "e", "f"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "staging table f is left: this user may not drop it"
+    ]
+    tried.clear()
+    drop_stages("b", drop, at_once=2)
+    drop_stages((), drop, at_once=2)
+    assert tried == ["b"], "one alone is tried once"
+
+
+def test_locked_staging_tables_are_given_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits for each lock: a sweep does not wait for hundreds of them."""
+    monkeypatch.setattr("beadline.sinks.shared.sql.stages._LOCKED_S", 0.05)
+    tried: list[str] = []
+
+    def drop(stages: Sequence[str]) -> WhyKept | None:
+        tried.append(stages[0])
+        time.sleep(0.02)
+        return "locked"
+
+    drop_stages([str(number) for number in range(100)], drop, at_once=1)
+    assert 2 <= len(tried) < 20

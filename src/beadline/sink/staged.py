@@ -33,8 +33,9 @@ from beadline.files.base import TEMPORARY
 from beadline.files.local import LocalFiles, local_path
 from beadline.ids import EpochId, PartId, QueryId
 from beadline.points import reach
+from beadline.shared.retry import Unavailable
 from beadline.sink.interface import CommitResult, Outcome, Part, Prepared, Seen, Sink
-from beadline.sink.ledger import holds
+from beadline.sink.ledger import holds, way_out
 from beadline.sink.refused import without_unreadable
 
 if TYPE_CHECKING:
@@ -208,14 +209,11 @@ class StagedEpoch:
         damage = self.damage(parts)
         if damage:
             raise PartsDamaged("; ".join(damage.values()))
+        sink = self._sink
         for part in parts:
-            changed = self._changed(self._sink.staging_area.schema(part.committable))
-            if changed:
-                raise CommitFailed(
-                    f"{self}: {self._sink.target_name}: the epoch was decided under other "
-                    f"settings, by which its rows mean something else: {changed}. Nothing more was "
-                    "written. Start once with the earlier settings, which finishes the epoch."
-                )
+            schema = sink.staging_area.schema(part.committable)
+            before, now = settings_in(schema), sink.staged_settings(schema)
+            check_settings(part.id, sink.target_name, before, now)
 
     def damage(self, parts: Sequence[Prepared[StagedPart]]) -> dict[PartId, str]:
         """Return which of these parts are missing or damaged, and what is wrong.
@@ -224,16 +222,28 @@ class StagedEpoch:
         """
         return self._sink.staging_area.damage(parts)
 
-    def _changed(self, schema: pa.Schema) -> str:
-        before, now = settings_in(schema), self._sink.staged_settings(schema)
-        if not before:
-            return ""  # staged by a version that stored no settings
-        # A setting that did not exist then, and is not set now, is no change: it is a new one.
-        names = [name for name in {**before, **now} if name in before or now[name]]
-        return ", ".join(
-            f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
-            for name in names
-            if before.get(name) != now.get(name)
+
+def check_settings(
+    id_: PartId, target: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Raise if a part was staged under other settings than its sink has now, as JSON values.
+
+    Its rows would be written differently. Without ``before``, the part was staged by a version that
+    stored no settings.
+    """
+    # A setting that did not exist then, and is not set now, is no change: it is a new one.
+    names = [name for name in {**before, **now} if name in before or (before and now[name])]
+    changed = ", ".join(
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
+        for name in names
+        if before.get(name) != now.get(name)
+    )
+    if changed:
+        raise CommitFailed(
+            f"query {id_.query!r}, epoch {id_.epoch}, sink {id_.sink!r}: {target}: the epoch was "
+            f"decided under other settings, by which its rows mean something else: {changed}. "
+            "Nothing more was written. Start once with the earlier settings, which finishes the "
+            f"epoch. {way_out(id_.sink, id_.epoch)}"
         )
 
 
@@ -263,8 +273,8 @@ class StagedSink(Sink[StagedPart]):
         In one transaction, read the ledger and pass it to ``epoch.is_committed``: if that is true,
         return ``ALREADY_COMMITTED`` and write nothing. Otherwise write ``epoch.batches()`` and the
         ledger row, and return ``COMMITTED``. Let errors propagate, so that the transaction is
-        rolled back. Raise ``OutcomeUnknown`` if the target is busy, or its answer was lost: you
-        will be called again.
+        rolled back. Raise ``OutcomeUnknown`` (or let ``Unavailable`` propagate) if the target is
+        busy, or its answer was lost: you will be called again.
         """
 
     def after_commit(self, epoch: StagedEpoch) -> None:
@@ -318,6 +328,8 @@ class StagedSink(Sink[StagedPart]):
             outcome = self._write(staged)
         except OutcomeUnknown as unknown:
             return CommitResult.all(parts, Outcome.UNKNOWN, str(unknown))
+        except Unavailable as away:
+            return CommitResult.all(parts, Outcome.UNKNOWN, f"{self.target_name}: {away}")
         except PartsDamaged as damaged:
             # Nothing of the epoch was written: all parts are lost, and the intact ones stay staged.
             return CommitResult.all(parts, Outcome.LOST, str(damaged))

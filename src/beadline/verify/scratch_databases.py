@@ -171,13 +171,13 @@ def _shown_mysql(sink: MySqlSink) -> list[tuple[Any, ...]]:
 
 
 def _remove_mysql(sink: MySqlSink, query: str) -> None:
-    from beadline.sinks.mysql.xa import MARKS
+    from beadline.sinks.mysql.xa import MARKERS
 
     with _mysql(sink) as cursor:
         for setting in ("lock_wait_timeout", "innodb_lock_wait_timeout"):
             cursor.execute(f"SET SESSION {setting} = {_LOCK_TIMEOUT_S}")
         cursor.execute(f"DROP TABLE IF EXISTS {mysql_quoted(sink.table)}")
-        for table in (LEDGER, MARKS):
+        for table in (LEDGER, MARKERS):
             cursor.execute("SHOW TABLES LIKE %s", (table,))
             if cursor.fetchall():
                 cursor.execute(f"DELETE FROM {mysql_quoted(table)} WHERE query = %s", (query,))

@@ -12,7 +12,7 @@ come into being in a target that was deleted or replaced, not even in the middle
 rename finds nothing. Nor can it move backwards: a zombie that sleeps between its look and its
 rename finds nothing either.
 
-Marks are in the target, so that they share its fate: if it is deleted and made again, or restored
+Marks are in the target, so that they are lost with it: if it is deleted and recreated, or restored
 from an older copy, so are they, and that is noticed. Where a copy was restored over the newest mark
 there are two of one sink, and the one that says less counts. They are folders because a reader that
 lists files, even recursively and knowing nothing of hidden names, must see finished files only. On
@@ -118,7 +118,7 @@ class Marks:
         return counts(self.all(), sink, incarnation)
 
     def begin(self, held: Mark | None, sink: str, epoch: EpochId) -> Mark | None:
-        """Say durably that an epoch's files come in; None if another process was here first.
+        """Durably mark the epoch as begun; None if another process was here first.
 
         Only a target that knows nothing of the sink gets a mark that is new.
         """
@@ -136,7 +136,7 @@ class Marks:
             self.files.make_folder(name)
         except FileNotFoundError:  # deleted as it was made
             return None
-        if any(mark != begun for mark in self._own(begun)):  # a zombie has made it, and too late
+        if any(mark != begun for mark in self._own(begun)):  # created by a fenced driver
             self.files.delete(name)
             return None
         for place, mark in beside:
@@ -144,14 +144,14 @@ class Marks:
         return begun
 
     def finish(self, begun: Mark, epoch: EpochId) -> bool:
-        """Say durably that an epoch is whole; False if the target is not what it was."""
+        """Durably mark the epoch as whole; False if the target is not what it was."""
         done = replace(begun, epoch=epoch.number, nonce=epoch.nonce, next=None)
         if not self.files.rename(join(self.folder, str(begun)), join(self.folder, str(done))):
             now = self.of(begun.sink, begun.incarnation)
             return now is not None and now.epoch >= epoch.number
         if not self._synced():
             return False
-        for old in self._own(done):  # of what was restored over, or of a late zombie
+        for old in self._own(done):  # left by a restore, or by a fenced driver
             if old.epoch < done.epoch:
                 self.files.delete(join(self.folder, str(old)))
         return True

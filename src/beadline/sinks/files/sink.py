@@ -17,7 +17,7 @@ delete the folder. Why that is enough is said in ``moves`` and ``marks``.
 
 To start over with a new checkpoint, delete the target folder as a whole, and the marks with it. For
 the same reason a query that continues from its old checkpoint notices at the start and at every
-commit that the folder is gone, was deleted and made again or restored from an older copy, or that
+commit that the folder is gone, was deleted and recreated or restored from an older copy, or that
 its disk is not mounted. Files *in* it may be taken away by readers at any time, unnoticed.
 """
 
@@ -289,7 +289,7 @@ class FileSink(FrameSink[PendingFiles]):
 
 
 def _begin(moving: Moving, parts: Sequence[Prepared[PendingFiles]]) -> Mark | None:
-    """Ask the target whether an epoch may come in, and say in it that it does.
+    """Check that the epoch may be moved in, and mark it as begun.
 
     None if it is there already.
     """

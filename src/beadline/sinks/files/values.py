@@ -23,7 +23,7 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 NAME_BYTES_MAX = 255
 # What Spark writes as %XX in the names of folders.
 _ESCAPED = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
-# 5 to 14 October 1582, which follow the 4th in Python's calendar and do not in Julius Caesar's.
+# 5 to 14 October 1582: days that ORC's hybrid calendar does not have.
 _GAP_DAYS = (-141_437, -141_428)
 _GAP = (
     "a day from 5 to 14 October 1582, or a time within a day of them, which orc moves to another "

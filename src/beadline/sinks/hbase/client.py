@@ -125,7 +125,7 @@ def connected(server: ThriftServer) -> Iterator[HBaseClient]:
 def asked(
     server: ThriftServer, act: Callable[[HBaseClient], T], limits: Mapping[Verdict, float]
 ) -> T:
-    """Do what may be done again, each time on a new connection, until HBase answers."""
+    """Run what is idempotent, each time on a new connection, until HBase answers."""
 
     def once() -> T:
         with connected(server) as client:
@@ -192,7 +192,7 @@ def _text(error: Any) -> str:
 
 
 def _first_line(error: Any) -> str:
-    """What a person needs of it: Java's stack trace follows from the second line on."""
+    """The first line, for people: from the second on it is Java's stack trace."""
     text = _text(error)
     lines = text.splitlines() or [""]
     reason = next((name for name in _FINAL if name in text and name not in lines[0]), "")

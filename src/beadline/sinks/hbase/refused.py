@@ -61,7 +61,7 @@ def without_refused(
 def _refuse_by(
     batch: pa.RecordBatch, sizes: Any, bad: Any, reason: str, part: Part
 ) -> tuple[pa.RecordBatch, Any]:
-    """Refuse rows, and forget the sizes of their keys too."""
+    """Refuse rows, and drop their key sizes as well."""
     import pyarrow.compute as pc
 
     kept = refuse(batch, bad, reason, part)

@@ -25,7 +25,6 @@ from beadline.sink import (
     Denied,
     Guarantee,
     Outcome,
-    OutcomeUnknown,
     Part,
     PartsDamaged,
     QueryId,
@@ -229,8 +228,6 @@ class HBaseSink(StagedSink):
         try:
             with connected(self._server) as client:
                 return self._write_epoch(client, epoch)
-        except Unavailable as problem:
-            raise OutcomeUnknown(f"{self.target_name} does not answer: {problem}") from problem
         except HBaseRowRejected as error:
             raise self._rejected(self._row_with(error.key, epoch), error, epoch) from error
         except Rejected as error:

@@ -80,7 +80,7 @@ class EpochWriter:
                     return
 
     def _send(self, client: HBaseClient, call: Mutations) -> bool:
-        """Look, and write; False, and nothing written, if another process has written the epoch."""
+        """Check the ledger, then write; False, and nothing written, if another process has."""
         seen = self.ledger.seen_of_sink(client, self.epoch.query, self.sink)
         if holds(seen, self.epoch, self.ledger.target):
             return False

@@ -106,7 +106,7 @@ def _ask_topic(admin: Any, topic: str) -> str:
 
 
 def _verdict(error: Exception) -> Verdict:
-    """What an answer about a topic says of the next one."""
+    """Judge whether asking about the topic again may help."""
     from confluent_kafka import KafkaError, KafkaException
 
     code = error.args[0].code() if isinstance(error, KafkaException) else None

@@ -22,7 +22,7 @@ from beadline.sinks.kafka.access import denied
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.sinks.kafka.topics import TopicIds
 
-# EndTxn above this version moves the producer's epoch on, and librdkafka cannot follow.
+# EndTxn above this version advances the producer's epoch, and librdkafka cannot follow.
 _END_VERSION_MAX = 4
 _INIT_VERSION_MAX = 5
 _REQUEST_TIMEOUT_S = 10.0
@@ -142,7 +142,7 @@ class TransactionClient:
 
         Where a transaction is open, ``InitProducerId``, which fences, ignores the producer's epoch;
         ``EndTxn`` compares it. So what is open is ended first, and what is no longer there is not
-        fenced: a new owner of the name is left alone.
+        fenced: a new owner of the id is left alone.
         """
         transactions = list(dict.fromkeys(transactions))
         if transactions:

@@ -33,7 +33,7 @@ COPY = 0x2
 _PARTITION_FLAG = 0x8
 QUEUE_FULL = -184
 ANY_PARTITION = -1
-_TURN_S = 0.1
+_STEP_S = 0.1
 _POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 _TOPIC, _PARTITION, _VALUE, _KEY, _FLAGS, _HEADER = 2, 3, 4, 5, 7, 9  # rd_kafka_vtype_t
 _REPORTS = 0x1  # RD_KAFKA_EVENT_DR
@@ -100,9 +100,9 @@ class NativeProducer:
     """A librdkafka producer, without confluent-kafka around it, under the same method names.
 
     confluent-kafka tells only of records that it queued itself, and librdkafka does not fail a
-    transaction over every record that was not taken, so this class listens for failures. It is told
-    of nothing else, so that a million records that were taken cost nothing; and by events, not by a
-    callback, with which librdkafka's flush looks up only every 10 ms.
+    transaction over every record that was not taken, so this class listens for failures. It gets no
+    other reports, so that a million records that were taken cost nothing; and it polls events, as
+    with a callback librdkafka's flush wakes up only every 10 ms.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -178,11 +178,11 @@ class NativeProducer:
     def flush(self, timeout_s: float) -> int:
         """Wait for answers; return how many records have none yet.
 
-        A record that failed counts until it was listened to, so it is waited in short turns.
+        A record that failed counts until its event is polled, so flush in short steps.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            left_s = max(0.0, min(_TURN_S, deadline_s - time.monotonic()))
+            left_s = max(0.0, min(_STEP_S, deadline_s - time.monotonic()))
             _library().rd_kafka_flush(self._handle, math.ceil(left_s * 1000))
             self._listen()
             left: int = _library().rd_kafka_outq_len(self._handle)
@@ -190,7 +190,7 @@ class NativeProducer:
                 return left
 
     def init_transactions(self, timeout_s: float) -> None:
-        """Get an identity from the broker; fences the former owner of the name."""
+        """Get a producer id from the broker; fences the last owner of the transactional id."""
         self._done(_library().rd_kafka_init_transactions(self._handle, int(timeout_s * 1000)))
 
     def begin_transaction(self) -> None:
@@ -198,11 +198,11 @@ class NativeProducer:
         self._done(_library().rd_kafka_begin_transaction(self._handle))
 
     def commit_transaction(self, timeout_s: float) -> None:
-        """Commit it; here, learn that it was committed elsewhere."""
+        """Commit it; here that confirms what the driver has committed."""
         self._done(_library().rd_kafka_commit_transaction(self._handle, int(timeout_s * 1000)))
 
     def close(self) -> None:
-        """Throw away what is queued, and end; librdkafka waits for its topics to be released."""
+        """Drop what is queued, and close; librdkafka waits for its topics to be released."""
         handle, self._handle = self._handle, None
         while self._topics:
             _library().rd_kafka_topic_destroy(self._topics.popitem()[1])
@@ -221,7 +221,7 @@ class NativeProducer:
         return handle
 
     def _know(self, topic: str) -> None:
-        """Let librdkafka learn a topic's partitions first.
+        """Have librdkafka fetch a topic's partitions first.
 
         Of a batch with partitions of its own, it would otherwise add one to the transaction that
         does not exist: the one in which records wait while nothing is known.
@@ -266,7 +266,7 @@ _NOTHING = ctypes.create_string_buffer(8)  # an empty value must still point som
 
 
 class Messages:
-    """Room for the messages of one batch after the other: a fresh one each time has its price."""
+    """Room for the messages of one batch after the other: allocating one each time is expensive."""
 
     def __init__(self) -> None:
         self._room = np.zeros(0, _MESSAGE)
@@ -274,7 +274,7 @@ class Messages:
     def of(self, values: pa.Array, keys: pa.Array | None, partitions: pa.Array | None) -> Any:
         """Return the messages of a batch: pointers into Arrow's buffers, which must stay alive.
 
-        Good until the next one is asked for.
+        Valid until the next call.
         """
         if len(values) > len(self._room):
             self._room = np.zeros(len(values), _MESSAGE)
@@ -294,7 +294,7 @@ def _fill(found: Any, values: pa.Array, keys: pa.Array | None, partitions: pa.Ar
 
 
 def _pointers(array: pa.Array) -> tuple[Any, Any]:
-    """Return addresses and lengths; a null is no address at all."""
+    """Return addresses and lengths; the address of a null is 0."""
     data = array.buffers()[2]
     offsets = rows.ends(array)
     base = data.address if data is not None and data.size else ctypes.addressof(_NOTHING)

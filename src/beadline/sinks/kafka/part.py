@@ -1,4 +1,4 @@
-"""The committable of a Kafka part, and the transactional ids that writers go by.
+"""The committable of a Kafka part, and the writers' transactional ids.
 
 An id is made of the query, its incarnation, the sink, the writer's slot and the epoch's parity. No
 generation, epoch or attempt is in it, so their number is bounded, whatever the number of epochs and
@@ -30,8 +30,8 @@ class KafkaPart(Committable):
     Producer id and epoch say which transaction of this id is meant: the broker refuses to end any
     other. The marker is one of the transaction's records; whether it is visible is the proof of
     what became of all of them. ``topics`` are those that its rows went to, each with the id that it
-    had before the first of them was sent: a topic with another id by now was deleted and created
-    again, and the rows went with the old one. Version 1 did not know them.
+    had before the first of them was sent: a topic with another id by now was deleted and recreated,
+    and the rows went with the old one. Version 1 did not know them.
     """
 
     version: ClassVar[int] = 2
@@ -69,7 +69,7 @@ class KafkaPart(Committable):
 
     @property
     def transaction(self) -> Transaction:
-        """What the broker knows it by."""
+        """The transaction, as the broker identifies it."""
         return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
 

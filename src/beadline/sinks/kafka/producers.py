@@ -1,10 +1,10 @@
 """Producers that are kept between epochs, in the Python workers that Spark reuses.
 
 Making one takes half a second, mostly waiting for the broker, so each worker keeps those that it
-made. The driver ends a producer's transaction without it; before its next use the producer is told
-what happened by committing "again", which the broker answers as done. That is right only for a
-transaction that was decided and finished, which the driver says by name (rule 18); in any doubt the
-producer is thrown away and made again under the same name, which aborts what it left.
+made. The driver ends a producer's transaction without it; before its next use the producer commits
+"again", which the broker answers as done. That is right only for a transaction that was decided and
+finished, which the driver says by name (rule 18); in any doubt the producer is closed and recreated
+under the same transactional id, which aborts what it left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROOM_POLL_S = 0.005
 class Producer:
     """librdkafka's producer: its own, for whole batches, or else confluent-kafka's.
 
-    ``client`` is either; they share their method names. It notices every record that was not taken.
+    ``client`` is either; they share their method names. It notes every record that was not taken.
     Its waits are no retries: librdkafka does the work, and has to be polled until it is done.
     """
 
@@ -124,13 +124,13 @@ class Producer:
             )
 
     def close(self) -> None:
-        """Throw away what is queued, and end."""
+        """Drop what is queued, and close."""
         from confluent_kafka import KafkaException
 
         if self.batches is not None:
             self.batches.close()
             return
-        with suppress(KafkaException, RuntimeError):  # it is being thrown away
+        with suppress(KafkaException, RuntimeError):  # it is being closed anyway
             self.client.purge()
 
 
@@ -138,9 +138,9 @@ class Writer:
     """A transactional producer under one transactional id."""
 
     def __init__(self, settings: KafkaSettings, id_: WriterId, control_topic: str) -> None:
-        """Make the producer, which fences the former owner of the name and aborts what it left.
+        """Make the producer, which fences the last owner of the id and aborts what it left open.
 
-        Its producer id and epoch are asked for meanwhile: librdkafka does not tell them.
+        Its producer id and epoch are asked for meanwhile: librdkafka does not expose them.
         """
         self.name = str(id_)
         self.part: PartId | None = None
@@ -156,7 +156,7 @@ class Writer:
                 "message.timeout.ms": timeout_ms,
             },
         )
-        # Get an identity from the broker; while there is none to ask, wait for it.
+        # Get a producer id from the broker; while no broker answers, wait for one.
         start = partial(self.producer.client.init_transactions, _START_TIMEOUT_S)
         retry(start, _judge_start, running(settings.transaction_timeout_s))
         self._identity = self._ask()
@@ -165,7 +165,7 @@ class Writer:
         return _asking.submit(_identity, self._settings, self.name)
 
     def _known_identity(self) -> Transaction:
-        """What the coordinator calls us; while there is no broker to ask, wait for it."""
+        """Our producer id and epoch, as the coordinator has them; waits for a broker to ask."""
 
         def known() -> Transaction:
             if self._identity.done() and self._identity.exception() is not None:
@@ -180,13 +180,13 @@ class Writer:
         self.part = part
 
     def finish_later(self) -> None:
-        """Begin to learn, beside other work, that the last transaction was committed elsewhere."""
+        """Start confirming in the background that the last transaction was committed."""
         if self.part is not None and self._finishing is None:
             commit = self.producer.client.commit_transaction
             self._finishing = _asking.submit(commit, FINISH_TIMEOUT_S)
 
     def finish(self) -> None:
-        """Learn it now, or raise."""
+        """Wait for that confirmation, or raise."""
         self.finish_later()
         finishing, self._finishing = self._finishing, None
         if finishing is not None:
@@ -235,7 +235,7 @@ class Writer:
             raise RuntimeError(f"{self.name}: the transaction was gone before it was prepared")
 
     def close(self) -> None:
-        """Throw the producer away; an open transaction stays for the driver to abort."""
+        """Close the producer; an open transaction stays for the driver to abort."""
         self.producer.close()
 
 
@@ -273,7 +273,7 @@ class Pool:
         return writer
 
     def discard(self, part: Part) -> None:
-        """Throw away the writer of a part that failed."""
+        """Close the writer of a part that failed."""
         with self._lock:
             _, writer = self._writers.pop(WriterId.of(part.id, part.slot), (0, None))
         if writer is not None:
@@ -288,14 +288,14 @@ class Pool:
             return self._plain[key]
 
     def discard_plain(self, settings: KafkaSettings) -> None:
-        """Throw away a producer with which something went wrong."""
+        """Close a producer with which something went wrong."""
         with self._lock:
             producer = self._plain.pop((settings.key, settings.transaction_timeout_s), None)
         if producer is not None:
             producer.close()
 
     def close(self) -> None:
-        """Throw everything away; for tests, whose brokers come and go."""
+        """Close all producers; for tests, whose brokers come and go."""
         with self._lock:
             producers: list[Producer] = [*self._plain.values()]
             producers += [writer.producer for _, writer in self._writers.values()]

@@ -149,7 +149,7 @@ def _headers(row: Sequence[dict[str, bytes | None]]) -> Headers | str:
 
 
 def undecoded(array: pa.Array) -> pa.Array:
-    """Return an array whose texts are bytes, also in lists of headers: they may be no UTF-8."""
+    """Return an array whose texts are bytes, also in lists of headers: they may not be UTF-8."""
     import pyarrow as pa
 
     kind = array.type

@@ -1,4 +1,4 @@
-"""Settings: the user speaks librdkafka's language; the driver's other client speaks its own.
+"""Settings: users give librdkafka's options; the driver's other client has options of its own.
 
 Executors and readers use librdkafka (confluent-kafka), whose options pass through as they are.
 Ending a transaction from another process needs requests that librdkafka does not offer, so the
@@ -48,7 +48,7 @@ _DEFAULTS: dict[str, Any] = {
 # Beadline says itself what goes wrong; librdkafka would print each try to connect to stderr.
 LOG_LEVEL = 2
 
-# What a consumer or an admin client may be told, too.
+# Options that consumers and admin clients have, too.
 _SHARED = ("security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "broker.", "client.", "debug")
 
 _DIRECT = {
@@ -78,7 +78,7 @@ _UNKNOWN_THERE = (
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """How one cluster is reached, and how long it keeps a transaction: what every client is told.
+    """How one cluster is reached, and how long it keeps a transaction: for every client.
 
     ``options`` are librdkafka's, as the user gave them.
     """
@@ -140,18 +140,18 @@ class KafkaSettings:
         return redacted(str(text), found)
 
     def client(self) -> dict[str, Any]:
-        """Return what any librdkafka client is told."""
+        """Return the options of any librdkafka client."""
         shared = {n: value for n, value in self.options.items() if n.startswith(_SHARED)}
         return {"bootstrap.servers": self.servers, "log_level": LOG_LEVEL, **shared}
 
     def producer(self) -> dict[str, Any]:
-        """Return what a producer without transactions is told."""
+        """Return the options of a producer without transactions."""
         queue = {_QUEUE: max(_DEFAULTS[_QUEUE], self._queue_kbytes)}
         ours = {"bootstrap.servers": self.servers, "log_level": LOG_LEVEL, **_DEFAULTS, **queue}
         return {**ours, **self.options}
 
     def admin(self, timeout_s: float) -> dict[str, Any]:
-        """Return what kafka-python is told."""
+        """Return the options of kafka-python."""
         settings: dict[str, Any] = {
             "bootstrap_servers": self.servers.split(","),
             "bootstrap_timeout_ms": int(timeout_s * 1000),

@@ -35,11 +35,11 @@ _AGAIN_S = 0.5
 _PAUSES_S = (0.05,)
 _ASK_TIMEOUT_S = 10.0
 _REMEMBERED_MAX = 10_000
-SURE_S = 5.0  # a broker that is behind with its metadata may know the topic of before
+SURE_S = 5.0  # a broker whose metadata is stale may still know the deleted topic
 
 
 class Known(NamedTuple):
-    """What a producer was told of a topic before it sent anything there."""
+    """A topic as the brokers described it before anything was sent there."""
 
     partitions: int
     id: str
@@ -52,9 +52,9 @@ class Missing(Exception):
 class Topics:
     """The topics of one part. One that the sink names itself must be there: it was, at the start.
 
-    How long a topic has been missing counts from the first time that this part missed any: however
-    many wrong names there are, they are waited for once. What the producer has missed before, for
-    long enough, is waited for a moment only: rows that are always wrong do not slow every epoch.
+    The wait begins when this part first finds a topic missing: however many wrong names there are,
+    they are waited for once. A topic that the producer has found missing for long enough before is
+    waited for a moment only: rows that are always wrong do not slow every epoch.
     """
 
     def __init__(self, fixed: str | None, producer: Producer) -> None:
@@ -168,10 +168,10 @@ def topics_of(parts: Sequence[Prepared[KafkaPart]]) -> TopicIds:
 def recreated(
     client: TransactionClient, parts: Sequence[Prepared[KafkaPart]], ids: TopicIds | None
 ) -> TopicIds:
-    """Return the topics that are others now, or are gone, with their current ids (empty: gone).
+    """Return the topics that were recreated or deleted, with their current ids (empty: deleted).
 
-    ``ids`` are those that were told a moment ago. What differs is asked for again, until it is
-    sure: a topic whose rows are lost for good must really be another one.
+    ``ids`` are those of a moment ago. What differs is asked for again until it is certain: a topic
+    whose rows are lost for good must really be another one.
     """
     wanted = topics_of(parts)
     if not wanted:

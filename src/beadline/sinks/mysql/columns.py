@@ -143,7 +143,7 @@ def declaration(type_: pa.DataType, key: bool = False) -> str:
 
 
 def own_column(name: str, type_: pa.DataType, use: str) -> MySqlColumn:
-    """A column that only the staging table has: an order, a mark. It says so in its comment."""
+    """A column that only the staging table has, to order or delete by; its comment says so."""
     fraction = 6 if family_of(type_) == "timestamp" else 0
     declared = declaration(type_)
     kind = declared.split("(")[0].split(" ")[0].lower()
@@ -179,7 +179,7 @@ def misfit(type_: pa.DataType, column: MySqlColumn) -> str:
         narrow = kind == "float" and str(type_) == "double"
         return wider if narrow or "(" in column.declared else ""
     if family == "timestamp" and kind == "timestamp" and type_.tz is None:
-        return "a time without a zone has no place in a TIMESTAMP, which has one"
+        return "a timestamp without time zone cannot be stored in a TIMESTAMP column"
     taken = {
         "integer": (*INTEGER_BITS, "decimal"),
         "boolean": tuple(INTEGER_BITS),

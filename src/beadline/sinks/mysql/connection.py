@@ -40,7 +40,7 @@ _SQL_MODE = (
 
 @dataclass(frozen=True)
 class MySqlAddress:
-    """A server, who we are there, and the database."""
+    """Server, login and database."""
 
     host: str
     port: int
@@ -203,7 +203,7 @@ class Connection:
         self.run("COMMIT")
 
     def close(self) -> None:
-        """Disconnect, whatever state it is in; an open transaction is taken back.
+        """Disconnect, whatever state it is in; an open transaction is rolled back.
 
         With COM_QUIT, or the server would count each as an aborted connection and log a warning.
         """

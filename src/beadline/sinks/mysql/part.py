@@ -6,8 +6,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from beadline.sink import Committable, PartId, Prepared, PrepareFailed, QueryId
+from beadline.sink import Committable, Json, PartId, Prepared, PrepareFailed, QueryId
 
 STAGE = "_beadline_stage_"
 _XID = re.compile(r"beadline~([0-9a-f]{20})~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)~([0-9a-z]+)\Z")
@@ -17,11 +18,25 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class MySqlPart(Committable):
-    """A staging table, or a prepared XA transaction, and how many rows are in it."""
+    """A staging table, or a prepared XA transaction, and how many rows are in it.
+
+    A staging table has the settings for which it was filled; version 1 had none. The rows of an XA
+    transaction are in the table already.
+    """
+
+    version: ClassVar[int] = 2
 
     how: str  # "staged" or "xa"
     name: str
     rows: int
+    mode: str = ""
+    key: tuple[str, ...] = ()
+    deleted: str | None = None
+
+    @classmethod
+    def upgrade(cls, version: int, fields: Json) -> Json:
+        """Version 1 stored no settings."""
+        return fields if version == 1 else super().upgrade(version, fields)
 
 
 MySqlParts = Sequence[Prepared[MySqlPart]]

@@ -69,7 +69,7 @@ def code_of(error: BaseException) -> int:
 
 
 def verdict(error: BaseException) -> Verdict:
-    """What an error says of the next try."""
+    """Whether a retry may succeed."""
     if not isinstance(error, library_errors()):
         return Verdict.FINAL
     code = code_of(error)
@@ -108,6 +108,6 @@ def without_values(text: str) -> str:
 def retried(act: Callable[[], T], timeout_s: float) -> T:
     """Return what ``act`` returns; tried again until ``timeout_s`` after its first failure.
 
-    For acts that may be done twice: an answer that is lost says nothing of what was done.
+    For idempotent acts: after a lost answer it is not known whether the act was done.
     """
     return retry(act, verdict, running(timeout_s))

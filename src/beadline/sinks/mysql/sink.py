@@ -53,8 +53,8 @@ from beadline.sinks.mysql.problems import (
 from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import (
-    MAKE_MARKS,
-    MARKS,
+    MAKE_MARKERS,
+    MARKERS,
     XaWriter,
     abort_xa,
     commit_xa,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_OURS = (LEDGER, MARKS)
+_OURS = (LEDGER, MARKERS)
 _TIMEOUT_MAX_S = 86_400
 
 
@@ -168,14 +168,14 @@ class MySqlSink(Sink[MySqlPart]):
         first = "roll back the old ones of this query that XA RECOVER lists; " if xa else ""
         forget = "; ".join(
             f"DELETE FROM {name} WHERE query = '{query.name}'"
-            for name in ((LEDGER, MARKS) if xa else (LEDGER,))
+            for name in ((LEDGER, MARKERS) if xa else (LEDGER,))
         )
         database = self._server.address.database
         return f"{first}empty the table and run {forget} in database {database!r}"
 
     def open(self, query: QueryId, name: str) -> None:
         """Make the ledger."""
-        statements = [MAKE, MAKE_MARKS] if self._settings.xa else [MAKE]
+        statements = [MAKE, MAKE_MARKERS] if self._settings.xa else [MAKE]
 
         def make() -> None:
             with closing(self._server.connect()) as connection:
@@ -308,7 +308,7 @@ class MySqlSink(Sink[MySqlPart]):
             return retried(once, self.timeout_s)
         except library_errors() as error:
             raise CommitFailed(
-                f"{self._settings.where}: {self._said(error)}. Nothing decided is touched by this."
+                f"{self._settings.where}: {self._said(error)}. No decided epoch is affected."
             ) from None
 
     def _said(self, error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """Staging tables: a part's rows, durable and invisible, in a table of their own.
 
-DDL commits by itself, so nothing else can be in one transaction with it. The table therefore says
-itself whose it is: its comment, made with it in the same statement, is the part's id. There is no
-moment at which a crash leaves a table that cannot be found, or a note of a table that is not there.
+DDL commits by itself, so nothing else can be in one transaction with it. The table therefore
+identifies its part itself: its comment, made in the same statement, is the part's id. No crash
+leaves a table that cannot be found, or a note of a table that is not there.
 
 Every chunk is a transaction of its own and rows are numbered, so a chunk whose answer was lost is
 sent again: what is there already is skipped by its number, whichever copy comes first.
@@ -14,14 +14,12 @@ was checked is what is written to.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beadline.sink import (
     BeadlineError,
-    CommitFailed,
     CommitResult,
     EpochId,
     Outcome,
@@ -30,11 +28,9 @@ from beadline.sink import (
     Prepared,
     PrepareFailed,
     QueryId,
-    Retries,
-    Verdict,
     reach,
 )
-from beadline.sinks.mysql.columns import DELETED_COLUMN, MYSQL, ROW, MySqlColumn, keeps, quoted
+from beadline.sinks.mysql.columns import MYSQL, ROW, MySqlColumn, keeps, quoted
 from beadline.sinks.mysql.connection import Connection, MySqlServer
 from beadline.sinks.mysql.ledger import MySqlLedger
 from beadline.sinks.mysql.loading import Loader, Misfit, PartWriter, chunks_of
@@ -54,7 +50,8 @@ from beadline.sinks.mysql.problems import (
 )
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.shared.sql.errors import (
-    column_altered,
+    check_altered,
+    check_staged,
     key_twice_in_epoch,
     key_twice_in_part,
     row_refused,
@@ -62,6 +59,7 @@ from beadline.sinks.shared.sql.errors import (
 from beadline.sinks.shared.sql.modes import duplicates
 from beadline.sinks.shared.sql.plan import TablePlan
 from beadline.sinks.shared.sql.rows import misfits, refuse_rows
+from beadline.sinks.shared.sql.stages import WhyKept, drop_stages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,10 +71,7 @@ _TYPES = """SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME
     FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({})"""
 _STAGES = """SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES
     WHERE TABLE_NAME LIKE '{}%'"""
-logger = logging.getLogger("beadline")
-
 _DROP_LOCK_WAIT_S = 1  # the least that MySQL takes
-_DROP_LOCKED_S = 10.0  # for all that are locked together
 
 
 class StagedWriter(PartWriter):
@@ -109,7 +104,9 @@ class StagedWriter(PartWriter):
         finally:
             self._close()
         reach("staging.written")
-        return MySqlPart("staged", self._name, self._kept)
+        settings = self._settings
+        staged = (settings.mode, settings.key, settings.deleted)
+        return MySqlPart("staged", self._name, self._kept, *staged)
 
     def discard(self) -> None:
         """Drop the table, if the server lets us; otherwise a sweep finds it."""
@@ -228,37 +225,23 @@ def staged_in_doubt(connection: Connection, query: QueryId) -> Iterable[Prepared
 
 
 def drop(connection: Connection, names: Sequence[str]) -> None:
-    """Drop staging tables, those that exist and are not being read.
-
-    A reader keeps one locked until its transaction ends, which may be hours. Nothing
-    waits for that: no later part has the name of one that is left, and a later sweep finds it. Nor
-    does anything wait for one that this user may not drop, left by a sink with another user.
-    Afterwards this connection waits as briefly for every other lock.
-    """
+    """Drop staging tables; afterwards this connection waits as briefly for every other lock."""
     if any(not name.rpartition(".")[2].startswith(STAGE) for name in names):
         raise BeadlineError(f"not a staging table: {names}")
     if not names:
         return
     connection.run(f"SET SESSION lock_wait_timeout = {_DROP_LOCK_WAIT_S}")
-    if _dropped(connection, names) or len(names) == 1:
-        return
-    retries = Retries({Verdict.BUSY: _DROP_LOCKED_S}, (0.0,))  # the server waits for each lock
-    for name in names:
-        if not _dropped(connection, [name]) and not retries.again(Verdict.BUSY):
-            return
 
+    def drop_all(some: Sequence[str]) -> WhyKept | None:
+        try:
+            connection.run(f"DROP TABLE IF EXISTS {', '.join(map(_place, some))}")
+        except library_errors() as error:
+            if code_of(error) not in LOCKED | DENIED:
+                raise
+            return "denied" if code_of(error) in DENIED else "locked"
+        return None
 
-def _dropped(connection: Connection, names: Sequence[str]) -> bool:
-    """Drop all of these, or none because one is locked, or another user's."""
-    try:
-        connection.run(f"DROP TABLE IF EXISTS {', '.join(map(_place, names))}")
-    except library_errors() as error:
-        if code_of(error) not in LOCKED | DENIED:
-            raise
-        if code_of(error) in DENIED and len(names) == 1:
-            logger.warning("staging table %s is left: this user may not drop it", names[0])
-        return False
-    return True
+    drop_stages(names, drop_all, at_once=len(names))
 
 
 def _place(name: str) -> str:
@@ -289,7 +272,7 @@ def commit_staged(
     columns = _columns(connection, [part.committable.name for part in parts])
     damage = _damage(connection, parts, columns, count=settings.mode != "append")
     if not damage:
-        _check_deleted(settings, epoch, columns)
+        check_staged(settings, parts)
         _check_types(connection, settings, epoch, parts, columns)
         _check_keys(connection, settings, epoch, parts)
         merge = Merge(settings, _written(columns), _never_null(connection, settings))
@@ -350,21 +333,6 @@ def _never_null(connection: Connection, settings: MySqlSettings) -> frozenset[st
     return frozenset(MYSQL.fold(str(name)) for name, _, nullable, *_ in columns if nullable == "NO")
 
 
-def _check_deleted(settings: MySqlSettings, epoch: EpochId, columns: StagedColumns) -> None:
-    """A row was staged as deleted by one setting: by another it would come back as a row."""
-    now = [settings.deleted] if settings.deleted else []
-    for staged in columns.values():
-        then = [name for name, use in staged.items() if use == DELETED_COLUMN]
-        if list(map(MYSQL.fold, then)) != list(map(MYSQL.fold, now)):
-            was, is_ = (name[0] if name else None for name in (then, now))
-            raise CommitFailed(
-                f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: it was "
-                f"staged with deleted={was!r}, and now the sink has deleted={is_!r}. Start again "
-                "with the former, which finishes the epoch. It is decided, and none of it is "
-                "visible."
-            )
-
-
 def _check_types(
     connection: Connection,
     settings: MySqlSettings,
@@ -376,20 +344,17 @@ def _check_types(
     connection.ask(
         f"SELECT 1 FROM {quoted(settings.table)} LIMIT 0"
     )  # from here on it stays as it is
-    stages = {part.committable.name: part for part in parts}
     now = {column: type_ for _, column, type_ in _types(connection, [settings.table])}
-    for stage, column, type_ in _types(connection, list(stages)):
+    altered = defaultdict(list)
+    for stage, column, type_ in _types(connection, [part.committable.name for part in parts]):
         kept = any(MYSQL.fold(name) == column and not use for name, use in columns[stage].items())
-        if not kept or now.get(column, type_) == type_:  # of a column that is gone the server tells
-            continue
-        was, is_ = (read_table(connection, name) for name in (stage, settings.table))
-        assert was is not None
-        assert is_ is not None
-        before, after = was.columns[column], is_.columns[column]
-        if not keeps(before, after):
-            raise column_altered(
-                settings, epoch, stages[stage].id, column, before.declared, after.declared
-            )
+        if kept and now.get(column, type_) != type_:  # the server reports a dropped column
+            altered[stage].append(column)
+    for part in parts:
+        stage = part.committable.name
+        if stage in altered:
+            was, is_ = (read_table(connection, name) for name in (stage, settings.table))
+            check_altered(settings, epoch, part.id, altered[stage], was, is_, keeps)
 
 
 def _types(connection: Connection, tables: Sequence[str]) -> list[tuple[str, str, tuple[str, str]]]:

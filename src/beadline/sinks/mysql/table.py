@@ -1,4 +1,4 @@
-"""What the server says of a table: its columns, what is unique in it, and whether it can promise.
+"""What the server says of a table: its columns, its unique keys, and whether it has transactions.
 
 Read at the start and again for every part: a table that was altered in between is noticed while
 nothing is decided.

@@ -8,8 +8,8 @@ noticed that its client is gone, is waited for.
 A server keeps a prepared XA transaction over the end of its connection and over its own crash. What
 it does not keep is a memory of having committed it: "unknown XID" is the answer to a transaction
 that was committed, to one that is lost, and to one whose connection is just being closed. So every
-transaction holds a mark, a row in a table of ours. Reading it with a lock is the proof: while the
-transaction is there in any state, that read must wait; afterwards the mark shows, or there is none.
+transaction holds a marker, a row in a table of ours. Reading it with a lock is the proof: while the
+transaction is there in any state, that read must wait; afterwards the marker shows or does not.
 
 XA COMMIT cannot be in one transaction with anything else, so whether the server has all earlier
 epochs is asked just before it, and again by the next epoch.
@@ -54,21 +54,21 @@ from beadline.sinks.shared.sql.rows import ResendableRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MARKS = "_beadline_marks"
-# Old marks are removed one by one, by their whole key: a range would wait for prepared ones.
-MAKE_MARKS = f"""CREATE TABLE IF NOT EXISTS {MARKS} (
+MARKERS = "_beadline_marks"
+# Old markers are removed one by one, by their whole key: a range would wait for prepared ones.
+MAKE_MARKERS = f"""CREATE TABLE IF NOT EXISTS {MARKERS} (
     query VARCHAR(60) {ASCII}, incarnation CHAR(32) {ASCII}, sink VARCHAR(60) {ASCII},
     epoch BIGINT NOT NULL, xid VARCHAR(64) {ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
-_MARK = f"INSERT INTO {MARKS} VALUES (%s, %s, %s, %s, %s)"
-_PROOF = f"""SELECT 1 FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
+_WRITE_MARKER = f"INSERT INTO {MARKERS} VALUES (%s, %s, %s, %s, %s)"
+_PROOF = f"""SELECT 1 FROM {MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s LOCK IN SHARE MODE"""
-_OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKS}
+_OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKERS}
     WHERE query = %s AND incarnation = %s AND sink = %s AND epoch < %s"""
-_FORGET = f"""DELETE FROM {MARKS} WHERE query = %s AND incarnation = %s AND sink = %s
+_FORGET = f"""DELETE FROM {MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s"""
 _DETACH_S = 10.0  # a connection that is closed is noticed by the server a moment later
-_IDLE_S = 28_800  # rows may come slowly, and with the connection all of them would go
+_IDLE_S = 28_800  # rows may come slowly, and a lost connection would lose them all
 _SAVED = "beadline"
 _DUPLICATE_XID = 1440
 _DENIED = frozenset((1044, 1045, 1142, 1227, 1401))
@@ -120,7 +120,7 @@ class XaWriter(PartWriter):
         connection.run(f"SET SESSION wait_timeout = {_IDLE_S}")
         loader = Loader(connection, self._settings.table, self._columns, numbered=False)
         connection.run(f"XA START {self._xid.sql}")
-        connection.run(_MARK, mark_of(self._part.id, self._xid))
+        connection.run(_WRITE_MARKER, marker_of(self._part.id, self._xid))
 
         def send(chunk: pa.RecordBatch) -> str | None:
             connection.run(f"SAVEPOINT {_SAVED}")
@@ -171,15 +171,15 @@ def _commit(
         return Outcome.COMMITTED
     try:
         connection.run("START TRANSACTION")
-        marked = connection.ask(_PROOF, mark_of(id_, xid))
+        found = connection.ask(_PROOF, marker_of(id_, xid))
         connection.run("ROLLBACK")
     except library_errors() as error:
         if code_of(error) not in BUSY:
             raise
         connection.run("ROLLBACK")
         return Outcome.UNKNOWN  # it is there, and another process is finishing it
-    # Marks are forgotten when a newer epoch is there: look at the ledger after, not before.
-    if marked or ledger.is_past(epoch, where):
+    # Markers are deleted when a newer epoch is there: look at the ledger after, not before.
+    if found or ledger.is_past(epoch, where):
         return Outcome.ALREADY_COMMITTED
     return Outcome.LOST
 
@@ -187,7 +187,7 @@ def _commit(
 def _write_ledger(
     connection: Connection, ledger: MySqlLedger, epoch: EpochId, rows: int, sink: str, where: str
 ) -> None:
-    """Forward only, and with it forget the marks of older epochs."""
+    """Advance the ledger and delete older markers."""
     connection.run("START TRANSACTION")
     ledger.lock()
     if ledger.is_past(epoch, where):
@@ -195,8 +195,8 @@ def _write_ledger(
         return
     ledger.write(epoch, rows)
     owner = (epoch.query.name, epoch.query.incarnation, sink, epoch.number)
-    for mark in connection.ask(_OLD, owner):
-        connection.run(_FORGET, mark)
+    for marker in connection.ask(_OLD, owner):
+        connection.run(_FORGET, marker)
     connection.commit()
 
 
@@ -253,6 +253,6 @@ def _recover(connection: Connection) -> list[tuple[bytes, int]]:
     ]
 
 
-def mark_of(id_: PartId, xid: Xid) -> tuple[str, str, str, int, str]:
+def marker_of(id_: PartId, xid: Xid) -> tuple[str, str, str, int, str]:
     """The row that a part's transaction leaves behind, and the key by which it is found."""
     return id_.query, id_.incarnation, id_.sink, id_.epoch, xid.transaction

@@ -124,7 +124,7 @@ class PostgresAddress:
             yield cursor, _arrow_runner(connection)
 
     def ask(self, where: str, act: Callable[[RunStatement], T]) -> T:
-        """Do what may be done again, until the server answers; the errors are fit to be shown."""
+        """Run what is idempotent until the server answers; errors hold no secret."""
 
         def once() -> T:
             with self.connected() as run:

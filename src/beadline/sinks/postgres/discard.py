@@ -1,16 +1,13 @@
-"""Leftovers: finding the parts that are prepared and not visible, and throwing them away.
+"""Leftovers: finding the parts that are prepared and not visible, and discarding them.
 
 Staging tables go a few at a time, because the server keeps about six locks for each until the
-transaction ends, in a table of locks of a fixed size. One that is being read at the moment, by a
-dump that runs for hours for example, stays where it is: nothing waits for that, and a later sweep
-finds it. So does one that this user may not drop, left by a sink with another user: it holds
+transaction ends, in a table of locks of a fixed size. One of another user may stay, as it holds
 nothing up. A prepared transaction of another user does, so that one is an error, which says who can
 end it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 
 from beadline.sink import CommitFailed, PartId, Prepared, QueryId, Verdict, retry
@@ -25,8 +22,7 @@ from beadline.sinks.postgres.problems import (
     sql_state,
 )
 from beadline.sinks.shared.sql.dialect import quoted
-
-logger = logging.getLogger("beadline")
+from beadline.sinks.shared.sql.stages import WhyKept, drop_stages
 
 DROPPED_AT_ONCE = 50
 _LOCK_TIMEOUT_MS = 100
@@ -37,7 +33,7 @@ def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
     """Drop and roll back; what is not there any more is no error."""
     tables, denied = [], []
     for part in parts:
-        if part.way == STAGED:
+        if part.how == STAGED:
             tables.append(quoted(part.schema, part.name))
         elif not _rolled_back(run, part.name):
             denied.append(part.name)
@@ -48,11 +44,22 @@ def discard(run: RunStatement, parts: Iterable[PostgresPart]) -> None:
 
 def drop(run: RunStatement, tables: Sequence[str]) -> None:
     """Drop staging tables, those that exist and are not being read."""
-    for first in range(0, len(tables), DROPPED_AT_ONCE):
-        some = tables[first : first + DROPPED_AT_ONCE]
-        if not _dropped(run, some) and len(some) > 1:
-            for one in some:
-                _dropped(run, [one])
+
+    def drop_all(some: Sequence[str]) -> WhyKept | None:
+        try:
+            run(
+                f"BEGIN; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "
+                f"DROP TABLE IF EXISTS {', '.join(some)}; COMMIT"
+            )
+        except Exception as error:
+            state = sql_state(error) if is_database_error(error) else None
+            if state not in (LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE):
+                raise
+            run("ROLLBACK")
+            return "denied" if state == INSUFFICIENT_PRIVILEGE else "locked"
+        return None
+
+    drop_stages(tables, drop_all, DROPPED_AT_ONCE)
 
 
 def drop_within(run: RunStatement, tables: Sequence[str]) -> None:
@@ -66,23 +73,6 @@ def drop_within(run: RunStatement, tables: Sequence[str]) -> None:
         if not is_database_error(error) or sql_state(error) != LOCK_NOT_AVAILABLE:
             raise
         run("ROLLBACK TO SAVEPOINT dropping")
-
-
-def _dropped(run: RunStatement, tables: Sequence[str]) -> bool:
-    try:
-        run(
-            f"BEGIN; SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}; "
-            f"DROP TABLE IF EXISTS {', '.join(tables)}; COMMIT"
-        )
-    except Exception as error:
-        state = sql_state(error) if is_database_error(error) else None
-        if state not in (LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE):
-            raise
-        run("ROLLBACK")
-        if state == INSUFFICIENT_PRIVILEGE and len(tables) == 1:
-            logger.warning("staging table %s is left: this user may not drop it", tables[0])
-        return False
-    return True
 
 
 def _rolled_back(run: RunStatement, gid: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a prepared part leaves in PostgreSQL, and how it is known again after a crash.
+"""What a prepared part leaves in PostgreSQL, and how it is recognized after a crash.
 
 Two forms::
 
@@ -16,8 +16,9 @@ import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from beadline.sink import Committable, PartId, Prepared, QueryId
+from beadline.sink import Committable, Json, PartId, Prepared, QueryId
 
 PREPARED = "prepared"
 STAGED = "staged"
@@ -31,17 +32,33 @@ _NONCE_DIGITS = 8
 
 @dataclass(frozen=True)
 class PostgresPart(Committable):
-    """Where a part is: ``way`` says in which form, then the schema, and its name."""
+    """Where a part is: ``how`` says in which form, then the schema, and its name.
 
-    way: str
+    A staging table has the settings for which it was filled; version 1 had none. The rows of a
+    prepared transaction are in the table already.
+    """
+
+    version: ClassVar[int] = 2
+
+    how: str
     schema: str
     name: str
+    mode: str = ""
+    key: tuple[str, ...] = ()
+    deleted: str | None = None
+
+    @classmethod
+    def upgrade(cls, version: int, fields: Json) -> Json:
+        """Version 1 called ``how`` ``way``, and stored no settings."""
+        if version != 1:
+            return super().upgrade(version, fields)
+        return {"how": fields["way"], "schema": fields["schema"], "name": fields["name"]}
 
     def is_same(self, other: Committable) -> bool:
         """A transaction belongs to the whole database: its id does not say for which schema."""
-        if not isinstance(other, PostgresPart) or (self.way, self.name) != (other.way, other.name):
+        if not isinstance(other, PostgresPart) or (self.how, self.name) != (other.how, other.name):
             return False
-        return self.way == PREPARED or self.schema == other.schema
+        return self.how == PREPARED or self.schema == other.schema
 
 
 PostgresParts = Sequence[Prepared[PostgresPart]]

@@ -77,7 +77,7 @@ class Preparing:
         self._retries = Retries(running(server.timeout_s))
 
     def run(self) -> PostgresPart | None:
-        """Try again after every answer that may be another one later."""
+        """Retry after every error that may pass."""
         first = next(self._batches, None)
         if first is None:
             return None
@@ -99,7 +99,7 @@ class Preparing:
         if is_misfit(error):
             looked, self._careful = self._careful, True
             return not looked
-        if sql_state(error) == OUT_OF_MEMORY and self._begun and self._begun.way == PREPARED:
+        if sql_state(error) == OUT_OF_MEMORY and self._begun and self._begun.how == PREPARED:
             self._no_slot = True  # then in a staging table, unless that is not wanted
             return self._settings.how == "auto"
         return self._wait(error)
@@ -132,7 +132,10 @@ class Preparing:
             staged = self._no_slot or why_staged(settings, table, table.used_prepared) is not None
             nonce = new_nonce()
             name = stage_name(id_, nonce) if staged else global_id(id_, nonce)
-            begun = PostgresPart(STAGED if staged else PREPARED, table.schema, name)
+            begun = PostgresPart(PREPARED, table.schema, name)
+            if staged:
+                kept = (settings.mode, settings.key, settings.deleted)
+                begun = PostgresPart(STAGED, table.schema, name, *kept)
             self._begun = begun
             if staged:
                 self._stage(run, begun, rows, staged_checks(settings, schema, table))
@@ -171,7 +174,7 @@ class Preparing:
         """Everything in one COPY, as it is read; or batch by batch, where a row is at fault."""
         import pyarrow as pa
 
-        target = begun.name if begun.way == STAGED else table.name
+        target = begun.name if begun.how == STAGED else table.name
 
         def send(data: pa.RecordBatch | pa.RecordBatchReader) -> None:
             cursor.adbc_ingest(target, data, mode="append", db_schema_name=begun.schema)

@@ -71,7 +71,7 @@ def is_database_error(error: BaseException) -> bool:
 
 
 def verdict(error: BaseException) -> Verdict:
-    """What an error says of the next try: no answer, a lock, a server that stops or starts."""
+    """Whether a retry may succeed: no answer, a lock, a server that stops or starts."""
     if not is_database_error(error):
         return Verdict.FINAL
     state = sql_state(error)

@@ -2,8 +2,7 @@
 
 The files of this folder in the order in which a row meets them: ``check`` (``table``, ``columns``,
 ``plan``) before the first row; ``prepare`` on the executors, which leaves a ``part``; ``two_phase``
-or ``staged`` (with ``modes``) at commit, both with the ``ledger``; ``discard`` for what is left
-over.
+or ``staged`` at commit, both with the ``ledger``; ``discard`` for what is left over.
 """
 
 from __future__ import annotations
@@ -194,14 +193,14 @@ class PostgresSink(Sink[PostgresPart]):
             )
         outcomes: dict[PartId, Outcome] = {}
         detail = ""
-        prepared = [part for part in parts if part.committable.way == PREPARED]
+        prepared = [part for part in parts if part.committable.how == PREPARED]
         if prepared:
             outcomes, detail = two_phase.commit(
                 run, server, settings.where, table, epoch, prepared, len(parts)
             )
         # An epoch has parts of both kinds where the slots for prepared transactions ran out. What
         # is staged comes last, because it moves the ledger: then all of the epoch must be there.
-        waiting = [part for part in parts if part.committable.way == STAGED]
+        waiting = [part for part in parts if part.committable.how == STAGED]
         if waiting:
             if set(outcomes.values()) <= _FINE:
                 outcome, detail = staged.commit(run, server, settings, table, epoch, waiting)

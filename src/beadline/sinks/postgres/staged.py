@@ -7,7 +7,7 @@ INSERT would do, so that what was checked is what is written to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from beadline.sink import EpochId, Outcome, Prepared, reach
@@ -15,19 +15,20 @@ from beadline.sinks.postgres.columns import keeps
 from beadline.sinks.postgres.connect import PostgresAddress, RunStatement, literal
 from beadline.sinks.postgres.discard import DROPPED_AT_ONCE, drop, drop_within
 from beadline.sinks.postgres.ledger import PostgresLedger
-from beadline.sinks.postgres.modes import statements
 from beadline.sinks.postgres.part import NOT_KEPT, PostgresPart, PostgresParts
 from beadline.sinks.postgres.plan import PostgresSettings
 from beadline.sinks.postgres.problems import is_database_error, is_transient, said
 from beadline.sinks.postgres.table import PostgresTable, read_table
-from beadline.sinks.shared.sql.dialect import quoted
+from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.errors import (
-    column_altered,
+    check_altered,
+    check_staged,
     column_gone,
     key_twice_in_epoch,
     row_refused,
 )
-from beadline.sinks.shared.sql.modes import duplicates
+from beadline.sinks.shared.sql.modes import added, duplicates, largest, summed, union
+from beadline.sinks.shared.sql.settings import TableSettings
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def commit(
     epoch: EpochId,
     parts: PostgresParts,
 ) -> tuple[Outcome, str]:
-    """Write all of the parts; return what became of them, and why. An error takes all back."""
+    """Write all parts; return what became of them, and why. An error rolls everything back."""
     ledger = PostgresLedger(run, table.schema, table.target)
     name = parts[0].id.sink
     run("BEGIN")
@@ -67,6 +68,7 @@ def commit(
         run("ROLLBACK")
         tables = ", ".join(part.committable.name for part in gone)
         return Outcome.LOST, f"staging tables {tables} of {settings.where} are gone"
+    check_staged(settings, ordered)
     for part in ordered:
         _check_columns(run, settings, table, epoch, part, columns[part.committable.name], now)
     first = columns[ordered[0].committable.name]
@@ -134,16 +136,10 @@ def _check_columns(
     if gone:
         raise column_gone(settings, epoch, part.id, gone[0])
     altered = [name for name in kept if staged[name].type != now[name].type]
-    if not altered:
-        return
-    was = read_table(run, part.committable.schema, part.committable.name)
-    is_ = read_table(run, table.schema, table.name)
-    assert was is not None
-    assert is_ is not None
-    for name in altered:
-        before, after = was.columns[name], is_.columns[name]
-        if not keeps(before, after):
-            raise column_altered(settings, epoch, part.id, name, before.declared, after.declared)
+    if altered:
+        was = read_table(run, part.committable.schema, part.committable.name)
+        is_ = read_table(run, table.schema, table.name)
+        check_altered(settings, epoch, part.id, altered, was, is_, keeps)
 
 
 def _write(
@@ -164,7 +160,7 @@ def _write(
     # Without deletes and an order, the database itself finds a key that comes twice.
     if settings.mode == "upsert" and (settings.order_by or settings.deleted):
         refuse_duplicates()
-    for number, statement in enumerate(statements(settings, table, columns, stages)):
+    for number, statement in enumerate(_statements(settings, table, columns, stages)):
         try:
             run(statement)
         except Exception as error:
@@ -176,3 +172,50 @@ def _write(
             fault = slice(number, number + 1) if settings.mode == "append" else slice(None)
             why = said(error, server.dsn)
             raise row_refused(settings, epoch, parts[fault], stages[fault], why) from None
+
+
+def _statements(
+    settings: TableSettings, table: PostgresTable, columns: Sequence[str], stages: Sequence[str]
+) -> Iterator[str]:
+    """Yield the statements of the mode for these staged rows; in append, one per part."""
+    kept = [name for name in columns if name in table.columns]
+    if settings.mode == "append":
+        for stage in stages:
+            yield f"{_insert(table, kept)} SELECT {listed(kept)} FROM {stage}"
+        return
+    source = union(settings.dialect, stages, columns)
+    conflict = f"ON CONFLICT ({listed(settings.key)}) DO"
+    values = [name for name in kept if name not in settings.key]
+    if settings.mode == "add":
+        sums = [summed(quoted(name), not_null=table.columns[name].not_null) for name in values]
+        changes = [
+            f"{quoted(name)} = {added(f'_beadline_target.{quoted(name)}', new)}"
+            for name in values
+            for new in (f"excluded.{quoted(name)}",)
+        ]
+        yield (
+            f"{_insert(table, [*settings.key, *values])} "
+            f"SELECT {', '.join([listed(settings.key), *sums])} FROM ({source}) staged "
+            f"GROUP BY {listed(settings.key)} {conflict} UPDATE SET {', '.join(changes)}"
+        )
+        return
+    rows = source
+    if settings.order_by is not None:
+        rows = largest(settings, "ROW_NUMBER", stages, columns)
+    if settings.deleted is not None:
+        deleted = quoted(settings.deleted)
+        same = " AND ".join(
+            f"_beadline_target.{quoted(name)} = gone.{quoted(name)}" for name in settings.key
+        )
+        yield (
+            f"DELETE FROM {table.target} AS _beadline_target USING ({rows}) gone "
+            f"WHERE gone.{deleted} AND {same}"
+        )
+        rows = f"SELECT * FROM ({rows}) counted WHERE {deleted} IS NOT TRUE"
+    changes = [f"{quoted(name)} = excluded.{quoted(name)}" for name in values]
+    act = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
+    yield f"{_insert(table, kept)} SELECT {listed(kept)} FROM ({rows}) counted {conflict} {act}"
+
+
+def _insert(table: PostgresTable, columns: Sequence[str]) -> str:
+    return f"INSERT INTO {table.target} AS _beadline_target ({listed(columns)})"

@@ -51,8 +51,8 @@ def commit(
     if ledger.read(epoch.query).hold(epoch, where, name):
         run("ROLLBACK")
         return {part.id: Outcome.ALREADY_COMMITTED for part in parts}, ""
-    # Only housekeeping: if a power cut takes it back, it takes back both of its halves, and all
-    # that comes after it.
+    # Only housekeeping: if a power cut undoes it, it undoes both of its halves, and all that comes
+    # after it.
     run("SET LOCAL synchronous_commit = off")
     ledger.complete_before(epoch, name, of_all)
     run("COMMIT")

@@ -41,7 +41,7 @@ def remember(folder: str, query: QueryId, sink: str, epoch: int) -> None:
 
 
 def is_lost(newest: int | None, held: Entry | None, opened: bool) -> bool:
-    """Whether something is missing: the newest epoch it acknowledged, or that we opened it.
+    """Whether an epoch that was acknowledged, or the mark of ``RedisSink.open``, is missing.
 
     ``newest`` is what it acknowledged; ``held`` is the ledger's entry, and ``opened`` whether the
     mark of ``RedisSink.open`` is there.

@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def special(self) -> tuple[str, ...]:
-        """The columns that have a part of their own, in the order in which they are named."""
+        """The columns that have a role of their own, in the order in which they are named."""
         expire = self.expire if isinstance(self.expire, str) else ""
         value = self.value if self.command in ONE_VALUE else ""
         named = (self.key, value, expire, self.deleted)

@@ -207,7 +207,7 @@ def script_for(layout: Layout, fields: tuple[str, ...], guarded: bool = True) ->
 
 
 def mark_script() -> RedisScript:
-    """Return the script that moves a ledger on and writes no rows."""
+    """Return the script that advances a ledger and writes no rows."""
     return RedisScript(f"{_GUARD}return {{'applied', ''}}".encode())
 
 

@@ -38,7 +38,7 @@ _REPLICAS = (
 
 @dataclass(frozen=True)
 class Promise:
-    """A guarantee, why it is no better, and what would make it so."""
+    """A guarantee, what limits it, and what would raise it."""
 
     guarantee: Guarantee
     sentence: str

@@ -22,7 +22,6 @@ from beadline.sink import (
     CommitFailed,
     Denied,
     Outcome,
-    OutcomeUnknown,
     Part,
     QueryId,
     Rejected,
@@ -244,8 +243,6 @@ class RedisSink(StagedSink):
         try:
             with self._connect() as client:
                 return commit.run(client)
-        except Unavailable as error:
-            raise OutcomeUnknown(f"{self.target_name}: {error}") from None
         except Rejected as error:
             kind = CommitBlocked if isinstance(error, Denied) else CommitFailed
             end = f" {way_out(epoch.sink, epoch.id.number)}" if kind is CommitFailed else ""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from beadline.sinks.shared.column_text import text
 from beadline.sinks.shared.sql.checks import Fit
 from beadline.sinks.shared.sql.dialect import Dialect
 
@@ -144,19 +145,6 @@ def values_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(column: Any) -> list[Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = kind_of(column.type)
-    if kind is DATE:
-        column = column.cast(pa.date32()).cast(pa.string())
-    elif kind is _TIMESTAMP:
-        # A zone is only how it is shown: inside it is UTC. Without one, it is a wall clock's.
-        utc = "Z" if column.type.tz is not None else ""
-        text = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        column = pc.binary_join_element_wise(text, utc, "")
-    values: list[Any] = column.to_pylist()
-    if kind is DECIMAL:
-        return [None if value is None else format(value, "f") for value in values]
+    kept_as_text = kind_of(column.type) in (DATE, _TIMESTAMP, DECIMAL)
+    values: list[Any] = (text(column) if kept_as_text else column).to_pylist()
     return values

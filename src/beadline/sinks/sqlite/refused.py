@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from beadline.sink import Part, larger_than, not_utf8, nulls, refuse, without_far_dates
 from beadline.sinks.shared.column_text import is_bytes
+from beadline.sinks.shared.sql.checks import deletes
 from beadline.sinks.sqlite.columns import folded
 
 if TYPE_CHECKING:
@@ -42,15 +43,6 @@ def without_refused(
         batch = without_far_dates(batch, name, part, deletes(batch, mark))
     reason = f"it is larger than SQLite's limit for a row, {_ROW_BYTES_MAX:,} bytes"
     return _refuse(batch, _large(batch), reason, part, deleted)
-
-
-def deletes(batch: pa.RecordBatch, deleted: str | None) -> pa.Array | None:
-    """Which rows only delete their key; None if none does."""
-    import pyarrow.compute as pc
-
-    if deleted is None or not batch.column(deleted).true_count:
-        return None
-    return pc.fill_null(batch.column(deleted), False)
 
 
 def _refuse(

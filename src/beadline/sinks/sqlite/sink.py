@@ -39,6 +39,7 @@ from beadline.sink import (
     reach,
     way_out,
 )
+from beadline.sinks.shared.sql.checks import deletes
 from beadline.sinks.shared.sql.dialect import listed, quoted
 from beadline.sinks.shared.sql.modes import added
 from beadline.sinks.shared.sql.plan import create_statement
@@ -54,7 +55,7 @@ from beadline.sinks.sqlite.check import (
     said,
 )
 from beadline.sinks.sqlite.columns import INTEGER, SQLITE, folded, kind_of, values_of
-from beadline.sinks.sqlite.refused import deletes, without_refused
+from beadline.sinks.sqlite.refused import without_refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +153,7 @@ class SqliteSink(StagedSink):
 
     def staged_settings(self, schema: pa.Schema) -> Mapping[str, Any]:
         """Rows that were staged to be added must not be upserted, nor deletes be stored."""
-        return {"mode": self.mode, "key": list(self.key), "deleted": self.deleted}
+        return self._settings.staged
 
     @property
     def _staging_root(self) -> Path:

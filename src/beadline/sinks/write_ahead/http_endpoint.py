@@ -62,7 +62,7 @@ _TRUST = (
 
 
 def _verdict(error: Exception) -> Verdict:
-    """What a connection that failed says of the next try; a certificate stays what it is."""
+    """Whether connecting again may succeed; a bad certificate stays bad."""
     passes = isinstance(error, OSError) and not isinstance(error, ssl.SSLError)
     return Verdict.AWAY if passes else Verdict.FINAL
 

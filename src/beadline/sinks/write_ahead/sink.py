@@ -159,7 +159,7 @@ class WriteAheadSink(StagedSink):
         )
 
     def open(self, query: QueryId, name: str) -> None:
-        """Throw away what crashes left half-written beside the ledger."""
+        """Delete what crashes left half-written beside the ledger."""
         delete_temporaries(self._state)
 
     def _sentence(self) -> str:

@@ -148,7 +148,7 @@ class Lock:
         return os.pread(self._file, 200, 0).decode(errors="replace") or "another process"
 
     def close(self) -> None:
-        """Give the lock up, if it is held."""
+        """Release the lock, if it is held."""
         os.close(self._file)
 
 

@@ -34,6 +34,15 @@ class Fit:
     convert: Callable[[Any], Any] = lambda array: array
 
 
+def deletes(batch: pa.RecordBatch, deleted: str | None) -> pa.Array | None:
+    """Which rows only delete their key, by the column ``deleted``; None if none does."""
+    import pyarrow.compute as pc
+
+    if deleted is None or not batch.column(deleted).true_count:
+        return None
+    return pc.fill_null(batch.column(deleted), False)
+
+
 def outside(type_: pa.DataType, low: int, high: int, reason: str) -> tuple[Check, ...]:
     """Integers below ``low`` or above ``high``; no check if the rows' type holds none."""
     import pyarrow as pa

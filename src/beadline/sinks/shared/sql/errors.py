@@ -6,14 +6,33 @@ visible, where its rows are, and how to resolve it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
-from beadline.sink import CommitFailed, EpochId, PartId, Prepared, PrepareFailed, way_out
+from beadline.sink import (
+    CommitFailed,
+    EpochId,
+    PartId,
+    Prepared,
+    PrepareFailed,
+    check_settings,
+    way_out,
+)
 from beadline.sinks.shared.sql.modes import key_twice, key_twice_advice
 from beadline.sinks.shared.sql.settings import TableSettings
 
 Parts = Sequence[Prepared[Any]]
+
+
+class HasColumns(Protocol):
+    """What was read of a table."""
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Its columns, by folded name."""
+
+
 _SHOWN_MAX = 3
 
 
@@ -52,16 +71,42 @@ def row_refused(
     )
 
 
-def column_altered(
-    settings: TableSettings, epoch: EpochId, id_: PartId, column: str, was: str, now: str
-) -> CommitFailed:
-    """A column was altered since a part was staged, so that its values could be changed."""
-    return CommitFailed(
-        f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: column {column!r} is "
-        f"{now} now, and was {was} when part {id_.partition} was staged: values could be changed "
-        "by that, so nothing was written. The epoch is decided and none of it is visible. Alter "
-        f"the column back, and the next start finishes the epoch. {way_out(id_.sink, epoch.number)}"
-    )
+def check_altered(
+    settings: TableSettings,
+    epoch: EpochId,
+    id_: PartId,
+    altered: Iterable[str],
+    was: HasColumns | None,
+    is_: HasColumns | None,
+    keeps: Callable[[Any, Any], bool],
+) -> None:
+    """Raise if a column was altered since a part was staged, so that values could be changed.
+
+    ``was`` is its staging table, ``is_`` the target, ``altered`` the columns that differ in them.
+    """
+    assert was is not None
+    assert is_ is not None
+    for name in altered:
+        before, after = was.columns[name], is_.columns[name]
+        if not keeps(before, after):
+            raise CommitFailed(
+                f"query {epoch.query.name!r}, epoch {epoch.number}: {settings.where}: column "
+                f"{name!r} is {after.declared} now, and was {before.declared} when part "
+                f"{id_.partition} was staged: values could be changed by that, so nothing was "
+                "written. The epoch is decided and none of it is visible. Alter the column back, "
+                f"and the next start finishes the epoch. {way_out(id_.sink, epoch.number)}"
+            )
+
+
+def check_staged(settings: TableSettings, parts: Parts) -> None:
+    """Raise if parts were staged under other settings; those of an older version do not say."""
+    for part in parts:
+        staged = part.committable
+        if staged.mode:
+            before = replace(
+                settings, mode=staged.mode, key=staged.key, deleted=staged.deleted
+            ).staged
+            check_settings(part.id, settings.where, before, settings.staged)
 
 
 def column_gone(settings: TableSettings, epoch: EpochId, id_: PartId, column: str) -> CommitFailed:

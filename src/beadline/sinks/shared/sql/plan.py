@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from beadline.sink import Part, refuse
-from beadline.sinks.shared.sql.checks import Fit
+from beadline.sinks.shared.sql.checks import Fit, deletes
 from beadline.sinks.shared.sql.dialect import C
 from beadline.sinks.shared.sql.settings import TableSettings
 
@@ -57,7 +57,8 @@ class TablePlan(Generic[C]):
         for column in self.columns:
             if column.never_null and batch.column(column.name).null_count:
                 bad = pc.is_null(batch.column(column.name))
-                if not column.needed_in_deletes and (gone := self._gone(batch)) is not None:
+                gone = None if column.needed_in_deletes else deletes(batch, self.deleted)
+                if gone is not None:
                     bad = pc.and_not(bad, gone)
                 reason = f"null in column {column.name!r}, which is part of the key or NOT NULL"
                 batch = refuse(batch, bad, reason, part)
@@ -79,16 +80,8 @@ class TablePlan(Generic[C]):
         import pyarrow.compute as pc
 
         array = batch.column(column.name)
-        gone = None if column.in_deletes else self._gone(batch)
+        gone = None if column.in_deletes else deletes(batch, self.deleted)
         return array if gone is None else pc.if_else(gone, pa.scalar(None, array.type), array)
-
-    def _gone(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Which rows only delete; None if none does."""
-        import pyarrow.compute as pc
-
-        if self.deleted is None or not batch.column(self.deleted).true_count:
-            return None
-        return pc.fill_null(batch.column(self.deleted), False)
 
 
 def match(settings: TableSettings, field: pa.Field, columns: Mapping[str, C]) -> tuple[C, Fit]:

@@ -49,6 +49,14 @@ class TableSettings:
         if self.deleted is not None and self.deleted in (*self.key, self.order_by):
             raise self.bad("deleted= cannot be the key or the order.")
 
+    @property
+    def staged(self) -> dict[str, Any]:
+        """What says how staged rows are written, so that no other start writes them differently.
+
+        Without ``order_by``: another one is the way out where two rows of a key are equal in it.
+        """
+        return {"mode": self.mode, "key": list(self.key), "deleted": self.deleted}
+
     def bad(self, what: str) -> BadSink:
         """Return an error that is raised before anything is written."""
         return BadSink(f"{self.where}: {what} {NOTHING_WRITTEN}")
