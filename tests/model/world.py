@@ -11,13 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from beadline.decisions import KEEP_DEFAULT, Claim, Decision, DecisionLog, MemoryStore
+from beadline.decisions import KEEP_DEFAULT, Claim, Decision, DecisionLog
 from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.sink import BoundSink
+from tests.memory_store import MemoryStore
 from tests.model.server import (
     LEDGER,
     PARTS,
