@@ -15,7 +15,7 @@ from beadline.verify import plan
 from beadline.verify.plan import GROUP, MOMENT, ONCE, PROCESS, WORKER, Kill, ordered
 
 # Only reached if a decided transaction is gone: after its timeout, or after a cut on the network.
-_NEEDS_MISHAP = frozenset({"kafka.proof", "kafka.burn"})
+_NEEDS_MISHAP = frozenset({"kafka.proof", "kafka.end_writer"})
 # What a job from Kafka to Kafka, with totals in SQLite, reaches without a mishap.
 OF_KAFKA = [
     name

@@ -99,7 +99,7 @@ def test_a_second_broker_dies_while_a_writer_is_ended(
         names = run.open_transactions()
         first = coordinator(run, names)
         first.kill()
-        mark = run.arm("kafka.burn", scope="pause")
+        mark = run.arm("kafka.end_writer", scope="pause")
         wake(sleeper)
         assert run.wait_until(lambda: asleep(mark) > 0, CHILD_TIMEOUT_S)
         run.disarm()

@@ -177,8 +177,8 @@ class ModelWorld:
                 kind = LEDGER if name.startswith(LEDGER) else PARTS
                 refuses = name == self.owner
                 sink = self.setting.sink(server, kind, self.setting.publishes, refuses)
-                letters = self.dead_letter if refuses else ""
-                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query), letters))
+                dead_letter = self.dead_letter if refuses else ""
+                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query), dead_letter))
         return sinks
 
     def move(self, name: str) -> None:

@@ -186,7 +186,7 @@ def test_a_lost_part_is_proven(server: PostgresServer, way: str) -> None:
     orders.sweep()
 
 
-def test_a_paused_driver_is_not_told_that_its_part_is_lost(server: PostgresServer) -> None:
+def test_the_part_of_a_paused_driver_does_not_count_as_lost(server: PostgresServer) -> None:
     """While it slept, others committed its epoch and the next, and the marker is gone by now."""
     orders = started(server, "prepared")
     first, second = ([orders.prepare(ROWS, part_id(number))] for number in range(2))

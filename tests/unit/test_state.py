@@ -360,7 +360,7 @@ class _Progress:
         return json.dumps(self.values)
 
 
-def test_every_epoch_is_told_once_and_the_last_one_at_the_end() -> None:
+def test_every_epoch_is_reported_once_and_the_last_one_at_the_end() -> None:
     told: list[int] = []
     two = threading.Event()
     query = SparksProgress(0, 1)

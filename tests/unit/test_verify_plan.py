@@ -17,7 +17,7 @@ from tests.harness.points import (
 )
 from tests.kill import test_kafka_kill_points as kafka_points
 from tests.kill import test_kafka_random_kills as random_kills
-from tests.kill.test_kafka_network import BURNT
+from tests.kill.test_kafka_network import END_WRITER
 
 SCOPES = (plan.PROCESS, plan.GROUP)
 
@@ -36,7 +36,7 @@ def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
 def test_every_point_of_kafka_is_in_some_chain() -> None:
     """Those that a job without a fault reaches, and those that only a fault leads to."""
     tried = {kill.point for scope in SCOPES for kill in kafka_points.kills_of(7, scope)}
-    tried |= {kill.point for kill in parse(kafka_points.EXPIRING)} | {BURNT}
+    tried |= {kill.point for kill in parse(kafka_points.EXPIRING)} | {END_WRITER}
     assert tried == {name for name in {**POINTS, **KAFKA_POINTS} if not name.startswith("files.")}
     assert tried > KAFKA_POINTS.keys()
 

@@ -72,7 +72,7 @@ def starting(timeout_s: float) -> dict[Verdict, float]:
 
 
 class Retries:
-    """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
+    """Growing pauses up to a deadline; ``limits`` are seconds per verdict."""
 
     def __init__(
         self, limits: Mapping[Verdict, float], pauses_s: Sequence[float] | None = None
@@ -84,7 +84,7 @@ class Retries:
         self._tries = 0
 
     def progressed(self) -> None:
-        """It got further than before: the next failure is a new one."""
+        """Reset after progress: the next failure is a new one."""
         self._first_s, self._tries = None, 0
 
     def again(self, verdict: Verdict, after_s: float = 0.0) -> bool:

@@ -63,7 +63,7 @@ LEAVES_DECIDED = NEEDS_DECIDED | {
     "ledger.after",
     "kafka.commit",
     "kafka.answered",
-    "kafka.burn",
+    "kafka.end_writer",
     "kafka.proof",
 }
 # Only reached if the previous start left something prepared and undecided in Kafka …

@@ -211,7 +211,7 @@ class Journal:
                 segment.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Make what is there durable, and let the folder go."""
+        """Make what is there durable, and release the folder's lock."""
         self.stopping.set()
         try:
             self.sync()
@@ -226,7 +226,7 @@ class Journal:
             raise JournalProblem(f"journal {self.folder} is closed: its query has ended")
 
     def _check_lost(self) -> None:
-        """Say it again: who got the error of ``append`` may not be the one who acknowledges."""
+        """Raise it again: the caller that acknowledges may not have seen it."""
         if self._lost:
             with self._failing():
                 self._lost = False
