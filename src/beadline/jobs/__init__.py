@@ -4,7 +4,7 @@ In processing order::
 
     lines         where each key stands in the text
     environment   ``${NAME}`` in its strings, and how to keep the values out of errors
-    document      the file as tables that know their place; its errors
+    document      the file as tables that know their line; its errors
     kinds         what ``type = "kafka"`` stands for
     arguments     a table as the arguments of a constructor, read from its signature (pydantic)
     restart       what to do when a query fails

@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands: Python's reader gives values, and no places."""
+"""Where each key of a TOML text stands: Python's reader returns values without positions."""
 
 from __future__ import annotations
 

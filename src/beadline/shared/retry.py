@@ -1,9 +1,9 @@
 """Retries with a deadline: what every sink does when the system behind it does not do as asked.
 
 Each system has errors of its own, so each sink judges them; what follows from the verdict is the
-same everywhere. What may pass is tried again until a deadline, counted from the first failure. What
-will not pass (a wrong password, a table that is gone) is told at once. An answer that is not
-understood is tried again as well, but never without end: it may be either.
+same everywhere. What may be temporary is tried again until a deadline, counted from the first
+failure. What is permanent (a wrong password, a table that is gone) is raised at once. An answer
+that is not understood may be either, and is tried again until a deadline too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Retries:
         self._first_s, self._tries = None, 0
 
     def again(self, verdict: Verdict, after_s: float = 0.0) -> bool:
-        """Wait a moment and say that there is time for another try; False at once if not.
+        """Wait, and return True for another try; False at once if there is no time for one.
 
         ``after_s`` is how long the system itself asked to wait; the deadline stays.
         """

@@ -138,8 +138,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the time to advance the input's to; the same as before if it is not later.
 
-        Before Spark 4.2 a reader is not told where it stood, so there each start of the query makes
-        up a new key.
+        Before Spark 4.2 a reader does not get its last offset, so there each start of the query
+        generates a new key.
         """
         if start is not None:
             self._key = str(start[_KEY])

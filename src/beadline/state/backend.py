@@ -27,7 +27,7 @@ ROCKSDB_STORE = {PROVIDER: ROCKSDB, CHANGELOG: "true", CHECKPOINT_FORMAT: "2"}
 
 @dataclass(frozen=True)
 class StateBackend:
-    """What a checkpoint says of itself; None for what it does not say yet."""
+    """What a checkpoint records about its state store; None for what it does not record yet."""
 
     provider: str | None = None
     format: int | None = None

@@ -279,6 +279,6 @@ def _names(topics: Collection[str]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """What a client says of itself; neither tells a setting's value."""
+    """The client's own error; neither client shows a setting's value in it."""
     said = error.args[0] if error.args else error
     return str(said.str()) if hasattr(said, "str") else f"{type(error).__name__}: {error}"

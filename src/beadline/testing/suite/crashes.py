@@ -147,8 +147,10 @@ def test_a_part_that_is_swept_while_it_is_written_leaves_nothing(harness: SinkHa
         target.sweep()
         yield from batches
 
-    told = _outcome(lambda: target.copy().ack(target.rows(1, 2, 3, 4, 5), part_id(0), around=swept))
-    print(f"the task was told: {told}")
+    outcome = _outcome(
+        lambda: target.copy().ack(target.rows(1, 2, 3, 4, 5), part_id(0), around=swept)
+    )
+    print(f"the result of the task: {outcome}")
     _sweep_and_retry(target)
     return None
 

@@ -76,7 +76,7 @@ def test_a_late_commit_has_no_effect(harness: SinkHarness) -> None:
 
 @exactly_once
 def test_a_late_commit_after_a_crash_has_no_effect(harness: SinkHarness) -> None:
-    """The crash may have left anything half-done; the newcomer finishes it, the zombie does not."""
+    """The crash may have left anything half-done; the new start finishes it, not the zombie."""
     for nth in range(POINTS_MAX):
         target = Target(harness)
         old = target.prepare_epoch(0, target.rows(1, 2))
@@ -149,13 +149,15 @@ def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts
             reached.set()
             others.wait(PAUSE_S)  # not for ever: it may hold the lock that the others want
 
-    told: set[Outcome] = set()
+    outcomes: set[Outcome] = set()
 
     def zombie() -> None:
         try:
-            told.update(target.copy().commit(0, first))
+            outcomes.update(target.copy().commit(0, first))
         except (BeadlineError, AssertionError, OSError) as error:
-            print(f"the zombie was told: {error}")  # which is its right, if it changes nothing
+            print(
+                f"the commit of the zombie raised: {error}"
+            )  # which is its right, if it changes nothing
 
     thread = threading.Thread(target=zombie)
     with hooked(hook):
@@ -166,5 +168,5 @@ def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts
             assert target.commit(epoch, parts) <= IN_EFFECT
         others.set()
         thread.join()
-    assert Outcome.LOST not in told, "the zombie was told that what shows is lost"
+    assert Outcome.LOST not in outcomes, "visible rows were reported lost to the zombie"
     return reached.is_set()
