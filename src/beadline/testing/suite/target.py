@@ -201,7 +201,7 @@ def does_not_apply(reason: str) -> None:
     print(f"does not apply: {reason}")
 
 
-def exactly_once(case: Case) -> Case:
+def only_exactly_once(case: Case) -> Case:
     """Ask only sinks that declare exactly-once."""
 
     @functools.wraps(case)

@@ -16,7 +16,7 @@ from beadline.testing.suite.target import (
     Target,
     does_not_apply,
     epoch_id,
-    exactly_once,
+    only_exactly_once,
     part_id,
 )
 
@@ -89,7 +89,7 @@ def test_a_part_without_rows_is_none(harness: SinkHarness) -> None:
     target.assert_clean()
 
 
-@exactly_once
+@only_exactly_once
 def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     """So that a deleted, copied or rewound checkpoint is noticed at the start."""
     target = Target(harness)
@@ -106,7 +106,7 @@ def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     assert target.sink.last_seen(OTHER_QUERY, SINK_NAME) is None
 
 
-@exactly_once
+@only_exactly_once
 def test_two_queries_share_a_target(harness: SinkHarness) -> None:
     """One query's epochs say nothing of another's, unless the sink refuses to be shared."""
     target = Target(harness)
