@@ -30,9 +30,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from beadline import Capabilities, CommitResult, Guarantee, Outcome, Part, Prepared, Seen, Sink
 from beadline.committable import Committable
 from beadline.ids import EpochId, QueryId
-from beadline.shared.spark_settings import session_settings
 from beadline.spark.query import Query
 from beadline.spark.spark_query import start_settings
+from beadline.state.backend import session_settings
 from beadline.stream import exactly_once
 from bench._common import as_spark_comes, quiet_session, report, spread
 

@@ -63,7 +63,7 @@ KAFKA_POINTS: dict[str, str] = {
     "kafka.prepared": "in a Python worker, the transaction is known to be complete, and is open",
     "kafka.commit": "about to end the transactions of a decided epoch",
     "kafka.answered": "the brokers have answered; the answers are not yet read",
-    "kafka.burn": "a transaction whose answer was lost is ended; its writer may continue",
+    "kafka.end_writer": "a transaction whose answer was lost is ended; its writer may continue",
     "kafka.proof": "a broker refuses to end a transaction; about to look for its marker",
     "kafka.fence": "about to fence writers, which aborts their open transactions",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from beadline.demo.supervisor import JOB, RunFailed, RunResult, Supervisor
 from beadline.demo.workload import Workload
 from beadline.verify import plan
 from beadline.verify.plan import MOMENT, Kill
-from tests.harness.points import text
+from tests.harness.points import parse, text
 
 # Epochs that are left before each start: a child may have to finish one, reaches its point for the
 # second time one later, and a killed worker's task is tried again in the presence of more.
@@ -58,6 +59,14 @@ def replay(seed: int, kills: Sequence[Kill]) -> str:
     return f"python -m tests.harness.chain --seed {seed} --points {text(kills)}"
 
 
+def feed(workload: Workload, backlog: int) -> None:
+    """Write input files until this number is left for Spark to read as epochs."""
+    commits = workload.checkpoint / "commits"
+    names = os.listdir(commits) if commits.is_dir() else []
+    done = 1 + max((int(name) for name in names if name.isdigit()), default=-1)
+    workload.add(max(0, backlog - (len(workload.files()) - done)))
+
+
 def run_chain(
     workload: Workload,
     kills: Sequence[Kill],
@@ -70,13 +79,13 @@ def run_chain(
     ahead = all(kill.point != MOMENT for kill in kills)
     with Supervisor(workload, module=module, expected=len(kills) + 1 if ahead else 1) as supervisor:
         for kill in kills:
-            workload.feed(BACKLOG + kill.occurrence)
+            feed(workload, BACKLOG + kill.occurrence)
             outcome = supervisor.run(kill)
             say(f"{outcome.seconds:5.1f} s  {kill}: {outcome.kills} killed")
             twice = judge(workload).duplicated
             if twice:
                 raise RunFailed(f"{twice} rows show twice after the kill at {kill}")
-        workload.feed(1)
+        feed(workload, 1)
         last = supervisor.run()
         say(f"{last.seconds:5.1f} s  undisturbed")
         outcomes = tuple(supervisor.outcomes)
@@ -92,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--folder", type=Path, help="an empty folder, kept; temporary if left out")
     given = parser.parse_args(arguments)
-    kills = plan.parse(given.points) if given.points else plan.every_point(given.seed)
+    kills = parse(given.points) if given.points else plan.every_point(given.seed)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="beadline-kills-"))
     fine = False
     try:

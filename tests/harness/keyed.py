@@ -8,18 +8,13 @@ tells once how many rows it had.
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beadline.demo.check import SinkTally, Tally, check
+from beadline.demo.check import SinkTally, Tally, check, read_table
 from beadline.demo.job import clean_rows, main
 from beadline.demo.workload import CLEAN, NAME, TOTALS, Workload
 from beadline.event_time import KeyedContext, KeyedProcess, keyed_process
@@ -79,7 +74,7 @@ class KeptTotals(KeyedProcess):
 
 def judge(workload: Workload) -> Tally:
     """Compare rows and totals as ever; and what timers told, which is late by an epoch or two."""
-    found = read_fired(workload.database)
+    found = Counter(read_table(workload.database, FIRED, "key, due_ms, rows"))
     epochs: list[Counter[Any]] = []
     for rows in workload.expected().files.values():
         newest: dict[str, int] = {}
@@ -95,21 +90,6 @@ def judge(workload: Workload) -> Tally:
         found.total(), (certain - found).total(), (found - sum(epochs, Counter())).total()
     )
     return replace(tally, sinks={**tally.sinks, FIRED: fired})
-
-
-def read_fired(database: Path) -> Counter[Any]:
-    """What the timers told, as any reader of the database would find it."""
-    if not database.exists():
-        return Counter()
-    with tempfile.TemporaryDirectory(prefix="beadline-check-") as folder:
-        for suffix in ("", "-journal", "-wal"):
-            source = database.with_name(database.name + suffix)
-            if source.exists():
-                shutil.copy2(source, Path(folder, source.name))
-        with closing(sqlite3.connect(Path(folder, database.name))) as copy:
-            made = copy.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (FIRED,)).fetchone()
-            rows = copy.execute(f"SELECT * FROM {FIRED}").fetchall() if made else []
-    return Counter(rows)
 
 
 def stream(spark: SparkSession, workload: Workload) -> Stream:

@@ -98,7 +98,7 @@ def test_a_broken_file(right: Workload) -> None:
     assert check(right).torn == 1
 
 
-def test_hidden_files_are_nobodys_output(right: Workload) -> None:
+def test_hidden_files_are_not_counted_as_output(right: Workload) -> None:
     path = first_file(right)
     (right.clean / "_temporary").mkdir()
     shutil.copy(path, right.clean / "_temporary" / path.name)

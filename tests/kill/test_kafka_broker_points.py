@@ -14,9 +14,9 @@ from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.process import ServerProcess
 from beadline.verify import plan
 from beadline.verify.child import CHILD_TIMEOUT_S, Child
-from beadline.verify.plan import BROKER, Kill
+from beadline.verify.plan import Kill
 from tests.harness.kafka.run import KafkaRun, asleep
-from tests.harness.points import OF_KAFKA
+from tests.harness.points import OF_KAFKA, BrokerKill
 from tests.kill.kafka_chains import fall_asleep, judged_chain, judged_run, wake
 
 CHAIN = 2
@@ -26,7 +26,7 @@ EXPIRY_S = 8.0  # of transactions, where one is to expire: longer than two broke
 
 def kills_of(points: list[str]) -> list[Kill]:
     """A broker at each of them; where only a driver's death leads there, that first."""
-    return [kill for point in points for kill in plan.startable([Kill(point, 1, BROKER)])]
+    return [kill for point in points for kill in plan.startable([BrokerKill(point)])]
 
 
 @pytest.mark.timeout(1800)
@@ -99,7 +99,7 @@ def test_a_second_broker_dies_while_a_writer_is_ended(
         names = run.open_transactions()
         first = coordinator(run, names)
         first.kill()
-        mark = run.arm("kafka.burn", scope="pause")
+        mark = run.arm("kafka.end_writer", scope="pause")
         wake(sleeper)
         assert run.wait_until(lambda: asleep(mark) > 0, CHILD_TIMEOUT_S)
         run.disarm()

@@ -13,7 +13,7 @@ import pytest
 from beadline.testing.servers import KafkaCluster
 from beadline.verify import plan
 from beadline.verify.plan import Kill
-from tests.harness.points import OF_KAFKA
+from tests.harness.points import OF_KAFKA, parse
 from tests.kill.kafka_chains import judged_chain
 
 CHAIN = 5
@@ -57,7 +57,7 @@ def test_a_death_while_a_transaction_is_proven_lost(
     kafka_cluster: KafkaCluster, tmp_path: Path, seed: int
 ) -> None:
     """Decided, and then everything was down for longer than the brokers keep a transaction."""
-    kills = plan.parse(EXPIRING)
+    kills = parse(EXPIRING)
     chain = judged_chain(
         kafka_cluster, tmp_path, seed, kills, transaction_timeout_s=SHORT_TIMEOUT_S
     )

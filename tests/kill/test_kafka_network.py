@@ -18,7 +18,7 @@ CUT_S = 3.0
 SEEN_S = 5.0
 TRIES = 6
 # Reached only after a lost answer, so here and not in the chains of kills.
-BURNT = "kafka.burn"
+END_WRITER = "kafka.end_writer"
 # Longer than the driver waits for an answer.
 SILENCE_S = 12.0
 
@@ -77,7 +77,7 @@ def test_a_cut_and_a_lost_answer(run: KafkaRun, proxy: TcpProxy) -> None:
     survived(run, child)
 
     committed_unheard(run, proxy)
-    mark = run.arm(BURNT)
+    mark = run.arm(END_WRITER)
     proxy.restore()
     # It asked again and was told. It dies before it has seen to it that nobody repeats the request.
     assert run.wait_until(mark.exists, CHILD_TIMEOUT_S)

@@ -11,18 +11,16 @@ from confluent_kafka.admin import AdminClient
 from beadline.ids import QueryId
 from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
-from beadline.verify import plan
+from tests.harness.points import moments_with_brokers
 from tests.kill.kafka_chains import judged_chain
 
-# Brokers most often: a worker or a driver that dies is what the crash points are for.
-AMONG = (plan.BROKER, plan.PROCESS, plan.BROKER, plan.WORKER, plan.BROKER, plan.GROUP)
 KILLS = 5
 KILLS_LONG = 12
 ROUNDS = 4
 
 
 def test_random_moments(kafka_trio: KafkaCluster, tmp_path: Path, seed: int) -> None:
-    kills = plan.moments(seed, KILLS, AMONG)
+    kills = moments_with_brokers(seed, KILLS)
     chain = judged_chain(kafka_trio, tmp_path, seed, kills)
     assert chain.killed >= KILLS - 1  # a child may have failed before its moment came
 
@@ -33,7 +31,7 @@ def test_random_moments(kafka_trio: KafkaCluster, tmp_path: Path, seed: int) -> 
 def test_many_random_moments(
     kafka_trio: KafkaCluster, tmp_path: Path, seed: int, round_: int
 ) -> None:
-    kills = plan.moments(seed + round_, KILLS_LONG, AMONG)
+    kills = moments_with_brokers(seed + round_, KILLS_LONG)
     chain = judged_chain(kafka_trio, tmp_path, seed + round_, kills, totals=bool(round_ % 2))
     assert chain.killed >= KILLS_LONG - 3
 

@@ -277,11 +277,16 @@ def _reach(point: str) -> None:
     _current.actor.reach(point)
 
 
-def play_turns(setting: Setting, schedule: Schedule) -> int:
-    """A and B take turns of a number of points, then A ends, then B, then C finishes."""
+def play_turns(
+    setting: Setting, schedule: Schedule, first: Callable[[ModelWorld], None] = drive
+) -> int:
+    """A and B take turns of a number of points, then A ends, then B, then C finishes.
+
+    ``first`` is what A runs, if not a whole run.
+    """
     world = ModelWorld(setting)
     with Stage(world) as stage:
-        one, other = stage.actor(), stage.actor()
+        one, other = stage.actor(lambda: first(world)), stage.actor()
         used = 0
         for actor, steps in zip(itertools.cycle((one, other)), schedule, strict=False):
             actor.go(steps)

@@ -13,7 +13,7 @@ from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.epoch import Epoch, State
 from beadline.protocol.run import Run
 from beadline.sink import Guarantee
-from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, Stage, crashed, finish
+from tests.model.explore import OVERTAKEN, TO_THE_END, Schedule, crashed, finish, play_turns
 from tests.model.model import (
     Crash,
     Make,
@@ -104,18 +104,7 @@ def play_lost_unlike(setting: Setting, schedule: Schedule, crash: bool = False) 
 
 def play_stop(setting: Setting, schedule: Schedule) -> int:
     """A stops cleanly an epoch early; B has taken over before, and is at some point of its run."""
-    world = ModelWorld(setting)
-    with Stage(world) as stage:
-        one = stage.actor(lambda: drive(world, epochs=setting.epochs - 1))
-        other = stage.actor()
-        used = 0
-        for actor, steps in zip((one, other), schedule, strict=False):
-            actor.go(steps)
-            used += not actor.done
-        one.go()
-        other.go()
-    finish(world)
-    return used
+    return play_turns(setting, schedule[:2], lambda world: drive(world, epochs=setting.epochs - 1))
 
 
 def play_moved(setting: Setting, schedule: Schedule) -> int:

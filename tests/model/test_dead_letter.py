@@ -32,8 +32,8 @@ from tests.model.plays import play_errors, play_lost, play_modes, play_zombie_mo
 from tests.model.server import LEDGER, PARTS
 
 PAIRS = [
-    Setting(kinds=(owner,), dead_letter=letters, keep=2, stateful=stateful)
-    for owner, letters, stateful in (
+    Setting(kinds=(owner,), dead_letter=dead_letter, keep=2, stateful=stateful)
+    for owner, dead_letter, stateful in (
         (PARTS, PARTS, True),
         (PARTS, LEDGER, False),
         (LEDGER, PARTS, True),
@@ -117,25 +117,27 @@ def decided() -> ModelWorld:
     return world
 
 
-def test_lost_dead_letters_are_asked_of_the_sink_that_refused_them(decided: ModelWorld) -> None:
-    owner, letters = decided.servers.values()
+def test_lost_dead_letter_records_are_asked_of_the_sink_that_refused_them(
+    decided: ModelWorld,
+) -> None:
+    owner, dead_letter = decided.servers.values()
     first = set(owner.prepared)
-    letters.expire(next(iter(letters.prepared)))
+    dead_letter.expire(next(iter(dead_letter.prepared)))
     finish(decided)
     assert first <= owner.visible.keys(), "its parts were not lost"
     assert len([part for part in owner.aborted if part.epoch == 0]) == 2, "all of it was spare"
-    (part,) = (part for part in letters.visible if part.epoch == 0)
+    (part,) = (part for part in dead_letter.visible if part.epoch == 0)
     assert part.generation == 2
 
 
-def test_where_only_the_owner_lost_parts_its_dead_letters_stay(decided: ModelWorld) -> None:
-    owner, letters = decided.servers.values()
-    first = set(letters.prepared)
+def test_where_only_the_owner_lost_parts_its_dead_letter_records_stay(decided: ModelWorld) -> None:
+    owner, dead_letter = decided.servers.values()
+    first = set(dead_letter.prepared)
     gone = next(iter(owner.prepared))
     owner.expire(gone)
     finish(decided)
-    assert {part for part in letters.visible if part.epoch == 0} == first
-    assert {part for part in decided.store.decided[letters.target] if part.epoch == 0} == first
+    assert {part for part in dead_letter.visible if part.epoch == 0} == first
+    assert {part for part in decided.store.decided[dead_letter.target] if part.epoch == 0} == first
     assert gone not in owner.visible
 
 

@@ -39,7 +39,7 @@ def test_without_the_check_two_sinks_hold_different_rows(monkeypatch: pytest.Mon
     assert others != [first, first]
 
 
-def test_one_sink_alone_shares_with_nobody() -> None:
+def test_one_sink_alone_shares_no_rows() -> None:
     world = ModelWorld(Setting(kinds=(LEDGER,), dead_letter=PARTS))
     drive(world)
     world.check_end()

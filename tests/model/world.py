@@ -11,13 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from beadline.decisions import KEEP_DEFAULT, Claim, Decision, DecisionLog, MemoryStore
+from beadline.decisions import KEEP_DEFAULT, Claim, Decision, DecisionLog
 from beadline.decisions.record import decode
 from beadline.ids import PartId, QueryId
 from beadline.points import reach
 from beadline.protocol.coordinator import Coordinator
 from beadline.protocol.run import Run
 from beadline.sink import BoundSink
+from tests.memory_store import MemoryStore
 from tests.model.server import (
     LEDGER,
     PARTS,
@@ -176,8 +177,8 @@ class ModelWorld:
                 kind = LEDGER if name.startswith(LEDGER) else PARTS
                 refuses = name == self.owner
                 sink = self.setting.sink(server, kind, self.setting.publishes, refuses)
-                letters = self.dead_letter if refuses else ""
-                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query), letters))
+                dead_letter = self.dead_letter if refuses else ""
+                sinks.append(BoundSink(name, sink, sink.check(SCHEMA, query), dead_letter))
         return sinks
 
     def move(self, name: str) -> None:

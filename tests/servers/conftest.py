@@ -24,6 +24,15 @@ def guarded_kafka() -> Iterator[KafkaCluster]:
     yield from serve(kafka(tls=True, users=USERS, superusers=("admin", "CN=client")))
 
 
+@pytest.fixture
+def producers() -> Iterator[None]:
+    """Close the producers that this process keeps, when the test is over."""
+    yield
+    from beadline.sinks.kafka.producers import pool
+
+    pool().close()
+
+
 @pytest.fixture(scope="session")
 def only_broker() -> Iterator[KafkaCluster]:
     """The broker of `mortal_kafka`."""

@@ -80,7 +80,9 @@ def test_people_see_the_same(invoke: Invoke, doubt: Doubt) -> None:
     reader.close()
 
 
-def test_a_stranger_is_in_the_way(invoke: Invoke, doubt: Doubt) -> None:
+def test_a_transaction_of_another_application_that_blocks_is_named(
+    invoke: Invoke, doubt: Doubt
+) -> None:
     """What holds a reader up need not be what one is looking at."""
     stranger = doubt.stranger("strange")
     ours = doubt.prepare(0).committable.transactional_id
@@ -250,7 +252,7 @@ def test_the_extra_is_missing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     assert (code, "pip install 'beadline[kafka]'" in err) == (1, True)
 
 
-def test_secrets_are_not_told(invoke: Invoke, doubt: Doubt, tmp_path: Path) -> None:
+def test_secrets_are_not_printed(invoke: Invoke, doubt: Doubt, tmp_path: Path) -> None:
     doubt.prepare(0)
     file = tmp_path / "client.properties"
     file.write_text("# ours\n\nsasl.password = dont-tell-me \nsasl.username=me\n")

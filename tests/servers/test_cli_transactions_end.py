@@ -142,7 +142,7 @@ def test_a_producer_that_goes_on_meanwhile(
     assert doubt.visible() == ["shown"]
 
 
-def test_what_nobody_vouches_for_is_refused(invoke: Invoke, doubt: Doubt) -> None:
+def test_a_transaction_that_no_log_knows_is_refused(invoke: Invoke, doubt: Doubt) -> None:
     ours = doubt.prepare(0).committable.transactional_id
     stranger = doubt.stranger("strange")
     doubt.decide(0, [])
@@ -177,7 +177,9 @@ def test_by_force(invoke: Invoke, doubt: Doubt) -> None:
         doubt.producers[1].commit_transaction(30)
 
 
-def test_somebody_is_asked(invoke: Invoke, doubt: Doubt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_is_asked(
+    invoke: Invoke, doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan = doubt.prepare(0).committable.transactional_id
     doubt.decide(0, [])
     for json_ in ((), ("--json",)):
@@ -212,7 +214,7 @@ def test_one_of_two_fails(invoke: Invoke, doubt: Doubt) -> None:
     assert "know no such transactional id" in result["transactions"][0]["meaning"]
 
 
-def test_a_decided_one_that_was_lost_is_told(invoke: Invoke, doubt: Doubt) -> None:
+def test_a_decided_transaction_that_was_lost_is_reported(invoke: Invoke, doubt: Doubt) -> None:
     """The broker's own answer is no proof; the marker that is not there is."""
     part = doubt.prepare(0)
     doubt.decide(0, [part])

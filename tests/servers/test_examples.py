@@ -124,8 +124,8 @@ def test_kafka_to_postgres_and_files(
     ]
     archive = spark.read.parquet(str(tmp_path / "out" / "orders"))
     assert sorted(row.id for row in archive.collect()) == list(range(101))
-    (letter,) = spark.read.json(str(tmp_path / "out" / "refused")).collect()
-    assert "customer" in letter.reason
+    (record,) = spark.read.json(str(tmp_path / "out" / "refused")).collect()
+    assert "customer" in record.reason
 
 
 def test_windowed_counts(run: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
-def test_nothing_is_installed_that_nobody_asked_for(
+def test_nothing_is_installed_unless_it_was_asked_for(
     installer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for value in (None, "", "0"):

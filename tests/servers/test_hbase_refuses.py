@@ -108,7 +108,7 @@ def test_a_staging_folder_that_cannot_be_written(hbase_server: HBaseServer, tmp_
     assert "no files can be made in staging=" in refusal(Orders(hbase_server, tmp_path))
 
 
-def test_a_ledger_of_somebody_else(
+def test_a_ledger_table_of_another_application_is_refused(
     hbase_server: HBaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = f"theirs_{tmp_path.name}"

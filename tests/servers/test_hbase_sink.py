@@ -150,10 +150,10 @@ def test_a_query_with_dead_letters_and_deaths(
 ) -> None:
     """The whole way, on Spark: each epoch dies once, and each row takes effect once."""
     orders = Orders(hbase_server, tmp_path, deleted="gone")
-    letters = FileSink(str(tmp_path / "letters"))
+    dead_letter = FileSink(str(tmp_path / "dead-letter"))
 
     def build(frame: DataFrame) -> Stream:
-        return exactly_once(frame, "orders").to(orders.sink, dead_letter=letters)
+        return exactly_once(frame, "orders").to(orders.sink, dead_letter=dead_letter)
 
     def row(id_: str | None, a: str, gone: bool = False) -> dict[str, Any]:
         return {"id": id_, "a": a, "b": None, "gone": gone}
@@ -169,10 +169,10 @@ def test_a_query_with_dead_letters_and_deaths(
     schema = "id string, a string, b string, gone boolean"
     run_epochs(spark, build, script, tmp_path, schema=schema, parts=2)
     assert orders.shows() == {"x": {"a": "3"}, "y": {"a": "2"}, "z": {"a": "3"}}
-    found = [json.loads(r["row"])["a"] for r in spark.read.parquet(letters.path).collect()]
+    found = [json.loads(r["row"])["a"] for r in spark.read.parquet(dead_letter.path).collect()]
     assert found == ["refused", "refused"]
 
 
-def test_the_sink_says_its_name_only() -> None:
+def test_the_repr_of_the_sink_is_its_name_only() -> None:
     sink = HBaseSink("h", table="shop:orders", row_key="id", family="f", staging="/tmp")
     assert repr(sink) == "HBaseSink(hbase-shop-orders)"

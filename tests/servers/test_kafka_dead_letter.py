@@ -68,7 +68,7 @@ def test_records_that_kafka_will_not_take(
     begin: Callable[[DataFrame, str], Stream],
 ) -> None:
     large = "x" * 1_100_000
-    sink, dead_letters = sink_to(kafka_cluster, None), FileSink(str(tmp_path / "letters"))
+    sink, dead_letters = sink_to(kafka_cluster, None), FileSink(str(tmp_path / "dead-letter"))
 
     def build(frame: DataFrame) -> Stream:
         return begin(frame, topic).to(sink, dead_letter=dead_letters)
@@ -183,7 +183,7 @@ def test_a_topic_that_was_made_meanwhile_stops_the_replay(
     """Its rows are decided as dead-letter records; now they would be in both."""
     late = f"{topic}-late"
     source = write_rows(tmp_path, [record(topic, "1"), record(late, "2")])
-    dead_letters = FileSink(str(tmp_path / "letters"))
+    dead_letters = FileSink(str(tmp_path / "dead-letter"))
 
     def build() -> Stream:
         frame = spark.readStream.schema(RECORDS).json(str(source))

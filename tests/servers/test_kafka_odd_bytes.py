@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,18 +12,13 @@ import pytest
 from beadline.errors import RowsRefused
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.producers import pool
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import PART, both_producers, note
 
+pytestmark = pytest.mark.usefixtures("producers")
+
 BAD = b"\xff\xfe"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-@pytest.fixture(autouse=True)
-def producers() -> Iterator[None]:
-    yield
-    pool().close()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def send(made: Producer, topic: str, count: int) -> None:
         made.produce(topic, b"%d" % number)
 
 
-def test_both_clients_are_told_of_proxies_only(kafka_trio: KafkaCluster, proxy: KafkaProxy) -> None:
+def test_both_clients_see_only_proxies(kafka_trio: KafkaCluster, proxy: KafkaProxy) -> None:
     servers = f"127.0.0.1:{proxy.port}"
     brokers = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=SOON_S).brokers
     told = {f"{each.host}:{each.port}" for each in brokers.values()}

@@ -84,7 +84,7 @@ def test_decided_rows_that_went_with_their_topic_are_not_committed(
 
 
 @pytest.mark.usefixtures("sure")
-def test_a_hand_that_commits_is_told(doubt: Doubt, invoke: Invoke) -> None:
+def test_a_commit_by_hand_to_a_recreated_topic_fails(doubt: Doubt, invoke: Invoke) -> None:
     part = doubt.prepare(3)
     doubt.decide(3, [part])
     recreate(doubt.cluster, doubt.topic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,11 @@ from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import PART, both_producers, refused
 from tests.spark.jobs import read, run, write_input
 
+pytestmark = pytest.mark.usefixtures("producers")
+
 QUERY = QueryId("orders", "a" * 32, "file:/checkpoint")
 PLAIN = pa.schema([("value", pa.binary())])
 HEADERS = "array<struct<key: string, value: binary>>"
-
-
-@pytest.fixture(autouse=True)
-def producers() -> Iterator[None]:
-    yield
-    pool().close()
 
 
 @pytest.fixture

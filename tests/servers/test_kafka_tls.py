@@ -6,7 +6,6 @@ which lists, describes and ends transactions when a new driver finds those of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import exactly_once
 from beadline.errors import BadSink
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.producers import pool
 from beadline.testing.epochs import CRASH, run_epochs
 from beadline.testing.servers import KafkaCluster
 from tests.spark.jobs import read, run, write_input
+
+pytestmark = pytest.mark.usefixtures("producers")
 
 ROWS = 50
 ZSTD = 4  # the lowest three bits of a record batch's attributes are its codec
@@ -30,12 +30,6 @@ ATTRIBUTES_AT = 22
 @pytest.fixture
 def cluster(guarded_kafka: KafkaCluster) -> KafkaCluster:
     return guarded_kafka
-
-
-@pytest.fixture(autouse=True)
-def producers() -> Iterator[None]:
-    yield
-    pool().close()
 
 
 def trusting(cluster: KafkaCluster) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -15,15 +14,10 @@ from confluent_kafka.admin import AdminClient
 from beadline.ids import QueryId
 from beadline.sink import Part
 from beadline.sinks import KafkaSink
-from beadline.sinks.kafka.producers import pool
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import PART, note, refused
 
-
-@pytest.fixture(autouse=True)
-def producers() -> Iterator[None]:
-    yield
-    pool().close()
+pytestmark = pytest.mark.usefixtures("producers")
 
 
 def test_a_topic_that_is_just_being_made(kafka_cluster: KafkaCluster) -> None:

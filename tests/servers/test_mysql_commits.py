@@ -50,7 +50,7 @@ def test_many_parts_and_two_drivers(mariadb_server: MariaDbServer) -> None:
     assert table.rows() == [(i, 75 + i, str(75 + i)) for i in range(5)]
 
 
-def test_another_query_of_the_name_is_told_apart(mariadb_server: MariaDbServer) -> None:
+def test_another_query_of_the_same_name_is_distinguished(mariadb_server: MariaDbServer) -> None:
     table = Table(mariadb_server, COLUMNS)
     table.write(rows_of((1, 1, "a")))
     old, table.query = table.query, QueryId("orders", "f" * 32, "file:/other")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from beadline.sinks.mysql import loading
 from beadline.sinks.mysql.connection import Connection
 from beadline.sinks.mysql.loading import Loader
 from beadline.testing.servers import MariaDbServer
+from beadline.verify.proxy import TcpProxy
+from tests.hooks import once
 from tests.servers.mysql_tables import Table
 
 ROWS = 1000
@@ -142,20 +145,16 @@ def test_killed_in_the_commit(table: Table) -> None:
         assert table.stages() == []
 
 
-def test_an_answer_to_the_commit_that_is_lost(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_to_the_commit_that_is_lost(table: Table) -> None:
+    """The server has committed, and the sink cannot know it."""
     sink = table.opened(some_rows().schema)
     part = table.prepare(sink, some_rows())
-    commit = Connection.commit
-
-    def answer_lost(connection: Connection) -> None:
-        commit(connection)
-        raise TimeoutError("no answer")
-
-    monkeypatch.setattr(Connection, "commit", answer_lost)
-    assert table.commit(sink, [part]) == {Outcome.UNKNOWN}
-    monkeypatch.undo()
+    with TcpProxy(table.server.port) as proxy:
+        place = sink.dsn.replace(f":{table.server.port}/", f":{proxy.port}/")
+        behind = replace(sink, dsn=place, timeout_s=2)
+        with hooked(once("ledger.before", proxy.stall_answers)):
+            assert table.commit(behind, [part]) == {Outcome.UNKNOWN}
+    assert table.rows() == shown()
     assert table.commit(sink, [part]) == {Outcome.ALREADY_COMMITTED}
     assert table.rows() == shown()
 

@@ -150,7 +150,7 @@ def test_a_table_without_transactions(mariadb_server: MariaDbServer, engine: str
         table.sink().check(INT, table.query)
 
 
-def test_a_missing_table_is_told_how_to_be_made(mariadb_server: MariaDbServer) -> None:
+def test_the_error_of_a_missing_table_says_how_to_create_it(mariadb_server: MariaDbServer) -> None:
     settings: dict[str, Any] = {"mode": "upsert", "key": "id", "deleted": "gone"}
     table = Table(mariadb_server, "x INT", **settings)
     types = (
@@ -174,7 +174,7 @@ def test_a_view_is_no_table(mariadb_server: MariaDbServer) -> None:
         table.sink().check(INT, table.query)
 
 
-def test_a_wrong_password_after_the_decision_is_told_at_once(
+def test_a_wrong_password_after_the_decision_is_raised_at_once(
     mariadb_server: MariaDbServer,
 ) -> None:
     """What is unknown is asked for without end; this is known, and needs a person."""

@@ -228,7 +228,7 @@ def test_xa_does_not_take_the_end_of_its_source_for_the_end_of_rows(
     assert list(sink.in_doubt(table.query, "mine")) == []
 
 
-def test_xa_tells_at_once_what_will_not_pass(mariadb_server: MariaDbServer) -> None:
+def test_xa_fails_at_once_without_its_table_of_markers(mariadb_server: MariaDbServer) -> None:
     table = Restored(mariadb_server, "id INT", how="xa", timeout_s=60)
     sink = table.opened(rows(1).schema)
     table.run(f"RENAME TABLE {table.database}.{MARKERS} TO {table.database}.away")

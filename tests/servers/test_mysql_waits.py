@@ -63,7 +63,7 @@ def test_the_system_probes_under_tls(tmp_path: Path) -> None:
             assert own_settings(connection) == [1, 10, 5, 3, 30_000]
 
 
-def test_a_host_that_accepts_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_accepts_and_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_CONNECT_TIMEOUT_S", 0.5)
     query = QueryId("orders", "a" * 32, "file:/orders")
     with socket.create_server(("127.0.0.1", 0)) as silent:

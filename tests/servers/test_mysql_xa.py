@@ -75,7 +75,7 @@ def test_committed_then_the_server_forgets_but_the_mark_does_not(table: Table) -
     assert table.rows() == [(1,), (2,)]
 
 
-def test_rolled_back_by_somebody_is_proven_lost_and_replaced(table: Table) -> None:
+def test_a_transaction_rolled_back_by_hand_is_proven_lost_and_replaced(table: Table) -> None:
     sink = table.opened(ROWS.schema)
     kept, gone = one_rolled_back(table, sink)
     result = sink.commit(table.epoch(), [kept, gone])
@@ -170,7 +170,7 @@ def test_ids_survive_their_text() -> None:
         assert Xid.parse(strange, len(strange), query) is None
 
 
-def test_strangers_are_left_alone(table: Table) -> None:
+def test_foreign_names_are_left_alone(table: Table) -> None:
     sink = table.opened(ROWS.schema)
     with closing(table.server.connect()) as connection, connection.cursor() as cursor:
         for statement in ("XA START 'x'", f"INSERT INTO {table.database}.t VALUES (9)"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +17,7 @@ from beadline.sink import Outcome, Part
 from beadline.sinks.shared.sql import rows as kept_rows
 from beadline.testing.servers import PostgresServer, postgres
 from beadline.testing.servers.fixtures import serve
+from tests.hooks import once
 from tests.servers.postgres_target import QUERY, Orders, epoch_id, part_id, table
 
 WAYS = ("prepared", "staged")
@@ -76,16 +77,6 @@ def test_the_server_dies_in_commit(server: PostgresServer, way: str, point: str)
     assert until_known(orders, 0, parts) <= FINE
     assert orders.rows() == SHOWN
     assert orders.leftovers() == []
-
-
-def once(point: str, act: Callable[[], None]) -> Callable[[str], None]:
-    done = threading.Lock()
-
-    def hook(name: str) -> None:
-        if name == point and done.acquire(blocking=False):
-            act()
-
-    return hook
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -186,7 +177,7 @@ def test_a_lost_part_is_proven(server: PostgresServer, way: str) -> None:
     orders.sweep()
 
 
-def test_a_paused_driver_is_not_told_that_its_part_is_lost(server: PostgresServer) -> None:
+def test_the_part_of_a_paused_driver_does_not_count_as_lost(server: PostgresServer) -> None:
     """While it slept, others committed its epoch and the next, and the marker is gone by now."""
     orders = started(server, "prepared")
     first, second = ([orders.prepare(ROWS, part_id(number))] for number in range(2))

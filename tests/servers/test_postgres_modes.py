@@ -33,7 +33,7 @@ def plain_server() -> Iterator[PostgresServer]:
     yield from serve(postgres(max_prepared_transactions=0))
 
 
-def test_the_way_is_chosen_by_the_table_and_said(postgres_server: PostgresServer) -> None:
+def test_the_way_is_chosen_by_the_table_and_reported(postgres_server: PostgresServer) -> None:
     ways = {
         "id bigint, total bigint": PREPARED,
         "id bigint, total bigint CHECK (total > 0)": PREPARED,

@@ -133,7 +133,7 @@ def test_columns_that_were_never_kept_may_change_their_role(
     assert orders.rows() == [(1, 2, 2)]
 
 
-def test_a_dump_holds_nobody_up(postgres_server: PostgresServer) -> None:
+def test_a_dump_blocks_no_commit(postgres_server: PostgresServer) -> None:
     """It reads every table that it saw at its start, staging tables too, until its end."""
     orders = Orders(postgres_server, "id bigint, total bigint", how="staged")
     orders.start(ROWS)

@@ -208,7 +208,7 @@ def test_a_table_that_changes_while_the_query_runs(postgres_server: PostgresServ
 
 
 @pytest.mark.parametrize("way", ["prepared", "staged"])
-def test_another_incarnation_is_told(postgres_server: PostgresServer, way: str) -> None:
+def test_another_incarnation_is_reported(postgres_server: PostgresServer, way: str) -> None:
     """Even after the very first epoch, of which the ledger may not yet know."""
     orders = Orders(postgres_server, "id bigint, total bigint", how=way)
     orders.start(ROWS)

@@ -49,16 +49,16 @@ def test_a_driver_that_keeps_dying(
     place = f'"{log.schema}"'
     log.run(f"CREATE TABLE {place}.totals (word text PRIMARY KEY, n bigint NOT NULL)")
     log.run(
-        f"CREATE TABLE {place}.letters (query text, sink text, epoch bigint, part integer, "
+        f"CREATE TABLE {place}.refused (query text, sink text, epoch bigint, part integer, "
         '"row" jsonb, reason text)'
     )
-    letters = PostgresSink(postgres_server.dsn, "letters", log.schema)
+    dead_letter = PostgresSink(postgres_server.dsn, "refused", log.schema)
     totals = PostgresSink(postgres_server.dsn, "totals", log.schema, mode="add", key="word")
 
     def build(frame: DataFrame) -> Stream:
         return (
             exactly_once(frame, log.schema.replace(" ", "-"))
-            .to(log.sink, name="log", dead_letter=letters)
+            .to(log.sink, name="log", dead_letter=dead_letter)
             .to(totals, rows=lambda df: df.selectExpr("substr(word, 1, 1) AS word", "n"))
         )
 
@@ -72,7 +72,7 @@ def test_a_driver_that_keeps_dying(
     fits = [(row["id"], row["word"], row["n"]) for row in sent if len(row["word"]) <= 5]
     assert sorted(log.rows()) == fits
     assert log.run(f"TABLE {place}.totals") == [("a", 15 * len(CRASHES))]
-    refused = log.run(f'SELECT "row", reason FROM {place}.letters')
+    refused = log.run(f'SELECT "row", reason FROM {place}.refused')
     ids = [(json.loads(row) if isinstance(row, str) else row)["id"] for row, _ in refused]
     assert sorted(ids) == [row["id"] for row in sent if len(row["word"]) > 5]
     assert {reason for _, reason in refused} == {"column 'word': longer than character varying(5)"}

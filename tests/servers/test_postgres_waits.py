@@ -135,7 +135,7 @@ def test_a_sweep_does_not_wait_for_ever(server: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["password", "user", "database"])
-def test_a_wrong_address_after_the_decision_is_told_at_once(
+def test_a_wrong_address_after_the_decision_is_raised_at_once(
     postgres_server: PostgresServer, wrong: str
 ) -> None:
     """It was asked without end before: the coordinator asks again for what is unknown."""
@@ -157,7 +157,7 @@ def test_a_wrong_address_after_the_decision_is_told_at_once(
     assert orders.commit(0, parts) == {Outcome.COMMITTED}
 
 
-def test_nobody_there_is_asked_again(postgres_server: PostgresServer) -> None:
+def test_a_server_that_does_not_answer_is_asked_again(postgres_server: PostgresServer) -> None:
     orders = Orders(postgres_server, KEYED)
     orders.start(PAIR)
     parts = [orders.prepare(PAIR, part_id(0))]
@@ -191,7 +191,7 @@ def test_the_start_check_waits_for_a_server_that_is_starting_up(server: Postgres
     timer.join()
 
 
-def test_the_start_check_soon_says_that_nobody_answers() -> None:
+def test_the_start_check_soon_gives_up_a_server_that_is_away() -> None:
     begun_s = time.monotonic()
     with pytest.raises(BadSink, match=r"Is the server up.*Nothing was written"):
         PostgresSink(NOBODY, "orders", timeout_s=60.0).check(PAIR.schema, QUERY)

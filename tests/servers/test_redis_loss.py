@@ -133,7 +133,7 @@ def test_sinks_of_one_query_on_two_servers_are_acknowledged_apart(
     assert list(second.sink.in_doubt(QUERY, "under-test")) == []
 
 
-def test_a_loss_that_is_accepted_is_told(
+def test_a_loss_that_is_accepted_is_logged(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing else says which epochs are missing: the sink cannot be named in drop= for them."""

@@ -46,7 +46,7 @@ def test_a_late_attempt_does_not_bring_the_past_back(server: Any, tmp_path: Path
         assert redis.get(store.key("a")) == b"newer"
 
 
-def test_a_key_of_another_type_is_told_by_part_and_row(server: Any, tmp_path: Path) -> None:
+def test_the_error_of_a_key_of_another_type_names_part_and_row(server: Any, tmp_path: Path) -> None:
     store = Store(server.url, tmp_path, command="LPUSH")
     table = pa.table({"key": [f"k{number}" for number in range(9)], "value": ["x"] * 9})
     with client_of(server) as redis:

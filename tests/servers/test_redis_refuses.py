@@ -104,7 +104,7 @@ def test_a_wrong_password_is_not_repeated(redis_server: RedisServer, tmp_path: P
             assert "tell-me" not in text
 
 
-def test_a_wrong_password_after_the_decision_is_told_at_once(
+def test_a_wrong_password_after_the_decision_is_raised_at_once(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """What is unknown is asked for without end; this is known, and needs a person."""
@@ -221,7 +221,7 @@ def test_settings_that_may_not_be_read(tmp_path: Path) -> None:
             Store(url, tmp_path, prefix="others:").sink.check(SCHEMA, QUERY)
 
 
-def test_a_replica_is_refused_and_having_one_is_said(tmp_path: Path) -> None:
+def test_a_replica_is_refused_and_a_server_that_has_one_is_reported(tmp_path: Path) -> None:
     quick = {"repl-diskless-sync-delay": "0"}
     with redis(quick) as server, redis({"masterauth": server.password}) as other:
         with other.client() as client:

@@ -25,7 +25,7 @@ def test_it_keeps_what_it_answered_over_a_kill(tmp_path: Path) -> None:
     assert not accepts(server.port)
 
 
-def test_settings_win_and_strangers_stay_out() -> None:
+def test_settings_win_and_a_password_is_required() -> None:
     from redis import Redis
     from redis.exceptions import AuthenticationError
 

@@ -177,7 +177,7 @@ def test_a_plan_of_another_epoch_is_not_taken(
         query.stop()
 
 
-def test_a_spark_that_does_not_tell_its_plan_is_asked_for_the_frame(
+def test_without_a_readable_plan_the_frame_is_used(
     spark: SparkSession, tmp_path: Path, epochs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("beadline.spark.engine.plan_of_epoch", lambda *_: None)
@@ -280,7 +280,7 @@ def test_a_part_that_was_lost_is_replayed_in_the_other_way(
     assert sorted(row["id"] for row in sink.visible()) == ids
 
 
-def test_an_error_in_a_worker_is_told_as_before(
+def test_an_error_in_a_worker_is_raised_as_before(
     spark: SparkSession, tmp_path: Path, epochs: list[str]
 ) -> None:
     """SQLite refuses a null in the second epoch."""

@@ -197,7 +197,9 @@ def test_two_sinks_may_share_a_dead_letter_sink(
         assert ids([letter for letter in found if letter["sink"] == name]) == REFUSED
 
 
-def test_the_log_tells_of_it(spark: SparkSession, tmp_path: Path, out: SqliteSink) -> None:
+def test_the_log_holds_the_dead_letter_sink_too(
+    spark: SparkSession, tmp_path: Path, out: SqliteSink
+) -> None:
     MemorySink.clear("log")
     run_epochs(spark, job(out, MemorySink("log")), [B, A], tmp_path, schema=SCHEMA)
     history = read_history(str(tmp_path / "checkpoint"))

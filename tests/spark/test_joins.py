@@ -32,10 +32,9 @@ from beadline.event_time import (
     window_join,
     windowed,
 )
-from beadline.shared.spark_settings import session_settings
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.spark.facts import expressions
-from beadline.state.backend import HDFS_BACKED, PROVIDER, ROCKSDB_STORE
+from beadline.state.backend import HDFS_BACKED, PROVIDER, ROCKSDB_STORE, session_settings
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Script
 from tests.spark.jobs import read, rows_sink, session_conf, table, write_input

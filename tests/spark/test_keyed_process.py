@@ -448,7 +448,7 @@ def test_a_row_that_does_not_fit_stops_the_query(spark: SparkSession, tmp_path: 
     assert "ann" not in said
 
 
-def test_mistakes_are_told_before_anything_runs(spark: SparkSession) -> None:
+def test_mistakes_are_refused_before_anything_runs(spark: SparkSession) -> None:
     frame = sources.rate(spark).select(
         F.col("value").cast("string").alias("user"),
         F.col("timestamp").alias("ts"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -14,10 +12,10 @@ from beadline.errors import NotDeterministic
 from beadline.files import open_files
 from beadline.spark.conf import is_set
 from beadline.spark.partitioning import CORES, LEAVES, Partitioning
+from tests.programs import output_of
 from tests.spark.expiring import ExpiringSink
 from tests.spark.jobs import SCHEMA, run, run_and_die, write_input
 
-ROOT = Path(__file__).parents[2]
 CHANGED = {
     LEAVES: "5",
     "spark.sql.files.openCostInBytes": "1000",
@@ -100,16 +98,7 @@ def test_a_decision_of_an_older_version_knows_fewer_settings(spark: SparkSession
 
 def play(folder: Path, phase: str, cores: int) -> list[str]:
     """Run the driver and return what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.other_cores", str(folder), phase, str(cores)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    return output_of("tests.spark.other_cores", folder, phase, cores).splitlines()
 
 
 def test_a_restart_on_another_number_of_cores(tmp_path: Path) -> None:

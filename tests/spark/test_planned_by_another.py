@@ -98,7 +98,7 @@ def test_a_checkpoint_in_which_more_was_changed(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.parametrize("chosen", [None, "FileContextBasedCheckpointFileManager"])
-def test_local_checkpoints_are_written_the_quick_way_unless_told_otherwise(
+def test_local_checkpoints_are_written_the_quick_way_unless_a_setting_forbids_it(
     spark: SparkSession, tmp_path: Path, chosen: str | None
 ) -> None:
     key = "spark.sql.streaming.checkpointFileManagerClass"

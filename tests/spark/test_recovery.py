@@ -105,7 +105,9 @@ def test_a_death_while_spark_notes_its_first_epoch(spark: SparkSession, tmp_path
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("4.0"), reason="it begins all the same")
-def test_offsets_of_nobody_knows_what_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_unknown_files_among_the_offsets_are_not_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write_input(tmp_path / "in", 2)
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)

@@ -46,10 +46,10 @@ def test_one_byte_that_is_not_utf8(spark: SparkSession, tmp_path: Path) -> None:
     rows = SqliteSink(tmp_path / "out.db", "t")
     with pytest.raises(PrepareFailed, match=r"1 row\(s\).*'value' holds bytes that are not UTF-8"):
         jobs.run(exactly_once(frame, "job").to(rows), tmp_path)
-    letters = SqliteSink(tmp_path / "out.db", "letters")
-    jobs.run(exactly_once(frame, "job").to(rows, dead_letter=letters), tmp_path)
+    refused = SqliteSink(tmp_path / "out.db", "refused")
+    jobs.run(exactly_once(frame, "job").to(rows, dead_letter=refused), tmp_path)
     assert jobs.table(tmp_path, "value") == ["good"]
-    assert jobs.table(tmp_path, '"row"', "letters") == ['{"value": "caf\ufffd"}']
+    assert jobs.table(tmp_path, '"row"', "refused") == ['{"value": "caf\ufffd"}']
     text = FileSink(str(tmp_path / "json"), "json")
     with pytest.raises(PrepareFailed, match=r"1 row\(s\) cannot be kept as json"):
         jobs.run(exactly_once(frame, "other").to(text), tmp_path / "other")

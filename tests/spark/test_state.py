@@ -308,7 +308,7 @@ def test_state_is_shown_to_people_and_wrong_questions_are_answered(
     assert "no checkpoint of Spark's" in err
 
 
-def test_events_tell_the_state_of_each_epoch(windows: Any, spark: SparkSession) -> None:
+def test_events_report_the_state_of_each_epoch(windows: Any, spark: SparkSession) -> None:
     folder, told, query = windows
     query.stop()
     found = {event.epoch: event.details for event in told if event.kind == "state"}

@@ -152,16 +152,18 @@ def not_seven(batch: Any) -> tuple[Any, str]:
     return pc.not_equal(batch["id"], 7), "seven is not sold here"
 
 
-def test_rows_that_are_not_accepted_are_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_are_not_accepted_become_dead_letter_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ids = write_input(tmp_path / "in", files=1)
     sink = WriteAheadSink(keep, tmp_path / "wal", honours_ids=True, accepts=not_seven)
-    letters = FileSink(str(tmp_path / "letters"))
-    stream = exactly_once(read(spark, tmp_path / "in"), "job").to(sink, dead_letter=letters)
+    dead_letter = FileSink(str(tmp_path / "dead-letter"))
+    stream = exactly_once(read(spark, tmp_path / "in"), "job").to(sink, dead_letter=dead_letter)
     run(stream, tmp_path)
     assert sorted(got) == [i for i in ids if i != 7]
-    (letter,) = spark.read.parquet(str(tmp_path / "letters")).collect()
-    assert json.loads(letter.row)["id"] == 7
-    assert letter.reason == "seven is not sold here"
+    (record,) = spark.read.parquet(str(tmp_path / "dead-letter")).collect()
+    assert json.loads(record.row)["id"] == 7
+    assert record.reason == "seven is not sold here"
 
 
 def test_the_example_of_the_docs(spark: SparkSession, tmp_path: Path, shop: Shop) -> None:

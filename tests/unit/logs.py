@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from beadline.decisions import Claim, Decision, DecisionLog, FileStore, MemoryStore
+from beadline.decisions import Claim, Decision, DecisionLog, FileStore
 from beadline.files.local import LocalFiles
 from beadline.ids import QueryId
+from tests.memory_store import MemoryStore
 
 QUERY = QueryId("orders", "0" * 32, "memory:/c")
 

@@ -133,7 +133,7 @@ def test_hbase(
     assert commit(sink) is (CommitBlocked if blocked else CommitFailed)
 
 
-def test_a_row_that_hbase_rejects_is_told_by_its_number(
+def test_the_error_of_a_row_that_hbase_rejects_has_its_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the last row that has the key, over all batches; the key itself may be secret."""

@@ -45,7 +45,7 @@ def test_an_archive_of_the_users_own_is_kept(
     assert options() == "-XX:SharedArchiveFile=/mine.jsa"
 
 
-def test_without_java_somebody_else_says_so(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_no_archive_is_made(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(archive.parent / "nowhere"))
     monkeypatch.setenv("PATH", "")
     class_archive.use(make=True)

@@ -36,7 +36,7 @@ def test_a_start_names_every_sink_that_is_not_complete() -> None:
         ),
     ],
 )
-def test_what_becomes_of_a_sink_is_told(said: str, expected: str) -> None:
+def test_what_becomes_of_a_sink_is_printed(said: str, expected: str) -> None:
     assert said == expected
 
 

@@ -103,14 +103,14 @@ class Restored(Slow):
 
 
 @pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])
-def test_what_was_not_said_is_asked_for_again(of: type[Slow]) -> None:
+def test_an_outcome_that_is_missing_is_asked_for_again(of: type[Slow]) -> None:
     sink, bound, parts = prepared(of)
     assert commit_sink(bound, EPOCH, parts, InOrder()) == []
     assert sorted(sink.server.rows()) == ["0", "1", "2"]
     assert not sink.server.prepared
 
 
-def test_what_was_said_is_not_asked_for_again() -> None:
+def test_a_known_outcome_is_not_asked_for_again() -> None:
     sink, bound, parts = prepared(OneByOne)
     commit_sink(bound, EPOCH, parts, InOrder())
     ids = [part.id for part in parts]
@@ -132,7 +132,9 @@ def test_rows_are_given_up_by_name_only_where_whole_epochs_are_missing(
 
 @pytest.mark.parametrize("of", [OneByOne, UnknownAgain, FirstOneThenTheOthers])
 @pytest.mark.parametrize("gone", [[0], [1], [0, 2]])
-def test_what_is_lost_is_returned_whenever_it_was_said(of: type[Slow], gone: list[int]) -> None:
+def test_lost_parts_are_returned_whichever_try_reported_them(
+    of: type[Slow], gone: list[int]
+) -> None:
     sink, bound, parts = prepared(of)
     lost = [parts[number] for number in gone]
     for part in lost:
@@ -219,7 +221,7 @@ class Changed(Slow):
         raise BadSink("the table has another column. Nothing was written.")
 
 
-def test_what_a_check_at_start_says_is_told_for_the_epoch() -> None:
+def test_the_error_of_a_start_check_is_worded_for_the_epoch() -> None:
     """The same check runs in a commit, where it is not true that nothing was written."""
     _, bound, parts = prepared(Changed)
     with pytest.raises(CommitFailed, match=r"another column\. The epoch is decided") as raised:

@@ -69,7 +69,7 @@ def test_a_value_as_json(kind: pa.DataType, value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [BERLIN, pa.timestamp("us"), pa.date32()], ids=str)
-def test_a_date_that_nobody_can_write_is_no_reason_to_fail(kind: pa.DataType) -> None:
+def test_a_date_that_has_no_text_does_not_fail_the_query(kind: pa.DataType) -> None:
     number = pa.array([2**31 - 1], pa.int32()) if kind == pa.date32() else pa.array([FAR])
     (text,) = row_texts(pa.record_batch([number.cast(kind)], names=["x"]))
     assert str(number[0]) in json.loads(text)["x"]
@@ -78,18 +78,18 @@ def test_a_date_that_nobody_can_write_is_no_reason_to_fail(kind: pa.DataType) ->
     assert str(number[0]) in json.loads(text)["x"][0]
 
 
-LETTERS = [
+REFUSED = [
     RefusedRow("clean", 3, 'too "large"', '{"id": 1}'),
     RefusedRow("clean", 3, "odd", '{"id": null}'),
 ]
 
 
-def test_the_columns_of_dead_letters() -> None:
-    found = table(LETTERS, QUERY, 7, DEAD_LETTER_COLUMNS)
+def test_the_columns_of_dead_letter_records() -> None:
+    found = table(REFUSED, QUERY, 7, DEAD_LETTER_COLUMNS)
     assert found.schema.names == ["query", "sink", "epoch", "part", "reason", "row"]
     first = {"query": "suite", "sink": "clean", "epoch": 7, "part": 3}
     assert found.to_pylist()[0] == {**first, "reason": 'too "large"', "row": '{"id": 1}'}
-    (value,) = table(LETTERS[:1], QUERY, 7, ("value",)).to_pylist()
+    (value,) = table(REFUSED[:1], QUERY, 7, ("value",)).to_pylist()
     assert json.loads(value["value"]) == {**first, "reason": 'too "large"', "row": {"id": 1}}
     assert schema(("row", "epoch")) == pa.schema([("row", pa.string()), ("epoch", pa.int64())])
     for columns in (("row", "partition"), ()):
@@ -98,19 +98,19 @@ def test_the_columns_of_dead_letters() -> None:
 
 
 def test_the_checksum_is_of_the_rows_in_any_order() -> None:
-    assert checksum(LETTERS) == checksum(LETTERS[::-1])
-    other = [LETTERS[0], RefusedRow("clean", 3, "other words", '{"id": null}')]
-    assert checksum(LETTERS) == checksum(other)
-    assert checksum(LETTERS) != checksum([LETTERS[0], LETTERS[0]])
-    assert checksum(LETTERS) == checksum(
-        [LETTERS[0], RefusedRow("clean", 4, "odd", LETTERS[1].row)]
+    assert checksum(REFUSED) == checksum(REFUSED[::-1])
+    other = [REFUSED[0], RefusedRow("clean", 3, "other words", '{"id": null}')]
+    assert checksum(REFUSED) == checksum(other)
+    assert checksum(REFUSED) != checksum([REFUSED[0], REFUSED[0]])
+    assert checksum(REFUSED) == checksum(
+        [REFUSED[0], RefusedRow("clean", 4, "odd", REFUSED[1].row)]
     )
-    assert -(2**63) <= checksum(LETTERS * 999) < 2**63
+    assert -(2**63) <= checksum(REFUSED * 999) < 2**63
 
 
 def test_the_checksum_counts_equal_rows() -> None:
     """Combined by xor, two equal rows would be none, and any other pair the same."""
-    one, other = LETTERS[:2]
+    one, other = REFUSED[:2]
     assert checksum([one, one]) != checksum([other, other])
     assert checksum([one, one]) != checksum([])
     assert checksum([one, one, other]) != checksum([other])

@@ -56,7 +56,7 @@ def test_each_decision_names_the_one_before(world: ModelWorld) -> None:
         assert after.decided.nonce == before.nonce
 
 
-def test_a_writer_is_told_of_the_two_epochs_before(world: ModelWorld) -> None:
+def test_a_writer_receives_the_decided_parts_of_the_two_epochs_before(world: ModelWorld) -> None:
     """Writers live on by the epoch's parity: of an epoch they know when the one after is done."""
     drive(world)
     decided = world.store.decided["parts0"]
@@ -65,14 +65,14 @@ def test_a_writer_is_told_of_the_two_epochs_before(world: ModelWorld) -> None:
         assert set(part.decided) == wanted
 
 
-def test_a_writer_is_told_nothing_of_an_earlier_start(world: ModelWorld) -> None:
+def test_a_writer_receives_nothing_of_an_earlier_start(world: ModelWorld) -> None:
     drive(world, epochs=2)
     TOLD.clear()
     drive(world, epochs=3)
     assert [part.decided for part in TOLD] == [(), ()]
 
 
-def test_a_writer_is_told_nothing_where_an_epoch_is_computed_again(world: ModelWorld) -> None:
+def test_a_writer_receives_nothing_where_an_epoch_is_computed_again(world: ModelWorld) -> None:
     """Rule 17: it would continue under a name whose late commit is that of the decided part."""
     decided = 0
 

@@ -433,7 +433,7 @@ def test_an_epoch_that_was_begun_and_given_up_makes_room_for_the_next(
 
 @pytest.mark.parametrize("point", ["files.renaming", "files.renamed"])
 @pytest.mark.parametrize("after", ["deleted", "made again", "restored"])
-def test_a_target_that_is_exchanged_while_a_commit_runs_is_told_by_that_commit(
+def test_a_target_that_is_replaced_during_a_commit_is_reported_by_that_commit(
     sink: FileSink,
     part: Prepared[PendingFiles],
     second: Prepared[PendingFiles],

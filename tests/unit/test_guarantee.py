@@ -136,8 +136,8 @@ def test_chance_under_two_sinks_costs_the_epoch_and_no_row() -> None:
     (warning,) = judge(facts(plan=plan, sinks=(sink(), sink("other")))).warnings
     assert "if an executor is lost" in warning.why
     assert "redelivered" in warning.why
-    letters = replace(sink("letters"), dead_letter=True)  # is given none of the plan's rows
-    (warning,) = judge(facts(plan=plan, sinks=(sink(), letters))).warnings
+    dead_letter = replace(sink("dead-letter"), dead_letter=True)  # is given none of the plan's rows
+    (warning,) = judge(facts(plan=plan, sinks=(sink(), dead_letter))).warnings
     assert "no harm" in warning.why
 
 
@@ -226,7 +226,7 @@ def test_options_of_a_delta_source(options: dict[str, str], level: Guarantee, wo
 
 
 @pytest.mark.parametrize("name", ["ignoreDeletes", "skipChangeCommits"])
-def test_what_a_delta_source_leaves_out_on_purpose_is_told(name: str) -> None:
+def test_what_a_delta_source_skips_on_purpose_is_reported(name: str) -> None:
     told, rest = judge_source(SourceFacts("delta", "/table", {name.lower(): "true"}))
     assert (told.level, told.warning, rest.warning) == (EXACTLY, True, False)
     assert f"{name} is true" in told.why

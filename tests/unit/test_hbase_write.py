@@ -43,7 +43,7 @@ class Asked:
 
 
 @pytest.mark.parametrize(("name", "epoch"), [(SINK_NAME, 3), ("a", 7), ("renamed", 7)])
-def test_a_start_is_told_what_the_sink_itself_wrote(
+def test_last_seen_returns_what_the_sink_itself_wrote(
     name: str, epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the start misses what its commit would miss, and only a start can be told to continue."""

@@ -39,12 +39,12 @@ def test_two_parts_never_share_a_text(one: PartId, other: PartId) -> None:
 
 
 @given(st.text())
-def test_a_stranger_is_nobody(text: str) -> None:
+def test_text_that_is_no_part_id_is_none(text: str) -> None:
     assert PartId.parse(text) is None
 
 
 @given(parts, st.integers(0, 300), st.characters())
-def test_an_id_that_was_changed_is_another_or_nobody(part: PartId, place: int, letter: str) -> None:
+def test_a_changed_id_is_another_id_or_none(part: PartId, place: int, letter: str) -> None:
     """Never an error: a stranger's id must not break a recovery."""
     text = str(part)
     changed = text[:place] + letter + text[place:]

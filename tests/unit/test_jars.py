@@ -76,7 +76,7 @@ def test_the_known_good_one_if_it_cannot_be_had_and_no_asking_again(runs: Path) 
     assert runs.read_text().count("run") == 2
 
 
-def test_nothing_to_be_had_says_what_else_would_do(runs: Path) -> None:
+def test_the_error_of_a_failed_download_names_the_alternatives(runs: Path) -> None:
     stand_in(runs, PACKAGE)
     with pytest.raises(JarsUnavailable, match=rf"(?s)Could not find.*packages to {PACKAGE}\."):
         jars.spark_jars("kafka")
@@ -131,7 +131,7 @@ def test_unknown_connector() -> None:
         jars.spark_jars("pulsar")
 
 
-def test_the_doctor_tells(runs: Path) -> None:
+def test_the_doctor_reports_a_connector_that_was_fetched(runs: Path) -> None:
     assert doctor.connector("kafka").status == "absent"
     stand_in(runs)
     jars.spark_jars("kafka")

@@ -69,7 +69,7 @@ def test_exponential_backoff_ends_after_its_attempts() -> None:
     assert delays(strategy, 3) == [1.0, 2.0, None]
 
 
-def test_a_long_run_begins_the_count_anew() -> None:
+def test_a_long_run_resets_the_count() -> None:
     strategy = ExponentialBackoff(multiplier=2.0, attempts=2, reset_after="1 minute")
     assert delays(strategy, 5, ran_s=60) == [1.0] * 5
     assert delays(strategy, 3, ran_s=59) == [1.0, 2.0, None]

@@ -221,7 +221,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(
     assert [int(value.split()[0]) for value in values(tmp_path, 0, again.sync())] == [*kept, -1]
 
 
-def test_an_error_of_append_is_told_again_by_sync(
+def test_an_error_of_append_is_raised_again_by_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is acknowledged by sync must not include what the failed append took with it."""

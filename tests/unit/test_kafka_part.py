@@ -49,7 +49,7 @@ def test_a_writer_belongs_to_one_incarnation() -> None:
     assert not writer.belongs_to(replace(QUERY, name="other"))
 
 
-def test_ids_survive_their_text_and_strangers_are_not_read() -> None:
+def test_ids_survive_their_text_and_foreign_text_is_not_read() -> None:
     writer = WriterId("orders", "a" * 32, "clean", 17, 1)
     assert WriterId.parse(str(writer)) == writer
     text = str(writer)

@@ -36,7 +36,7 @@ def test_both_clients_say_the_same(number: int) -> None:
     assert len(by_librdkafka(id_)) == 22
 
 
-def test_what_is_not_told_is_empty_and_what_does_not_exist_is_left_out() -> None:
+def test_an_unknown_topic_id_is_empty_and_a_missing_topic_is_left_out() -> None:
     nothing = uuid.UUID(int=0)
     assert by_librdkafka(nothing) == ""
     assert by_kafka_python(nothing) == by_kafka_python(None) == {"orders": ""}
@@ -77,7 +77,7 @@ def test_a_leader_that_stays_away_is_not_a_topic_to_create(monkeypatch: pytest.M
         check._check_topic(Answering(*[WAITING] * 100), "orders")
 
 
-def test_a_topic_that_does_not_exist_is_told_at_once() -> None:
+def test_a_topic_that_does_not_exist_is_refused_at_once() -> None:
     admin = Answering(confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, WAITING)
     with pytest.raises(BadSink, match="Create it"):
         check._check_topic(admin, "orders")

@@ -404,7 +404,7 @@ def test_rows_that_fit() -> None:
         ({"typo": 1}, "with 'typo', which it does not have"),
     ],
 )
-def test_a_row_that_does_not_fit_is_told_by_column_without_its_value(
+def test_the_error_of_a_row_that_does_not_fit_names_the_column_and_not_the_value(
     change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(TypeError) as raised:

@@ -90,7 +90,7 @@ def test_every_folder_that_is_made_is_named_durably(tmp_path: Path, there: str, 
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 20])
-def test_files_of_somebody_else_are_synced_with_the_folders_that_name_them(
+def test_files_of_other_programs_are_synced_with_the_folders_that_name_them(
     tmp_path: Path, count: int, disk: Disk
 ) -> None:
     paths = [f"day={number % 2}/{number}" for number in range(count)]

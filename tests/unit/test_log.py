@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from beadline.decisions import DecisionLog, FileStore, MemoryStore
+from beadline.decisions import DecisionLog, FileStore
 from beadline.errors import CorruptRecord, Fenced
+from tests.memory_store import MemoryStore
 from tests.unit.logs import claim, decision, on_disk, opened
 
 

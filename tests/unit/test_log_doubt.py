@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from beadline.decisions import DecisionLog, MemoryStore, Pointer
+from beadline.decisions import DecisionLog, Pointer
 from beadline.decisions.record import encode
 from beadline.errors import CorruptRecord, DecisionUnknown, Fenced
 from beadline.files.base import TEMPORARY
 from beadline.files.local import LocalFiles, local_path
 from beadline.points import hooked
+from tests.memory_store import MemoryStore
 from tests.unit.logs import claim, decision, on_disk, opened
 
 SLOTS = 1000

@@ -218,7 +218,7 @@ def test_tables_of_queries_that_have_ended_are_not_kept_for_ever() -> None:
     assert f"{lookup.TABLES_MAX + 2}" in lookup._tables
 
 
-def test_the_analyzer_is_told() -> None:
+def test_the_analyzer_sees_a_lookup_that_may_answer_differently() -> None:
     marked = ByChance(lambda: [], "load_prices")
     assert calls_by_chance(marked) == ("load_prices",)
     assert can_be_read(marked)

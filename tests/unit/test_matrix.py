@@ -20,7 +20,7 @@ def result(
     return Result(cell, promised, 7, ("decide.after",), 100, lost, twice, 1.5, problem=problem)
 
 
-def test_cells_are_told_by_three_words() -> None:
+def test_three_words_name_a_cell() -> None:
     assert len(every_cell()) == len(set(every_cell())) == 80
     assert all(Cell.parse(str(cell)) == cell for cell in every_cell())
     for wrong in ("files", "files/sqlite", "files/nowhere/exactly_once"):

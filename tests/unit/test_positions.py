@@ -73,7 +73,7 @@ def test_what_has_no_counterpart(options: dict[str, str], reason: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_a_failure_is_told_once_a_minute_and_holds_nobody_up(
+def test_a_failure_is_reported_once_a_minute_and_blocks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here there are no offsets to write, which fails at once."""
@@ -90,7 +90,7 @@ def test_a_failure_is_told_once_a_minute_and_holds_nobody_up(
     assert [kind for kind, _ in told] == ["positions failed"]
 
 
-def test_nobody_to_follow_is_no_thread(tmp_path: Path) -> None:
+def test_without_a_group_to_follow_no_thread_is_started(tmp_path: Path) -> None:
     following = Positions([{}], f"file:{tmp_path}")
     assert following.listening(print) is print
     following.start(lambda kind, epoch, **details: None, 3)

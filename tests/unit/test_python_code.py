@@ -182,9 +182,7 @@ def test_what_is_always_the_same_is_not(function: Callable[..., Any]) -> None:
         (np.vectorize(np.sin).pyfunc, False),
     ],
 )
-def test_code_that_cannot_be_looked_into_is_told(
-    function: Callable[..., Any], readable: bool
-) -> None:
+def test_code_that_cannot_be_read_is_reported(function: Callable[..., Any], readable: bool) -> None:
     assert can_be_read(function) is readable
 
 

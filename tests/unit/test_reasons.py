@@ -166,7 +166,7 @@ def test_what_postgresql_says(state: str, text: str, shown: str | None) -> None:
     ("state", "blocked"),
     [("28P01", True), ("42501", True), ("53200", True), ("57014", True), ("23505", False)],
 )
-def test_what_a_person_can_correct_is_told_from_what_is_about_rows(
+def test_errors_a_person_can_correct_are_distinguished_from_errors_of_rows(
     state: str, blocked: bool
 ) -> None:
     """Over the former, ``drop=["name"]`` gives no decided epoch up."""

@@ -163,7 +163,7 @@ def test_an_empty_file_is_no_undecided_epoch() -> None:
     assert "0 bytes" in refused(b"")
 
 
-def test_a_newer_version_is_said_to_be_one() -> None:
+def test_the_error_of_a_newer_version_says_so() -> None:
     newer = encode(DECISION, SLOT).replace(b"version=7 ", b"version=8 ")
     assert "version 8 is newer" in refused(newer)
 

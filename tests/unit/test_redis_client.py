@@ -139,6 +139,6 @@ def test_no_row_is_to_blame_for_a_right_that_is_missing(problem: bytes, kind: ty
 
 
 @pytest.mark.parametrize("newest", [None, -1, 4])
-def test_what_a_loss_means_is_said_by_who_finds_it(newest: int | None) -> None:
+def test_the_error_of_a_loss_does_not_say_that_nothing_was_written(newest: int | None) -> None:
     """At a start nothing was written; between two epochs much was."""
     assert "written" not in loss("redis-1:6379", newest, None)

@@ -43,7 +43,7 @@ def test_what_passes_is_tried_again(verdict: Verdict) -> None:
     assert len(calls) == 4
 
 
-def test_what_is_final_is_told_at_once() -> None:
+def test_a_final_error_is_raised_at_once() -> None:
     act, calls = failing(3)
     with pytest.raises(Problem, match="try 1"):
         retry(act, lambda _: Verdict.FINAL, running(60.0))
@@ -59,7 +59,7 @@ def test_there_is_an_end_to_it() -> None:
     assert len(calls) > 1
 
 
-def test_a_start_soon_says_that_nobody_answers_and_waits_for_who_is_starting_up() -> None:
+def test_a_start_soon_gives_up_a_server_that_is_away_and_waits_for_one_that_starts() -> None:
     limits = starting(60.0)
     assert limits[Verdict.BUSY] == 60.0
     assert limits[Verdict.AWAY] == limits[Verdict.UNCLEAR] == NO_ANSWER_S
@@ -67,7 +67,7 @@ def test_a_start_soon_says_that_nobody_answers_and_waits_for_who_is_starting_up(
     assert Verdict.FINAL not in limits
 
 
-def test_the_time_runs_from_the_first_failure_and_anew_after_progress() -> None:
+def test_the_deadline_runs_from_the_first_failure_and_is_reset_by_progress() -> None:
     retries = Retries(running(0.2))
     time.sleep(0.3)
     assert retries.again(Verdict.BUSY), "nothing has failed before"

@@ -50,6 +50,6 @@ def test_no_secret(name: str) -> None:
     assert not SECRET_NAME.search(name)
 
 
-def test_it_is_said_once() -> None:
+def test_one_module_says_what_counts_as_a_secret() -> None:
     named = [path.name for path in SRC.rglob("*.py") if "password|" in path.read_text("utf-8")]
     assert named == ["secrets.py"]

@@ -28,7 +28,7 @@ class Between(Sink[C], Generic[C]):
     """A user's base class: its subclasses say it."""
 
 
-def test_the_class_line_says_the_committable() -> None:
+def test_the_committable_is_taken_from_the_class_definition() -> None:
     assert OrdersSink.committable is OrdersPart
     assert StagedSink.committable is StagedPart
 
@@ -41,7 +41,7 @@ def test_the_class_line_says_the_committable() -> None:
     assert Orders.committable is Below.committable is OrdersPart
 
 
-def test_it_is_inherited_and_can_be_said_anew() -> None:
+def test_the_committable_is_inherited_and_can_be_overridden() -> None:
     class Heir(OrdersSink):
         pass
 

@@ -59,5 +59,5 @@ def test_a_name_like_no_other_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
     assert "hunter2" not in record.getMessage()
 
 
-def test_a_source_that_nobody_knows_may_have_any_option() -> None:
+def test_an_unknown_source_may_have_any_option() -> None:
     assert list(unknown("turnstile", ["maxFilesPerTriger"])) == []

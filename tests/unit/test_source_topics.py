@@ -124,7 +124,7 @@ def test_an_answer_counts_for_a_moment(tmp_path: Path, monkeypatch: pytest.Monke
     topics.close()
 
 
-def test_two_sources_are_told_apart(tmp_path: Path) -> None:
+def test_two_sources_are_distinguished(tmp_path: Path) -> None:
     source = {SERVERS: NOBODY, "subscribe": "orders"}
     topics = SourceTopics([source, {}, {**source, SERVERS: "127.0.0.1:2"}], f"file:{tmp_path}")
     topics._askers.update({0: Asked(), 2: Asked()})

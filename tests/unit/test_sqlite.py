@@ -248,7 +248,7 @@ def test_an_existing_table_keeps_its_other_columns(path: Path) -> None:
     assert select(path) == [(1, "kept", 12, "uno")]
 
 
-def test_types_arrive_as_said(path: Path) -> None:
+def test_types_arrive_as_documented(path: Path) -> None:
     berlin = dt.timezone(dt.timedelta(hours=2))
     values: dict[str, tuple[Any, Any, Any]] = {
         "int8": (pa.int8(), -128, -128),

@@ -168,7 +168,7 @@ def test_one_id_is_staged_once(staging: Staging) -> None:
     assert staging.damage([first]) == {}
 
 
-def test_strangers_are_left_alone(staging: Staging) -> None:
+def test_foreign_names_are_left_alone(staging: Staging) -> None:
     part = stage(staging, batch(1))
     other = PartId("other", "b" * 32, "warehouse", 1, 7, 0, 0)
     strangers = ["notes.txt", str(other), f"{other}.tmp-12", "beadline~orders~x", f"x{ID}"]

@@ -18,8 +18,7 @@ from beadline.cli.state import FoundOperator, FoundState, as_object, size, views
 from beadline.errors import CheckpointProblem, UsageError
 from beadline.files import open_files, qualify
 from beadline.spark.failures import KNOWN_CAUSES
-from beadline.spark.progress_facts import ProgressFacts
-from beadline.spark.state_reader import StateReader, figures
+from beadline.spark.progress_facts import ProgressFacts, StateReader, figures
 from beadline.state.backend import CHECKPOINT_FORMAT, HDFS_BACKED, PROVIDER, ROCKSDB, backend_of
 from beadline.state.compare import changes
 from beadline.state.disk import disk_use
@@ -360,7 +359,7 @@ class _Progress:
         return json.dumps(self.values)
 
 
-def test_every_epoch_is_told_once_and_the_last_one_at_the_end() -> None:
+def test_every_epoch_is_reported_once_and_the_last_one_at_the_end() -> None:
     told: list[int] = []
     two = threading.Event()
     query = SparksProgress(0, 1)

@@ -141,7 +141,7 @@ def test_a_harness_that_cannot_cut_its_target_off_says_so(tmp_path: Path) -> Non
         case(Silent(tmp_path))
 
 
-def test_a_suite_that_came_by_no_crash_point_says_so(tmp_path: Path) -> None:
+def test_a_suite_that_reached_no_crash_point_says_so(tmp_path: Path) -> None:
     case = CASES["test_a_crash_in_commit_is_finished_by_the_next_commit"]
     with pytest.raises(AssertionError, match="commit reached no crash point"):
         case(harness_of(broken.WithoutPoints, tmp_path))

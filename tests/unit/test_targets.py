@@ -419,7 +419,7 @@ def test_a_sink_that_was_added_late_lacks_nothing_from_before() -> None:
     assert told(listening(world, epochs=5), "claimed")[0]["lacks"] == {"ledger1": "epochs 2 to 3"}
 
 
-def test_epochs_that_are_lost_twice_are_told_once() -> None:
+def test_epochs_that_are_lost_twice_are_reported_once() -> None:
     world = ModelWorld()
     run(world, 3)
     lose(world, "ledger1", holds=0)
@@ -637,7 +637,7 @@ def test_a_target_that_is_made_again_while_the_query_runs() -> None:
         run(world, 4)
 
 
-def test_a_part_knows_that_its_target_was_made_again() -> None:
+def test_a_part_of_a_target_that_was_created_again_is_recognised() -> None:
     """Where the target does not tell at the moment."""
     world = SilentWorld()
     world.servers["parts0"].instance = "one"

@@ -3,9 +3,9 @@
 What is checked: functions of at most 60 lines and lines of at most 100 columns; a docstring for
 every module; what a package may import, and that the packages form a graph without cycles (see
 ARCHITECTURE.md); where a SparkSession may be touched; that the states of an epoch stay pure; that
-no public name of a class, an alias or a constant means two things; that no text names one machine
-or a package registry. Ruff checks the rest. Every rule is also tried on a piece of code that breaks
-it: a checker that finds nothing may be a checker that looks at nothing.
+no name of a class, public or not, and no public alias or constant means two things; that no text
+names one machine or a package registry. Ruff checks the rest. Every rule is also tried on a piece
+of code that breaks it: a checker that finds nothing may be a checker that looks at nothing.
 """
 
 from __future__ import annotations
@@ -221,13 +221,14 @@ def twice_defined(modules: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Classes, aliases and constants whose name is defined twice, and where: one name, one thing.
 
     An alias is a name in CamelCase for which a module has a value; a constant one in UPPER_CASE.
+    ``_Answer`` and ``Answer`` are one name: a reader who looks for it finds both classes.
     """
     where: dict[str, list[str]] = {}
     for name, text in modules:
         module = ast.parse(text)
         for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
-                where.setdefault(node.name, []).append(f"{name}:{node.lineno}")
+                where.setdefault(node.name.lstrip("_"), []).append(f"{name}:{node.lineno}")
         for node in module.body:
             given = (
                 node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -287,6 +288,13 @@ def test_a_class_name_that_is_defined_twice_is_found() -> None:
     code = "class A:\n    class B: ...\n"
     assert twice_defined([("a.py", code), ("b.py", "class B: ...\n")]) == {
         "B": ["a.py:2", "b.py:1"]
+    }
+
+
+def test_a_private_class_with_the_name_of_a_public_one_is_found() -> None:
+    code = "class _Answer: ...\n"
+    assert twice_defined([("a.py", code), ("b.py", "class Answer: ...\n")]) == {
+        "Answer": ["a.py:1", "b.py:1"]
     }
 
 

@@ -101,7 +101,7 @@ def test_ranks_are_those_of_all_rows_in_time(
     )
 
 
-def test_a_late_row_tells_all_ranks_again() -> None:
+def test_a_late_row_emits_all_ranks_again() -> None:
     runner = windows(Top(2, KEPT))
     runner.epoch(rows_of(("a", 1, 5.0, "m"), ("a", 2, 4.0, "n")))
     assert [row["revision"] for row in runner.advance(10_000)["main"]] == [0]

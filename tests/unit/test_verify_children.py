@@ -65,7 +65,7 @@ def test_one_that_is_never_due_is_ended_too(children: Children) -> None:
     assert waiting.events == []
 
 
-def test_one_that_is_not_made_ahead_waits_for_nobody(tmp_path: Path, program: str) -> None:
+def test_a_child_that_is_not_started_ahead_does_not_wait(tmp_path: Path, program: str) -> None:
     alone = Children(program, tmp_path, tmp_path)
     child = alone.start(order=CrashOrder("decide.before", 2))
     assert child.wait(60) == 0

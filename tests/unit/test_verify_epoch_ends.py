@@ -106,7 +106,7 @@ def test_what_is_not_offsets_is_no_cut(tmp_path: Path) -> None:
         assert epoch_end(tmp_path, 0) is None
 
 
-def test_two_epochs_that_end_alike_are_not_told_apart(tmp_path: Path) -> None:
+def test_two_epochs_with_the_same_end_cannot_be_distinguished(tmp_path: Path) -> None:
     note(tmp_path, 0, 0)
     note(tmp_path, 1, 1)
     note(tmp_path, 2, 1)

@@ -8,6 +8,7 @@ from beadline.errors import UsageError
 from beadline.points import EVERY_POINT, POINTS
 from beadline.verify import faults
 from beadline.verify.faults import MOMENTS, Fault, planned
+from tests.command_line import invoking
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,6 +41,16 @@ def test_every_fault_is_read_back_from_its_name() -> None:
 def test_what_is_no_fault_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--only"):
         faults.parse(text)
+
+
+def test_a_kill_of_a_broker_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only our own kill tests have brokers to kill; here, the driver would die in their place."""
+    with invoking("verify", monkeypatch, capsys) as verify:
+        code, _, err = verify("job.py", "--only", "moment/broker")
+    assert code == 2
+    assert "Known are: process, group, worker" in " ".join(err.split())
 
 
 def test_some_faults_need_another_before_them() -> None:

@@ -54,7 +54,7 @@ class NeitherSink(OwnSink):
     atomic = False
 
 
-def test_what_is_not_watched_is_said_with_the_reason() -> None:
+def test_what_is_not_watched_is_reported_with_the_reason() -> None:
     assert "at the end only" not in notes(FULL)
     assert "at the end only: its epochs" in notes(replace(FULL, by_epoch=False))
     assert "at the end only" not in notes(replace(FULL, grows=False, atomic=True))

@@ -7,10 +7,19 @@ import pytest
 from beadline.points import KAFKA_POINTS, POINTS
 from beadline.verify import plan
 from beadline.verify.plan import Kill
-from tests.harness.points import OF_KAFKA, every_case, text
+from tests.harness.points import (
+    OF_KAFKA,
+    BrokerKill,
+    every_case,
+    moments_with_brokers,
+    parse,
+    text,
+)
 from tests.kill import test_kafka_kill_points as kafka_points
 from tests.kill import test_kafka_random_kills as random_kills
-from tests.kill.test_kafka_network import BURNT
+from tests.kill.test_kafka_network import END_WRITER
+
+SCOPES = (plan.PROCESS, plan.GROUP)
 
 
 @pytest.mark.parametrize("points", [list(POINTS), OF_KAFKA], ids=["files", "kafka"])
@@ -18,7 +27,7 @@ from tests.kill.test_kafka_network import BURNT
 def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
     chain = plan.every_point(seed, points)
     assert sorted(kill.point for kill in chain) == sorted(points)
-    assert chain == plan.every_point(seed, points) == plan.parse(text(chain))
+    assert chain == plan.every_point(seed, points) == parse(text(chain))
     check_reachable(chain)
     for first in range(len(chain)):
         check_reachable(plan.startable(chain[first:]))
@@ -26,14 +35,14 @@ def test_every_point_once_and_reachable(seed: int, points: list[str]) -> None:
 
 def test_every_point_of_kafka_is_in_some_chain() -> None:
     """Those that a job without a fault reaches, and those that only a fault leads to."""
-    tried = {kill.point for scope in plan.SCOPES[:2] for kill in kafka_points.kills_of(7, scope)}
-    tried |= {kill.point for kill in plan.parse(kafka_points.EXPIRING)} | {BURNT}
+    tried = {kill.point for scope in SCOPES for kill in kafka_points.kills_of(7, scope)}
+    tried |= {kill.point for kill in parse(kafka_points.EXPIRING)} | {END_WRITER}
     assert tried == {name for name in {**POINTS, **KAFKA_POINTS} if not name.startswith("files.")}
     assert tried > KAFKA_POINTS.keys()
 
 
 def test_how_many_kills_a_long_run_makes() -> None:
-    at_points = sum(len(kafka_points.kills_of(7, scope)) for scope in plan.SCOPES[:2])
+    at_points = sum(len(kafka_points.kills_of(7, scope)) for scope in SCOPES)
     at_moments = random_kills.KILLS_LONG * random_kills.ROUNDS
     assert at_points >= 50
     assert at_moments >= 40
@@ -60,13 +69,30 @@ def check_reachable(chain: list[Kill]) -> None:
 def test_moments_are_of_drivers_and_workers() -> None:
     scopes = [kill.scope for kill in plan.moments(3, 8)]
     assert sorted(scopes) == ["group"] * 2 + ["process"] * 2 + ["worker"] * 4
-    assert {kill.survived for kill in plan.moments(3, 8, [plan.BROKER])} == {True}
+
+
+def test_half_of_the_moments_with_brokers_are_of_brokers() -> None:
+    kills = moments_with_brokers(3, 5)
+    brokers = [kill for kill in kills if isinstance(kill, BrokerKill)]
+    assert len(kills) == 5
+    assert [str(kill) for kill in brokers] == ["moment/broker"] * 3
+    assert all(kill.survived for kill in brokers)
+    assert parse(text(kills)) == kills
+    at_a_point = parse("decide.after#2/broker,decide.after#2/group")
+    assert at_a_point == [BrokerKill("decide.after", 2), Kill("decide.after", 2, "group")]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["decide.never", "decide.before#0", "decide.before/worker", "decide.after/brokers", "a/b"],
+    [
+        "decide.never",
+        "decide.before#0",
+        "decide.before/worker",
+        "decide.after/broker",
+        "moment/broker",
+        "a/b",
+    ],
 )
-def test_what_nobody_could_come_by_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"decide|'a'"):
+def test_kills_that_no_child_can_reach_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"decide|moment|'a'"):
         Kill.parse(text)

@@ -42,7 +42,7 @@ def test_the_settings_of_a_source_are_not_printed() -> None:
     assert "hunter2" not in repr(fixed(seen, "one"))
 
 
-def test_positions_in_a_copy_are_not_told_to_the_real_group() -> None:
+def test_positions_in_a_copy_are_not_committed_to_the_real_group() -> None:
     seen = topic("one:9092", **{"beadline.group": "lag", "failondataloss": "true"})
     told = reader_options(dict(seen.options), ("orders-v1",), 7)
     assert told == {

@@ -97,7 +97,7 @@ class Half(Verifier):
         return Verification("j", "q", 1, 1, {}, [], (), ("a note",), 1.0)
 
 
-def test_what_is_left_is_in_the_report_or_said(tmp_path: Path) -> None:
+def test_what_is_left_is_in_the_report_or_logged(tmp_path: Path) -> None:
     said: list[str] = []
     half = Half(Options("j", 1), said.append)
     half.kept.append(a_round(tmp_path / "one", StuckSink(tmp_path / "one" / "own.db", "t")))

@@ -53,7 +53,7 @@ def test_a_fine_run() -> None:
     assert "not reached: out of time" in text
 
 
-def test_a_violation_is_told_with_all_that_led_to_it() -> None:
+def test_a_violation_is_reported_with_all_that_led_to_it() -> None:
     made = report(LOST)
     assert not made.fine
     again = "beadline verify 'my job.py' --seed 7 --only decide.before/process,moment/worker@2"

@@ -87,7 +87,7 @@ def test_a_sink_of_ones_own_is_found_by_its_methods(tmp_path: Path) -> None:
     assert not Path(clone.path).exists()
 
 
-def test_a_sink_that_nobody_knows_is_named_with_what_it_needs() -> None:
+def test_the_error_of_an_unknown_sink_says_what_it_needs() -> None:
     with pytest.raises(UsageError, match=r"'rows' \(MemorySink\).*scratch\(self, tag\).*shown"):
         store_of("rows", MemorySink("m"))
 

@@ -57,7 +57,9 @@ def test_a_start_that_does_not_end_is_no_violation(tmp_path: Path, endless: Chil
     assert not endless.alive
 
 
-def test_a_start_that_somebody_else_kills_is_no_violation(tmp_path: Path, endless: Child) -> None:
+def test_a_start_that_is_killed_from_outside_is_no_violation(
+    tmp_path: Path, endless: Child
+) -> None:
     os.kill(endless.pid, signal.SIGKILL)
     made = a_round(tmp_path, 60)
     struck = _ended(made, endless, "the undisturbed start", killed=False)
@@ -100,7 +102,7 @@ def test_complaints_are_readable(tmp_path: Path) -> None:
     assert child.complaint() == "no disk"
 
 
-def test_a_fault_of_which_nothing_is_known_says_so() -> None:
+def test_a_fault_with_an_unknown_outcome_is_reported_so() -> None:
     result = FaultResult(Fault.parse("decide.after"), 1, seconds=3.0, unclear="who knows")
     assert result.verdict == "inconclusive"
     result.found.append(LOST)

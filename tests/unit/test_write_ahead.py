@@ -271,7 +271,7 @@ def test_a_commit_after_a_newer_epoch_was_begun_has_no_effect(tmp_path: Path) ->
     assert numbers(tmp_path / "received") == [1, 2, 4, 5, 6]
 
 
-def test_an_epoch_that_was_not_decided_is_delivered_anew_under_other_ids(tmp_path: Path) -> None:
+def test_an_epoch_that_was_not_decided_is_delivered_again_under_other_ids(tmp_path: Path) -> None:
     """``at_least_once`` prepares it again: other content must not pass for what was taken."""
     sink = scripted(tmp_path, "ok", Rejected("no"))
     undecided = EpochId(QUERY, 0, "", 1)

@@ -208,7 +208,7 @@ def test_a_rejection_names_epoch_part_and_rows(
 
 
 @pytest.mark.parametrize("status", [401, 403, 407])
-def test_a_refused_password_says_nothing_about_the_rows(
+def test_a_refused_password_is_not_blamed_on_the_rows(
     shop: Shop, url: str, tmp_path: Path, status: int
 ) -> None:
     """A token that has expired: drop= must not give the epoch up because of it."""

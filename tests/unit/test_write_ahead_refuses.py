@@ -199,24 +199,24 @@ def test_other_settings_of_http() -> None:
 def refused_and_taken(
     sink: WriteAheadSink, table: pa.Table
 ) -> tuple[list[tuple[list[Any], str]], list[Any]]:
-    letters: list[tuple[list[Any], str]] = []
+    refused: list[tuple[list[Any], str]] = []
     name = table.schema.names[0]
 
     def refuse(batch: pa.RecordBatch, reason: str) -> None:
-        letters.append((batch[name].to_pylist(), reason))
+        refused.append((batch[name].to_pylist(), reason))
 
     id_ = part_id(0)
     staged = sink.prepare(iter(table.to_batches(max_chunksize=4)), Part(id_, refuse=refuse))
     if staged is None:
-        return letters, []
+        return refused, []
     kept = [n for batch in sink.staging_area.read(staged) for n in batch[name].to_pylist()]
-    return letters, kept
+    return refused, kept
 
 
 def test_rows_that_are_not_accepted_are_refused_before_anything_is_decided(tmp_path: Path) -> None:
     sink = WriteAheadSink(keep, tmp_path, accepts=even)
-    letters, kept = refused_and_taken(sink, pa.table({"n": [1, 2, 3, None, 4, 6]}))
-    assert letters == [([1, 3, None], "odd numbers are not sold here")]
+    refused, kept = refused_and_taken(sink, pa.table({"n": [1, 2, 3, None, 4, 6]}))
+    assert refused == [([1, 3, None], "odd numbers are not sold here")]
     assert kept == [2, 4, 6]
     assert refused_and_taken(sink, pa.table({"n": [1]}))[1] == []
     with pytest.raises(RowsRefused, match="odd numbers"):
@@ -257,9 +257,9 @@ def bad_text() -> pa.Array:
 def test_what_python_cannot_hold_is_refused(tmp_path: Path, column: pa.Array) -> None:
     """At commit it would hold its epoch up for good."""
     sink = WriteAheadSink(keep, tmp_path)
-    letters, kept = refused_and_taken(sink, pa.table({"n": [1, 2], "column": column}))
-    assert [numbers for numbers, _ in letters] == [[2]]
-    assert "cannot be read in Python" in letters[0][1]
+    refused, kept = refused_and_taken(sink, pa.table({"n": [1, 2], "column": column}))
+    assert [numbers for numbers, _ in refused] == [[2]]
+    assert "cannot be read in Python" in refused[0][1]
     assert kept == [1]
 
 

@@ -79,14 +79,14 @@ def analyze(
 
 def views(report: Report) -> list[RenderableType]:
     """Return the report as a sentence and a table."""
-    verdict = Text.assemble(
+    heading = Text.assemble(
         "query ", (report.query, "bold"), " is ", (str(report.level), _COLORS[report.level])
     )
     if report.level < report.asked:
-        verdict.append(f", but was meant to be {report.asked}")
-        verdict.append("; run would refuse it" if report.refusals else ", which was allowed")
+        heading.append(f", but was meant to be {report.asked}")
+        heading.append("; run would refuse it" if report.refusals else ", which was allowed")
     for problem in report.problems:
-        verdict.append(f"\nrun would refuse it: {problem}", style="red")
+        heading.append(f"\nrun would refuse it: {problem}", style="red")
     table = Table(expand=False)
     for title in ("part", "guarantee", "why, and what would help"):
         table.add_column(title, overflow="fold")
@@ -98,4 +98,4 @@ def views(report: Report) -> list[RenderableType]:
         if found.warning and found not in report.limits:
             level.append("\nbut note:", style="yellow")
         table.add_row(Text(found.part), level, why)
-    return [verdict, table]
+    return [heading, table]

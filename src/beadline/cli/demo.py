@@ -48,7 +48,7 @@ def demo(naive: NaiveOption = False, json: JsonOption = False, keep: KeepOption 
         result, table, exactly_once = run(Workload(folder, 1, ROWS_PER_FILE), naive, out)
         if keep:
             result["folder"] = str(folder)
-        out.show(result, table, verdict(naive, exactly_once))
+        out.show(result, table, closing_sentence(naive, exactly_once))
         if keep:
             out.say(f"Everything is in {folder}")
     finally:
@@ -96,7 +96,7 @@ def _opening(naive: bool) -> str:
     )
 
 
-def verdict(naive: bool, exactly_once: bool) -> str:
+def closing_sentence(naive: bool, exactly_once: bool) -> str:
     """Return the closing sentence."""
     if naive:
         return (

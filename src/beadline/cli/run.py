@@ -80,7 +80,7 @@ def run(
     file = open_job(job)
     if every is not None and available_now:
         raise UsageError("take --every or --available-now, not both. Nothing was written.")
-    options = _Options(checkpoint, every, available_now, output_mode, tuple(drop or ()))
+    options = _StartOptions(checkpoint, every, available_now, output_mode, tuple(drop or ()))
     options.check(file)
     settings = {**file.conf, **settings_of(conf)}
     if not verbose:
@@ -99,7 +99,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Options:
+class _StartOptions:
     """The options of the command line, which take precedence over the job file."""
 
     checkpoint: str | None

@@ -11,7 +11,7 @@ from beadline.decisions.record import (
     SinkHistory,
     StoredPart,
 )
-from beadline.decisions.store import FileStore, MemoryStore, Store
+from beadline.decisions.store import FileStore, Store
 
 __all__ = [
     "KEEP_DEFAULT",
@@ -20,7 +20,6 @@ __all__ = [
     "DecisionLog",
     "FileStore",
     "LogState",
-    "MemoryStore",
     "Pointer",
     "Record",
     "SinkHistory",

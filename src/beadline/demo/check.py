@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -103,20 +102,23 @@ def finished_rows(folder: Path) -> tuple[Counter[DemoRow], int]:
 
 
 def read_totals(database: Path) -> dict[str, Total]:
-    """The totals per key, as any reader of the database would find them."""
+    """The totals per key."""
+    found = read_table(database, TOTALS, "key, rows, amount")
+    return {key: Total(rows, amount) for key, rows, amount in found}
+
+
+def read_table(database: Path, table: str, columns: str) -> list[Any]:
+    """The rows of a table, as any reader of the database would find them; none without a table."""
     if not database.exists():
-        return {}
+        return []
     with tempfile.TemporaryDirectory(prefix="beadline-check-") as folder:
         for suffix in ("", "-journal", "-wal"):
             source = database.with_name(database.name + suffix)
             if source.exists():
                 shutil.copy2(source, Path(folder, source.name))
         with closing(sqlite3.connect(Path(folder, database.name))) as copy:
-            made = copy.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (TOTALS,)).fetchone()
-            found: Iterable[Any] = ()
-            if made:
-                found = copy.execute(f"SELECT key, rows, amount FROM {TOTALS}").fetchall()
-    return {key: Total(rows, amount) for key, rows, amount in found}
+            made = copy.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+            return copy.execute(f"SELECT {columns} FROM {table}").fetchall() if made else []
 
 
 def leftovers(workload: Workload) -> list[str]:

@@ -75,7 +75,7 @@ class Supervisor:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def run(self, kill: Kill | None = None) -> RunResult:
-        """Start a child, let it be killed as told, and see that it died of that.
+        """Start a child, let it be killed as ordered, and check that it died of that.
 
         A child that never reaches its crash point processes its input, and ends as if left alone.
         """

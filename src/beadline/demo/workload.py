@@ -14,7 +14,6 @@ out is worked out from the input files alone, without Spark and without any memo
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -109,13 +108,6 @@ class Workload(RunFolder):
     def files(self) -> list[Path]:
         """The input files, oldest first."""
         return sorted(self.input.glob("*.json"))
-
-    def feed(self, backlog: int) -> None:
-        """Write input files until this number is left for Spark to read as epochs."""
-        commits = self.checkpoint / "commits"
-        names = os.listdir(commits) if commits.is_dir() else []
-        done = 1 + max((int(name) for name in names if name.isdigit()), default=-1)
-        self.add(max(0, backlog - (len(self.files()) - done)))
 
     def add(self, count: int) -> None:
         """Write the next input files, each under its final name only when it is whole."""

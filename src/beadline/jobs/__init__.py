@@ -1,10 +1,10 @@
 """Job files in TOML: sources, SQL over them, sinks; the command line starts them.
 
-In the order of a file's way::
+In processing order::
 
     lines         where each key stands in the text
-    environment   ``${NAME}`` in its strings, and how to keep the values out of what is said
-    document      the file as tables that know their place; its errors
+    environment   ``${NAME}`` in its strings, and how to keep the values out of errors
+    document      the file as tables that know their line; its errors
     kinds         what ``type = "kafka"`` stands for
     arguments     a table as the arguments of a constructor, read from its signature (pydantic)
     restart       what to do when a query fails
@@ -14,5 +14,5 @@ In the order of a file's way::
     loading       job files of both kinds, and Python's; queries as the command line starts them
     schema        the same signatures as a JSON schema, for editors
 
-Nothing is known twice: a new argument of a sink is a new key here, checked and in the schema.
+Nothing is defined twice: a new argument of a sink is a new key here, checked and in the schema.
 """

@@ -221,7 +221,7 @@ def _is_ours(kind: Any) -> bool:
 
 
 def one_of(kinds: Kinds, label: str = "", ours: Fields = MappingProxyType({}), **more: Any) -> Any:
-    """Return the type of a table that is one of several kinds, which one of its keys tells apart.
+    """Return the type of a table that is one of several kinds, distinguished by one of its keys.
 
     ``ours`` are further arguments in the same table, ``more`` are further keys and their types.
     """
@@ -287,7 +287,7 @@ def _function(value: Any) -> Any:
 
 
 def _object(kind: Any, value: Any) -> Any:
-    """A table is an object: of one class, or of several, which its ``type`` tells apart."""
+    """A table is an object: of one class, or of several, distinguished by its ``type``."""
     if isinstance(value, TomlTable):
         kinds = nested(kind)
         if kinds is not None:

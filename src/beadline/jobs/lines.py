@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands: Python's reader gives values, and no places."""
+"""Where each key of a TOML text stands: Python's reader returns values without positions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Scanner:
         return at if found is None else found.end()
 
     def _resolve(self, keys: list[str]) -> KeyPath:
-        """A header speaks of the last table of each array on its way."""
+        """A header refers to the last table of each array in its path."""
         path: KeyPath = ()
         for key in keys:
             path = (*path, key)

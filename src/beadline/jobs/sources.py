@@ -22,7 +22,7 @@ EPOCH_VIEW = "epoch"  # the rows of one epoch, in the SQL of a sink
 class Watermark:
     """How late a row may come, by the time in one of its columns.
 
-    With ``idle``, a source that brings nothing for that long holds the others up no more.
+    With ``idle``, a source that brings nothing for that long no longer holds the others back.
     """
 
     column: str

@@ -50,7 +50,7 @@ class Coordinator:
             reach("recover.before")
             self.recovered = recover.finish(self.run, pending, drop, self.claim, self.sweeper)
             reach("recover.after")
-            recover.check_sources(self.run, self.recovered)
+            recover.check_recovered_sources(self.run, self.recovered)
         reach("start.after")
 
     def claim(

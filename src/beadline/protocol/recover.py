@@ -69,7 +69,7 @@ def claim(
             run.version_ms = identity.check_seen(run.query, state, run.progress, run.sinks)
             sources = run.progress.sources()
             pending = identity.unfinished(state, run.progress)
-            if pending is None:  # or what is decided is finished first: `check_sources`
+            if pending is None:  # or what is decided is finished first: `check_recovered_sources`
                 identity.check_sources(run.name, identity.known_sources(state), sources)
             certain = max(identity.newest_certain(state), before)
             found = check_targets(run.query, state, pending, certain, run.sinks, run.drop)
@@ -255,7 +255,7 @@ def _try_commit(run: Run, decision: Decision, sink: BoundSink) -> Lost | None:
     return lost if all(part.checksum is not None for part in lost.get(sink.name, ())) else None
 
 
-def check_sources(run: Run, recovered: Recovered) -> None:
+def check_recovered_sources(run: Run, recovered: Recovered) -> None:
     """Compare the sources if a start had something to finish, which comes first (rule 15)."""
     epoch = recovered.decision.epoch
     lost = ", ".join(sorted(recovered.lost))

@@ -1,1 +1,1 @@
-"""What sinks, sources and jobs have in common: retries, locks, secrets, rows as JSON, topic ids."""
+"""For sinks, sources and jobs: retries, locks, secrets, rows as JSON, options, topic ids."""

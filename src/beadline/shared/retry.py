@@ -1,9 +1,9 @@
 """Retries with a deadline: what every sink does when the system behind it does not do as asked.
 
 Each system has errors of its own, so each sink judges them; what follows from the verdict is the
-same everywhere. What may pass is tried again until a deadline, counted from the first failure. What
-will not pass (a wrong password, a table that is gone) is told at once. An answer that is not
-understood is tried again as well, but never without end: it may be either.
+same everywhere. What may be temporary is tried again until a deadline, counted from the first
+failure. What is permanent (a wrong password, a table that is gone) is raised at once. An answer
+that is not understood may be either, and is tried again until a deadline too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def starting(timeout_s: float) -> dict[Verdict, float]:
 
 
 class Retries:
-    """Pauses between tries, growing, and an end to them; ``limits`` are seconds per verdict."""
+    """Growing pauses up to a deadline; ``limits`` are seconds per verdict."""
 
     def __init__(
         self, limits: Mapping[Verdict, float], pauses_s: Sequence[float] | None = None
@@ -84,11 +84,11 @@ class Retries:
         self._tries = 0
 
     def progressed(self) -> None:
-        """It got further than before: the next failure is a new one."""
+        """Reset after progress: the next failure is a new one."""
         self._first_s, self._tries = None, 0
 
     def again(self, verdict: Verdict, after_s: float = 0.0) -> bool:
-        """Wait a moment and say that there is time for another try; False at once if not.
+        """Wait, and return True for another try; False at once if there is no time for one.
 
         ``after_s`` is how long the system itself asked to wait; the deadline stays.
         """

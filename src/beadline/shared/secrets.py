@@ -1,9 +1,9 @@
 """Redaction: how passwords and tokens are kept out of logs and errors.
 
 A client library puts an address, an option or an echoed header into its errors. Each caller knows
-which of its own settings are secret; of settings that a user passes through, ``SECRET_NAME`` tells
-it by the name. Finding secrets in a text, even where a library has escaped them, is the same
-everywhere.
+which of its own settings are secret; settings that a user passes through are recognised by their
+names, with ``SECRET_NAME``. Finding secrets in a text, even where a library has escaped them, is
+the same everywhere.
 """
 
 from __future__ import annotations

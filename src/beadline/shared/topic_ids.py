@@ -1,7 +1,7 @@
 """What sources and sinks on Kafka have in common: the id that a topic was given when it was made.
 
-Ids are text here, as Kafka's own tools print it, and empty where an id is not told: brokers before
-2.8 have none.
+Ids are text here, as Kafka's own tools print it, and empty where the broker has none: those before
+2.8.
 """
 
 from __future__ import annotations

@@ -292,8 +292,8 @@ class _SinkBase(ABC, Generic[C]):
     def last_seen(self, query: QueryId, name: str) -> Seen | None:
         """Return what the outside system itself remembers of ``query.name``, in any incarnation.
 
-        Return what it remembers of the sink of this ``name``, if it tells sinks apart: a query may
-        have two here. If it remembers another incarnation, return that one: it must be noticed.
+        If it distinguishes sinks (a query may have two here), return what it remembers of the sink
+        of this ``name``. If it remembers another incarnation, return that one: it must be noticed.
         """
 
     # ---- optional ----

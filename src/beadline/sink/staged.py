@@ -2,7 +2,7 @@
 
 At prepare the rows of a part become one Arrow file in a staging folder: durable, and invisible to
 readers. At commit the sink writes them to the outside system together with its ledger row, and the
-files are discarded. A file's name is the part's id, so that after a crash leftovers can be told
+files are discarded. A file's name is the part's id, so that after a crash leftovers are known
 from other files::
 
     <folder>/<part id>.tmp-1f00c0de   being written; if a crash leaves it, it is swept as in doubt

@@ -71,11 +71,11 @@ def files(
 def rate(
     spark: SparkSession, *, rows_per_second: int = 10, partitions: int | None = None
 ) -> DataFrame:
-    """Make rows out of nothing: ``timestamp`` and ``value``, which counts up from 0.
+    """Generate rows: ``timestamp`` and ``value``, which counts up from 0.
 
     Guarantee: exactly-once. A row is a function of its number and of the time at which the query
-    was born, which is in Spark's checkpoint; so an epoch that is redelivered has the same rows.
-    It makes up for the time in which the query was down. For demos, tests and benchmarks.
+    was created, which is in Spark's checkpoint; so an epoch that is redelivered has the same rows.
+    It catches up on the time in which the query was down. For demos, tests and benchmarks.
     """
     if rows_per_second < 1:
         raise BadSetting(f"rate(): rows_per_second is at least 1, not {rows_per_second}")
@@ -93,7 +93,7 @@ def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = Fals
     Guarantee: at-most-once. A socket cannot be asked again: what had arrived and was not committed
     when the query died is lost, and Spark does not continue from such a checkpoint: each start is a
     new query, with a new checkpoint and another name. It reads nothing again, and the rows that its
-    targets hold stay there. So both functions refuse it, unless they are told
+    targets hold stay there. So both functions refuse it without
     ``allow="at-most-once"``. ``journaled`` with a ``SocketReceiver`` keeps the lines instead.
     ``timestamps`` adds the time at which each line arrived.
     """
@@ -105,17 +105,16 @@ def socket(spark: SparkSession, host: str, port: int, *, timestamps: bool = Fals
 def journaled(
     spark: SparkSession, receiver: Receiver, journal: str, *, keep_bytes: int = 0
 ) -> DataFrame:
-    """Read what a receiver takes in: ``value``, ``received_at``, and ``position``, which is unique.
+    """Read what a receiver accepts: ``value``, ``received_at``, and ``position``, which is unique.
 
     ``journal`` is a folder on a local disk that driver and executors share; it belongs to one
     query. Values that are committed are deleted from it, except for the last ``keep_bytes``.
 
     Guarantee: exactly-once from the journal on: what arrives is on the disk before Spark is offered
-    it. What the sender had handed over and was not on the disk yet when this process died is lost,
-    unless the sender is told: a ``Receiver`` of your own may acknowledge after ``journal.sync()``.
-    If it dies between the two, the sender sends again and the value is there twice: let the sender
-    give each value an id, and drop repeats by that.
-    It only takes in while the query runs.
+    it. What had been sent and was not on the disk yet when this process died is lost, unless sender
+    and receiver acknowledge: a ``Receiver`` of your own may do so after ``journal.sync()``. If it
+    dies between the two, the sender sends again and the value is there twice: let the sender give
+    each value an id, and drop duplicates by that. Values are accepted only while the query runs.
     """
     from beadline.sources.journal.source import read_journaled
 

@@ -6,9 +6,9 @@ rows with nothing but a time, which are filtered out again behind it (``event_ti
 The rows are a function of the offsets, and those are in Spark's checkpoint: an epoch that is
 redelivered has the same watermark.
 
-What the time is to be, the query's driver says (``event_time.idle``), in a file for each reader.
-Spark asks the reader in another process, which does not know which query it belongs to. So a reader
-makes up a key as the query is born, which is part of its offsets and comes back with each of them.
+The driver publishes the time (``event_time.idle``), in a file for each reader. Spark runs the
+reader in another process, which does not know which query it belongs to. So the reader generates a
+key when the query is created; the key is part of its offsets, and comes back with each of them.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the time to advance the input's to; the same as before if it is not later.
 
-        Before Spark 4.2 a reader is not told where it stood, so there each start of the query makes
-        up a new key.
+        Before Spark 4.2 a reader does not get its last offset, so there each start of the query
+        generates a new key.
         """
         if start is not None:
             self._key = str(start[_KEY])

@@ -163,7 +163,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
     One that promises too little is refused, unless this is only for a report.
     """
     bound = []
-    dead_letters = {output.refused_by: output.name for output in stream.outputs}
+    dead_letter_sinks = {output.refused_by: output.name for output in stream.outputs}
     for output in stream.outputs:
         try:
             found = output.sink.check(arrow_schema(output, stream.frame), query)
@@ -174,7 +174,7 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f"sink {output.name!r} cannot be used: {type(error).__name__}: {error}. "
                 f"{NOTHING_WRITTEN}"
             ) from error
-        if output.name in dead_letters and not found.refuses_rows:
+        if output.name in dead_letter_sinks and not found.refuses_rows:
             raise BadQuery(
                 f"sink {output.name!r} cannot hand rows over to dead_letter=: one that it cannot "
                 "keep stops the query, with an error that says why. Leave dead_letter= out, and "
@@ -189,7 +189,9 @@ def bind(stream: Stream, query: QueryId, *, refuse: bool = True) -> list[BoundSi
                 f'allow="{found.guarantee}"), or take it out. {NOTHING_WRITTEN}'
             )
         _check_disk(stream, output, found)
-        bound.append(BoundSink(output.name, output.sink, found, dead_letters.get(output.name, "")))
+        bound.append(
+            BoundSink(output.name, output.sink, found, dead_letter_sinks.get(output.name, ""))
+        )
     return bound
 
 

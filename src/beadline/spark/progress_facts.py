@@ -89,6 +89,17 @@ class WatermarkReader:
                 publish_tick(key, tick_ms)
 
 
+class StateReader:
+    """Reports how much state there is after each epoch of a stateful query: the event ``state``."""
+
+    def read(self, progress: ProgressReport) -> Iterator[Told]:
+        """Yield the event ``state``."""
+        yield "state", figures(progress)
+
+    def look(self) -> None:
+        """Nothing is due between epochs."""
+
+
 class ProgressFacts:
     """Reads the progress of one running query, whichever Spark query runs it."""
 
@@ -185,6 +196,27 @@ def _inputs(
         for name, clock in clocks.inputs.items()
     }
     return {"inputs": found} if found else {}
+
+
+def figures(progress: ProgressReport) -> dict[str, Any]:
+    """Return what a `state` event says about one epoch.
+
+    ``late_rows`` are those that were late: that Spark's operators dropped, and that Beadline's
+    windows sent to their late output or dropped.
+    """
+    operators = [
+        {
+            "operator": number,
+            "name": one["operatorName"],
+            "rows": one["numRowsTotal"],
+            "updated": one["numRowsUpdated"],
+            "removed": one["numRowsRemoved"],
+            "memory_bytes": one["memoryUsedBytes"],
+            "late_rows": one["numRowsDroppedByWatermark"],
+        }
+        for number, one in enumerate(progress.get("stateOperators", ()))
+    ]
+    return {"operators": operators, "late_rows": late_rows(progress)}
 
 
 def late_rows(progress: ProgressReport) -> int:

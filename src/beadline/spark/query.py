@@ -48,12 +48,16 @@ from beadline.spark.plan import (
     source_folders,
     source_options,
 )
-from beadline.spark.progress_facts import ProgressFacts, ProgressReader, WatermarkReader
+from beadline.spark.progress_facts import (
+    ProgressFacts,
+    ProgressReader,
+    StateReader,
+    WatermarkReader,
+)
 from beadline.spark.sharing import whole_rows_first
 from beadline.spark.source_files import PlannedFiles
 from beadline.spark.spark_query import SparkQuery, start_settings
 from beadline.spark.state import check_state
-from beadline.spark.state_reader import StateReader
 from beadline.spark.wait_reporter import WaitReporter
 from beadline.stream import StartSettings, Stream
 

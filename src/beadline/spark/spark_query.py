@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from beadline.shared.spark_settings import session_settings
 from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
 from beadline.spark.failures import is_conflict
 from beadline.spark.plan import has_own_log
 from beadline.spark.state import state_settings
+from beadline.state.backend import session_settings
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_MANAGERS = (

@@ -11,9 +11,16 @@ log shows.
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from beadline.files import FileSystem, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -23,11 +30,12 @@ HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateSto
 
 # The settings of `session()`; on another one, what `transformWithState` needs is the first.
 ROCKSDB_STORE = {PROVIDER: ROCKSDB, CHANGELOG: "true", CHECKPOINT_FORMAT: "2"}
+_changing = threading.RLock()  # a start within such a "with" has settings of its own
 
 
 @dataclass(frozen=True)
 class StateBackend:
-    """What a checkpoint says of itself; None for what it does not say yet."""
+    """What a checkpoint records about its state store; None for what it does not record yet."""
 
     provider: str | None = None
     format: int | None = None
@@ -73,3 +81,20 @@ def _newest(files: FileSystem, folder: str) -> list[str] | None:
         if data:  # not one that is freed meanwhile
             return data.decode("utf-8", "replace").splitlines()
     return None
+
+
+@contextmanager
+def session_settings(session: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session, one thread at a time, and restore them."""
+    with _changing:
+        before = {key: session.conf.get(key, None) for key in conf}
+        try:
+            for key, value in conf.items():
+                session.conf.set(key, value)
+            yield
+        finally:
+            for key, old in before.items():
+                if old is None:
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, str(old))

@@ -2,8 +2,9 @@
 
 Spark asks the same in the first epoch, after the claim, and answers with a dump of both schemas. It
 does not ask for names: a variable with two columns of one type, written the other way round, would
-be read wrongly and in silence. In ``transformWithState`` names are the author's, and so are those
-of Beadline's own operators, whose columns are never renamed without a reason: there they count.
+be read wrongly, without an error. In ``transformWithState`` names are the author's, and so are
+those of Beadline's own operators, whose columns are never renamed without a reason: there they
+count.
 """
 
 from __future__ import annotations

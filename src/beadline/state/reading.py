@@ -17,8 +17,7 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from beadline.errors import CheckpointProblem, UsageError
 from beadline.files import open_files, qualify
-from beadline.shared.spark_settings import session_settings
-from beadline.state.backend import CHANGELOG, HDFS_BACKED, backend_of
+from beadline.state.backend import CHANGELOG, HDFS_BACKED, backend_of, session_settings
 from beadline.state.metadata import JOIN, StateOperator, read_operators
 
 if TYPE_CHECKING:

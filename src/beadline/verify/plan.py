@@ -6,9 +6,7 @@ kill (nothing is recovered unless something was decided and not finished), so th
 leaves such a state; everything else is in the order of the seed.
 
 A kill is written ``decide.before#2/group``: the second time the child reaches the point, with its
-whole process group. ``moment/worker`` is a kill from outside, at a random moment; ``moment/broker``
-is one of a server that the job talks to, and ``decide.after/broker`` the same while the job stands
-still there.
+whole process group. ``moment/worker`` is a kill from outside, at a random moment.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from pathlib import Path
 from beadline.points import EVERY_POINT, POINTS, CrashOrder
 
 MOMENT = "moment"
-PROCESS, GROUP, WORKER, BROKER = SCOPES = ("process", "group", "worker", "broker")
-_FROM_OUTSIDE = (WORKER, BROKER)
+PROCESS, GROUP, WORKER = SCOPES = ("process", "group", "worker")
 
 # Reached in a Python worker, which dies alone: its task is tried again and the child continues.
 IN_WORKER = frozenset(
@@ -66,7 +63,7 @@ LEAVES_DECIDED = NEEDS_DECIDED | {
     "ledger.after",
     "kafka.commit",
     "kafka.answered",
-    "kafka.burn",
+    "kafka.end_writer",
     "kafka.proof",
 }
 # Only reached if the previous start left something prepared and undecided in Kafka …
@@ -90,8 +87,12 @@ class Kill:
             meant = f" Did you mean {near[0]!r}?" if near else ""
             known = ", ".join(sorted(EVERY_POINT))
             raise ValueError(f"no crash point is named {self.point!r}.{meant} Known are: {known}")
-        if self.scope not in SCOPES or (self.scope == WORKER and self.point != MOMENT):
-            raise ValueError(f"{self.point} cannot be killed with scope {self.scope!r}")
+        scopes = SCOPES if self.point == MOMENT else (PROCESS, GROUP)
+        if self.scope not in scopes:
+            raise ValueError(
+                f"{self.point} cannot be killed with scope {self.scope!r}. "
+                f"Known are: {', '.join(scopes)}"
+            )
         if self.occurrence < 1:
             raise ValueError(f"{self.point}#{self.occurrence}: the first time is #1")
 
@@ -118,8 +119,8 @@ class Kill:
 
     @property
     def survived(self) -> bool:
-        """Whether only Python workers or servers die, and the child must continue."""
-        return self.point in IN_WORKER or self.scope in _FROM_OUTSIDE
+        """Whether only Python workers die, and the child must continue."""
+        return self.point in IN_WORKER or self.scope == WORKER
 
     @property
     def leaves_decided(self) -> bool:
@@ -178,8 +179,3 @@ def startable(kills: Sequence[Kill]) -> list[Kill]:
         if kills and kills[0].needs_one_before and kills[0].may_follow(before):
             return [before, *kills]
     return list(kills)
-
-
-def parse(points: str) -> list[Kill]:
-    """Read the form of ``--points``."""
-    return [Kill.parse(kill) for kill in points.split(",") if kill.strip()]

@@ -180,7 +180,7 @@ class Verification:
 _ABSENT = "not part of this job: no undisturbed run reaches it"
 _NOT_HERE = {
     "kafka.proof": "not part of this job: only after a transaction of Kafka was lost",
-    "kafka.burn": "only after an answer of Kafka was lost on the network",
+    "kafka.end_writer": "only after an answer of Kafka was lost on the network",
 }
 
 

@@ -126,7 +126,7 @@ class Verifier:
             report = self._run()
         except BaseException:
             self._tidy_up()
-            for text in self.left:  # there is no report that would tell it
+            for text in self.left:  # there is no report that would have it
                 self.say(escape(text))
             raise
         self._tidy_up()
@@ -336,7 +336,7 @@ def _points(seen: set[str], found: Inspection, expires: bool) -> list[str]:
 
 
 def _check_empty(found: Inspection) -> None:
-    """Rows that are already there cannot be told from those that the job wrote."""
+    """Rows that are already there cannot be distinguished from those that the job wrote."""
     for seen in found.sinks:
         rows = scratch.shown(seen.name, seen.sink).rows.total()
         if rows:

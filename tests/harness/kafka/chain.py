@@ -23,7 +23,7 @@ from beadline.verify.plan import MOMENT, Kill
 from tests.harness.kafka.check import KafkaTally
 from tests.harness.kafka.run import KafkaRun, Say
 from tests.harness.kafka.workload import KafkaWorkload
-from tests.harness.points import OF_KAFKA, text
+from tests.harness.points import OF_KAFKA, parse, text
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--totals", action="store_true", help="SQLite as the second sink")
     given = parser.parse_args(arguments)
     of_job = plan.every_point(given.seed, OF_KAFKA)
-    kills = plan.parse(given.points) if given.points else of_job
+    kills = parse(given.points) if given.points else of_job
     folder = Path(tempfile.mkdtemp(prefix="beadline-kills-"))
     fine = False
     with kafka(given.brokers) as cluster:

@@ -22,11 +22,12 @@ from beadline.demo.supervisor import RunFailed
 from beadline.points import CrashOrder
 from beadline.verify import processes
 from beadline.verify.child import CHILD_TIMEOUT_S, Child, Children, kill_at_random
-from beadline.verify.plan import BROKER, MOMENT, ONCE, Kill
+from beadline.verify.plan import MOMENT, ONCE, Kill
 from tests.harness.kafka.check import KafkaTally, check, open_transactions
 from tests.harness.kafka.feed import Feeder
 from tests.harness.kafka.watch import Watcher
 from tests.harness.kafka.workload import SOURCE_PARTITIONS, TARGET_PARTITIONS, KafkaWorkload
+from tests.harness.points import BrokerKill
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster
@@ -117,9 +118,9 @@ class KafkaRun:
             self.kill_now()  # it is past that point, so it makes way for one that is not
         if kill.point == "kafka.proof":
             self.wait_for_expiry()
-        if kill.scope == BROKER and kill.point != MOMENT:
+        if isinstance(kill, BrokerKill) and kill.point != MOMENT:
             self._kill_broker_at(kill)
-        elif kill.scope == BROKER:
+        elif isinstance(kill, BrokerKill):
             self._kill_broker()
         elif kill.point == MOMENT:
             self._kill_from_outside(kill)

@@ -129,7 +129,7 @@ class TransactionClient:
         late = [one for one, said in answers.items() if said == NO_ERROR]
         late = [one for one in late if one in self._unanswered]
         if late:
-            reach("kafka.burn")
+            reach("kafka.end_writer")
             for one, said in self.fence(late).items():
                 if said in FENCED:
                     self._unanswered.discard(one)

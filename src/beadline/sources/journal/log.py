@@ -4,13 +4,13 @@ Records follow each other in segments, files that are named by the position at w
 bytes that were written before, and by that at which the segment before ended. A position is durable
 when everything before it is on the disk; only such positions are offered to Spark. After a crash
 the last segment may end in torn records, which were never acknowledged: they are cut off when the
-journal is opened again, and their positions are left out for good, so that none ever stands for
+journal is opened again, and their positions are never used again, so that none ever stands for
 two values.
 
-After a write that failed (a full disk), nobody knows what the file holds behind its durable end,
-nor whether a later fsync would tell. So nothing is ever written behind it: the file is cut back,
-and the next values go into a new segment. What was appended and not synced is lost to the journal;
-``sync`` raises, so that nobody acknowledges it.
+After a failed write (a full disk), it is not known what the file holds beyond its durable end, nor
+whether a later fsync would report it. So nothing is ever written there: the file is cut back, and
+the next values go into a new segment. What was appended and not synced is not in the journal;
+``sync`` raises, so that it is not acknowledged.
 
 record = length of the value, CRC-32 of the rest, microseconds since 1970, value
 """
@@ -145,15 +145,15 @@ class Journal:
     _durable: int
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Take the folder, wait for its owner, and cut off what a crash left incomplete."""
+        """Lock the folder, waiting for its owner, and cut off what a crash left incomplete."""
         self.folder = folder
         self.stopping = threading.Event()
         self.problem: BaseException | None = None  # why the newest values are not in the journal
         self._segment_bytes = segment_bytes
         # Our own, not Python's: that one would write what failed once more, on close.
         self._buffer = bytearray()
-        self._anew = False  # the next values go into a new segment
-        self._lost = False  # values that ``append`` took are gone, and ``sync`` has not said so
+        self._segment_due = False  # the next values go into a new segment
+        self._lost = False  # values that ``append`` took are gone, and ``sync`` has not reported it
         self._closed = False
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(folder)
@@ -170,7 +170,7 @@ class Journal:
         return self._durable
 
     def append(self, value: bytes) -> None:
-        """Take one value. It counts from the next ``sync`` on, and only if that does not raise."""
+        """Append one value. It counts once the next ``sync`` has returned without raising."""
         if len(value) > VALUE_BYTES_MAX:
             raise JournalProblem(f"a value of {len(value)} bytes is too large for the journal")
         record = _packed(value, time.time_ns() // 1000)
@@ -198,8 +198,8 @@ class Journal:
                 self._durable = self._written
                 self.problem = None
                 reach("journal.synced")
-                # With the next value: what is durable must not fail for want of a next segment.
-                self._anew = self._durable - self._first >= self._segment_bytes
+                # With the next value: a segment that cannot be made is no failure of this sync.
+                self._segment_due = self._durable - self._first >= self._segment_bytes
             return self._durable
 
     def forget(self, before: int) -> None:
@@ -211,7 +211,7 @@ class Journal:
                 segment.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Make what is there durable, and let the folder go."""
+        """Make what is there durable, and release the folder's lock."""
         self.stopping.set()
         try:
             self.sync()
@@ -226,7 +226,7 @@ class Journal:
             raise JournalProblem(f"journal {self.folder} is closed: its query has ended")
 
     def _check_lost(self) -> None:
-        """Say it again: who got the error of ``append`` may not be the one who acknowledges."""
+        """Raise it again: the caller that acknowledges may not have seen it."""
         if self._lost:
             with self._failing():
                 self._lost = False
@@ -239,7 +239,7 @@ class Journal:
     def _failing(self, others: bool = False) -> Iterator[None]:
         """On any error: forget what is not durable, and write nothing more behind it.
 
-        ``others`` says that values are lost of whose loss this error does not speak.
+        ``others``: values are lost that this error does not report.
         """
         try:
             yield
@@ -247,7 +247,7 @@ class Journal:
             self.problem = error
             self._buffer.clear()
             self._written = self._durable
-            self._anew = True
+            self._segment_due = True
             self._lost = self._lost or others
             with suppress(OSError):  # tried again before the next segment begins
                 self._cut_back()
@@ -255,8 +255,8 @@ class Journal:
 
     def _write_out(self) -> None:
         """Hand the buffer to the operating system, all of it."""
-        if self._anew:
-            self._begin_anew()
+        if self._segment_due:
+            self._begin_segment()
         left = memoryview(bytes(self._buffer))
         while left:
             left = left[os.write(self._file, left) :]
@@ -267,7 +267,7 @@ class Journal:
         os.ftruncate(self._file, self._durable - self._first)
         os.fsync(self._file)
 
-    def _begin_anew(self) -> None:
+    def _begin_segment(self) -> None:
         """Continue in a new segment, after what is durable; any error keeps the old one."""
         self._cut_back()
         if self._durable == self._first:  # the same positions: there must not be two such files
@@ -278,7 +278,7 @@ class Journal:
         old = self._file
         self._begin_segment(*start)
         os.close(old)
-        self._anew = False
+        self._segment_due = False
 
     def _next_position(self) -> tuple[int, int]:
         """Where the next segment begins, after all that was written, and where the whole ends."""

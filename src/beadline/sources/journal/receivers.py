@@ -1,4 +1,4 @@
-"""Receivers: what pushes, written in a few lines, so that `sources.journaled` can keep it.
+"""Receivers: where pushed values arrive, in a few lines, so that `sources.journaled` keeps them.
 
 A receiver's ``receive`` runs on a thread beside Spark's driver for as long as the query does::
 
@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Receiver(ABC):
-    """Something that pushes."""
+    """Accepts what is pushed, and appends it to the journal."""
 
     @abstractmethod
     def receive(self, journal: Journal) -> None:

@@ -2,8 +2,8 @@
 
 Spark's checkpoint is where a query continues from; it commits no offsets to Kafka, so every lag
 tool takes it for dead. ``sources.kafka(..., group="orders")`` makes it visible. Nothing is read
-back, so nothing here can break a promise, and nothing here may hold up or fail an epoch: a thread
-writes only the newest positions, now and then, and a failure is told and otherwise passed over.
+back, so nothing here can break a promise, and nothing here may block or fail an epoch: a thread
+writes only the newest positions, now and then, and a failure is reported and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Positions:
             try:
                 self._write(epoch)
                 pause_s = WRITE_EVERY_S
-            except Exception as error:  # noqa: BLE001 (told; no position is worth a query)
+            except Exception as error:  # noqa: BLE001 (reported; no position is worth a query)
                 self._failed(epoch, error)
                 pause_s = RETRY_EVERY_S
 
@@ -150,14 +150,14 @@ class Positions:
         if admin is None:
             from confluent_kafka.admin import AdminClient
 
-            # Silent: a broker that is down would be logged about all the time; we tell it once.
+            # Silent: a broker that is down would be logged about all the time; it is reported once.
             silent = {"log_level": "0", "log.connection.close": "false"}
             admin = AdminClient({**librdkafka_settings(follower.options), **silent})
             self._admins[follower.source] = admin
         return admin
 
     def _failed(self, epoch: int, error: Exception) -> None:
-        """Say it at most once a minute, and try again, unless something newer came."""
+        """Report it at most once a minute, and try again, unless something newer came."""
         with self._changed:
             if self._newest is None and not self._closed():
                 self._newest = epoch
@@ -178,7 +178,7 @@ class Positions:
 def parse_offsets(text: str, sources: int) -> list[Offsets]:
     """Return the end offsets of each source in a file of Spark's offset log; none for other kinds.
 
-    Sources are told apart by their order alone, so their number must be the expected one.
+    Sources are distinguished by their order alone, so their number must be the expected one.
     """
     version, _, *lines = text.splitlines()
     if version != "v1":

@@ -1,4 +1,4 @@
-"""Settings of Kafka's Java client, translated for librdkafka, which Python's client is made of.
+"""Settings of Kafka's Java client, translated for librdkafka, on which Python's client is built.
 
 Users write their settings once, in the options of the source, as Java names them. Most names agree.
 Those that do not are the ones with a key or a password in them; what has no counterpart (a JKS

@@ -233,7 +233,7 @@ def _without(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str,
 
 
 def with_advice(error: BaseException | None, query: str) -> BaseException | None:
-    """Return Spark's error, or ours in its place if it tells of records that are gone.
+    """Return Spark's error, or ours in its place if it reports that records are gone.
 
     Spark's own advises ``failOnDataLoss=false``, by which records are skipped silently, and which
     is refused here.

@@ -46,7 +46,7 @@ class Asker(Protocol):
         """End the connection."""
 
 
-class Answer(NamedTuple):
+class SourceInstances(NamedTuple):
     """The instances of all sources, and when they were asked for."""
 
     asked_at_s: float
@@ -70,7 +70,7 @@ class SourceTopics:
         self._files = files or open_files(checkpoint)
         self._jvm = jvm
         self._askers: dict[int, Asker] = {}
-        self._asking: Future[Answer] | None = None
+        self._asking: Future[SourceInstances] | None = None
         self._epoch: int | None = None
         self._beside: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
@@ -128,14 +128,14 @@ class SourceTopics:
             )
             return {}
 
-    def _ask(self, epoch: int | None, timeout_s: float) -> Answer:
+    def _ask(self, epoch: int | None, timeout_s: float) -> SourceInstances:
         asked_at_s = time.monotonic()
         found: dict[str, str] = {}
         for number, topics in self._topics(epoch).items():
             where = f" (source {number})" if len(self._sources) > 1 else ""
             for topic, id_ in self._asker(number).ids(topics, timeout_s).items():
                 found[f"Kafka topic {topic!r}{where}"] = id_
-        return Answer(asked_at_s, found)
+        return SourceInstances(asked_at_s, found)
 
     def _check_subscribed(self, epoch: int | None) -> None:
         """A source that names its topics must name all that the checkpoint has read.
@@ -279,6 +279,6 @@ def _names(topics: Collection[str]) -> str:
 
 
 def _said(error: Exception) -> str:
-    """What a client says of itself; neither tells a setting's value."""
+    """The client's own error; neither client shows a setting's value in it."""
     said = error.args[0] if error.args else error
     return str(said.str()) if hasattr(said, "str") else f"{type(error).__name__}: {error}"

@@ -103,8 +103,8 @@ class KafkaCluster:
         """Stop proxies and brokers; the folder stays."""
         for proxy in self.proxies:
             proxy.stop()
-        # All at once, and not for long: the last of three waits in vain for a majority to let it
-        # go. A kill costs Kafka no data.
+        # All at once, and not for long: the last of three waits in vain for a majority to
+        # confirm its shutdown. A kill costs Kafka no data.
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(lambda broker: broker.stop(_STOP_S), self.brokers))
 

@@ -16,7 +16,7 @@ from beadline.testing.suite.target import (
     bag,
     crash_at,
     does_not_apply,
-    exactly_once,
+    only_exactly_once,
     part_id,
     was_there,
 )
@@ -37,7 +37,7 @@ class TaskFailed(Exception):
     """An error in the rows themselves: a user's function, a source that is gone."""
 
 
-@exactly_once
+@only_exactly_once
 def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) -> None:
     """What was done before the crash is not repeated, and what was not is done."""
     for nth in range(POINTS_MAX):
@@ -54,7 +54,7 @@ def test_a_crash_in_commit_is_finished_by_the_next_commit(harness: SinkHarness) 
             return
 
 
-@exactly_once
+@only_exactly_once
 def test_an_atomic_epoch_shows_whole_or_not_at_all(harness: SinkHarness) -> None:
     """``Capabilities.atomic``: also to a reader who looks just after a crash in the commit."""
     for nth in range(POINTS_MAX):
@@ -147,8 +147,10 @@ def test_a_part_that_is_swept_while_it_is_written_leaves_nothing(harness: SinkHa
         target.sweep()
         yield from batches
 
-    told = _outcome(lambda: target.copy().ack(target.rows(1, 2, 3, 4, 5), part_id(0), around=swept))
-    print(f"the task was told: {told}")
+    outcome = _outcome(
+        lambda: target.copy().ack(target.rows(1, 2, 3, 4, 5), part_id(0), around=swept)
+    )
+    print(f"the result of the task: {outcome}")
     _sweep_and_retry(target)
     return None
 

@@ -1,4 +1,4 @@
-"""Cases: what was prepared and not decided can be found and thrown away, and nothing else."""
+"""Cases: what was prepared and not decided can be found and discarded, and nothing else."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ _hooked = False
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python tells of every file that it opens; a hook stays for good, so it looks away mostly."""
+    """Python's audit events name every file that is opened; a hook cannot be removed, only idle."""
     if _watching is None:
         return
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING:

@@ -1,4 +1,4 @@
-"""Commit in a process that was born after the preparing one might have died.
+"""Commit in a process that is started after the preparing one, which may be dead by then.
 
 It is given what such a process has: the sink, pickled as it goes to executors, and the parts as
 JSON, as the decision log keeps them. It runs in another folder, so that a relative path in a
@@ -32,7 +32,7 @@ class _Order:
 
 
 def commit_elsewhere(sink: AnySink, epoch: int, parts: PreparedParts) -> set[Outcome]:
-    """Commit in a new process; return the outcomes that it told."""
+    """Commit in a new process; return the outcomes that it reports."""
     order = _Order(sink, epoch, [(p.id, p.rows, p.committable.to_json()) for p in parts])
     done = subprocess.run(
         [sys.executable, "-c", _RUN],

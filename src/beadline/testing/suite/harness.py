@@ -30,7 +30,7 @@ def unmounted(folder: Path, sink: AnySink) -> Iterator[AnySink]:
 
 
 class SinkHarness(ABC):
-    """Makes targets, reads them, and says facts about them; one is made for every case.
+    """Makes targets, reads them, and states facts about them; one is made for every case.
 
     ``other_process`` says whether a process without Spark can reach the target: false for memory.
     ``secrets`` are texts in the sink's settings that must show nowhere. ``spark`` is for a

@@ -1,4 +1,4 @@
-"""Cases: lost is said of what is proven absent, committed of what shows, and neither by guess."""
+"""Cases: a part is reported lost only if proven absent, and committed only if it is visible."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ def test_a_part_that_is_gone_is_not_committed(harness: SinkHarness) -> None:
     parts = target.prepare_epoch(1, *shares)
     target.copy().sink.abort(parts[:1])
     others = target.doubts()
-    told = _told(target, parts)
+    outcomes = _outcomes_of(target, parts)
     if len(parts) == 1:  # a FrameSink has one part for all the shares
         shares = [[*shares[0], *shares[1]]]
     shown: list[Row] = []
     for part, share in zip(parts, shares, strict=True):
-        shown += share if told.get(part.id) in IN_EFFECT else []
+        shown += share if outcomes.get(part.id) in IN_EFFECT else []
     target.assert_shows(*target.rows(1), *shown)
-    left = {part.id for part in parts[1:] if told.get(part.id) not in IN_EFFECT}
-    assert target.doubts() >= left & others, "the parts that are whole were thrown away as well"
+    left = {part.id for part in parts[1:] if outcomes.get(part.id) not in IN_EFFECT}
+    assert target.doubts() >= left & others, "the parts that are whole were discarded too"
     target.sweep()
 
 
-def _told(target: Target, parts: PreparedParts) -> dict[PartId, Outcome]:
-    """What becomes of each part, asked as the coordinator asks: what is not said is unknown.
+def _outcomes_of(target: Target, parts: PreparedParts) -> dict[PartId, Outcome]:
+    """What becomes of each part, asked as the coordinator asks: without an outcome it is unknown.
 
     Nothing more if the sink stops with an error, which is its right.
     """
-    told: dict[PartId, Outcome] = {}
+    outcomes: dict[PartId, Outcome] = {}
     for _ in range(ASKED_MAX):
-        left = [part for part in parts if told.get(part.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
+        left = [part for part in parts if outcomes.get(part.id, Outcome.UNKNOWN) is Outcome.UNKNOWN]
         if not left:
             break
         try:
-            told |= target.copy().sink.commit(epoch_id(1), left).outcomes
+            outcomes |= target.copy().sink.commit(epoch_id(1), left).outcomes
         except Exception as error:  # noqa: BLE001 (any error stops the query with nothing dropped)
-            print(f"the commit was told: {error}")
+            print(f"the commit raised: {error}")
             break
-    return told
+    return outcomes
 
 
 def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) -> None:
@@ -69,12 +69,16 @@ def test_a_target_that_cannot_be_reached_has_lost_nothing(harness: SinkHarness) 
         return does_not_apply("the harness says that the target cannot be cut off")
     with cut_off as sink:
         try:
-            told = set(sink.commit(epoch_id(1, previous=0), parts).outcomes.values())
+            outcomes = set(sink.commit(epoch_id(1, previous=0), parts).outcomes.values())
         except Exception as error:  # noqa: BLE001 (what it is called is the sink's own affair)
-            print(f"the commit was told: {error}")
-            told = set()
-    assert Outcome.LOST not in told, "parts of a target that cannot be reached were called lost"
-    assert not told & IN_EFFECT, "parts of a target that cannot be reached were called committed"
+            print(f"the commit raised: {error}")
+            outcomes = set()
+    assert Outcome.LOST not in outcomes, (
+        "parts of a target that cannot be reached were reported lost"
+    )
+    assert not outcomes & IN_EFFECT, (
+        "parts of a target that cannot be reached were reported committed"
+    )
     assert target.copy().commit(1, parts, previous=0) <= IN_EFFECT
     target.assert_shows(*target.rows(1), *rows)
     target.assert_clean()
@@ -92,9 +96,11 @@ def test_a_target_that_was_altered_changes_no_value(harness: SinkHarness) -> Non
     parts = target.prepare_epoch(1, rows[:1], rows[1:])
     with altered:
         before = harness.visible(target.sink)
-        told = _told(target, parts)
-        assert not told or set(told.values()) <= IN_EFFECT, f"neither written nor refused: {told}"
-        whole = [*before, *harness.expected(rows)] if told else before
+        outcomes = _outcomes_of(target, parts)
+        assert not outcomes or set(outcomes.values()) <= IN_EFFECT, (
+            f"neither written nor refused: {outcomes}"
+        )
+        whole = [*before, *harness.expected(rows)] if outcomes else before
         assert bag(harness.visible(target.sink)) == bag(whole), "a value was changed, or is missing"
     assert target.copy().commit(1, parts) <= IN_EFFECT
     target.assert_shows(*target.rows(1), *rows)
@@ -131,18 +137,18 @@ def _asks_in_vain(target: Target) -> None:
         target.copy().commit(1, parts, previous=0)
     except TargetRestored as error:
         raise AssertionError(
-            f"the commit was told: {error}. A sink that looks at what it has acknowledged declares "
+            f"the commit raised: {error}. A sink that looks at what it has acknowledged declares "
             "Capabilities.remembers: then the start looks too, names every epoch that is missing, "
             "and a person can give exactly those up with drop="
         ) from error
     except Exception as error:  # noqa: BLE001 (an answer of its own, which has its own way out)
-        print(f"the commit was told: {error}")
+        print(f"the commit raised: {error}")
 
 
 def _refused(target: Target, epoch: int, parts: PreparedParts, previous: int) -> None:
     try:
-        told = target.copy().commit(epoch, parts, previous=previous)
+        outcomes = target.copy().commit(epoch, parts, previous=previous)
     except TargetRestored as error:
-        print(f"the commit was told: {error}")
+        print(f"the commit raised: {error}")
         return
-    raise AssertionError(f"epoch {previous} is missing, and epoch {epoch} is {told}")
+    raise AssertionError(f"epoch {previous} is missing, and epoch {epoch} is {outcomes}")

@@ -17,7 +17,7 @@ from beadline.testing.suite.target import (
     Target,
     crash_at,
     does_not_apply,
-    exactly_once,
+    only_exactly_once,
     was_there,
 )
 
@@ -35,7 +35,7 @@ RACES = 5
 PAUSE_S = 0.3
 
 
-@exactly_once
+@only_exactly_once
 def test_commit_again_changes_nothing(harness: SinkHarness) -> None:
     """Recovery commits the newest decision again, always."""
     target = Target(harness)
@@ -59,7 +59,7 @@ def test_another_process_can_commit(harness: SinkHarness) -> None:
     return None
 
 
-@exactly_once
+@only_exactly_once
 def test_a_late_commit_has_no_effect(harness: SinkHarness) -> None:
     """A driver that was paused for an hour commits what it decided; newer epochs are there."""
     target = Target(harness)
@@ -74,9 +74,9 @@ def test_a_late_commit_has_no_effect(harness: SinkHarness) -> None:
     target.assert_clean()
 
 
-@exactly_once
+@only_exactly_once
 def test_a_late_commit_after_a_crash_has_no_effect(harness: SinkHarness) -> None:
-    """The crash may have left anything half-done; the newcomer finishes it, the zombie does not."""
+    """The crash may have left anything half-done; the new start finishes it, not the zombie."""
     for nth in range(POINTS_MAX):
         target = Target(harness)
         old = target.prepare_epoch(0, target.rows(1, 2))
@@ -91,7 +91,7 @@ def test_a_late_commit_after_a_crash_has_no_effect(harness: SinkHarness) -> None
             return
 
 
-@exactly_once
+@only_exactly_once
 def test_two_commits_at_once_show_each_row_once(harness: SinkHarness) -> None:
     """Two drivers that both hold the decision, in a race."""
     target = Target(harness)
@@ -125,7 +125,7 @@ def _race(target: Target, epoch: int, parts: PreparedParts) -> None:
         raise problems[0]
 
 
-@exactly_once
+@only_exactly_once
 def test_a_commit_that_pauses_while_others_go_on_has_no_effect(harness: SinkHarness) -> None:
     """A zombie stops between its look and its write; others finish this epoch and the next."""
     for nth in range(POINTS_MAX):
@@ -149,13 +149,15 @@ def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts
             reached.set()
             others.wait(PAUSE_S)  # not for ever: it may hold the lock that the others want
 
-    told: set[Outcome] = set()
+    outcomes: set[Outcome] = set()
 
     def zombie() -> None:
         try:
-            told.update(target.copy().commit(0, first))
+            outcomes.update(target.copy().commit(0, first))
         except (BeadlineError, AssertionError, OSError) as error:
-            print(f"the zombie was told: {error}")  # which is its right, if it changes nothing
+            print(
+                f"the commit of the zombie raised: {error}"
+            )  # which is its right, if it changes nothing
 
     thread = threading.Thread(target=zombie)
     with hooked(hook):
@@ -166,5 +168,5 @@ def _pause(nth: int, target: Target, first: PreparedParts, second: PreparedParts
             assert target.commit(epoch, parts) <= IN_EFFECT
         others.set()
         thread.join()
-    assert Outcome.LOST not in told, "the zombie was told that what shows is lost"
+    assert Outcome.LOST not in outcomes, "visible rows were reported lost to the zombie"
     return reached.is_set()

@@ -1,4 +1,4 @@
-"""The suite's hands: one target, and the calls that the protocol would make on its sink."""
+"""One target, and the calls that the protocol would make on its sink."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Target:
         self.sink.open(QUERY, SINK_NAME)
 
     def copy(self) -> Target:
-        """The same target in other hands: the sink as an executor or the next process gets it."""
+        """The same target elsewhere: the sink as an executor or the next process gets it."""
         other = object.__new__(Target)
         other.__dict__.update(self.__dict__)
         other.sink = pickle.loads(pickled(self.sink))  # noqa: S301 (made in this line)
@@ -201,7 +201,7 @@ def does_not_apply(reason: str) -> None:
     print(f"does not apply: {reason}")
 
 
-def exactly_once(case: Case) -> Case:
+def only_exactly_once(case: Case) -> Case:
     """Ask only sinks that declare exactly-once."""
 
     @functools.wraps(case)

@@ -16,7 +16,7 @@ from beadline.testing.suite.target import (
     Target,
     does_not_apply,
     epoch_id,
-    exactly_once,
+    only_exactly_once,
     part_id,
 )
 
@@ -89,7 +89,7 @@ def test_a_part_without_rows_is_none(harness: SinkHarness) -> None:
     target.assert_clean()
 
 
-@exactly_once
+@only_exactly_once
 def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     """So that a deleted, copied or rewound checkpoint is noticed at the start."""
     target = Target(harness)
@@ -106,7 +106,7 @@ def test_it_remembers_what_it_saw(harness: SinkHarness) -> None:
     assert target.sink.last_seen(OTHER_QUERY, SINK_NAME) is None
 
 
-@exactly_once
+@only_exactly_once
 def test_two_queries_share_a_target(harness: SinkHarness) -> None:
     """One query's epochs say nothing of another's, unless the sink refuses to be shared."""
     target = Target(harness)
@@ -134,12 +134,12 @@ def test_two_sinks_of_a_query_share_a_target(harness: SinkHarness) -> None:
 
     def committed(epoch: int, sink: str, number: int, previous: int) -> None:
         part = target.prepare(target.rows(number), part_id(epoch, sink=sink))
-        told = target.copy().commit(epoch, [part], previous=previous)
-        assert told == {Outcome.COMMITTED}, f"epoch {epoch} of {sink}: {told}"
+        outcomes = target.copy().commit(epoch, [part], previous=previous)
+        assert outcomes == {Outcome.COMMITTED}, f"epoch {epoch} of {sink}: {outcomes}"
 
     def remembered(sink: str, epoch: int) -> None:
         if not target.capabilities.remembers:
-            return  # it may answer for the query: nothing that is missing is told by it
+            return  # it may answer for the query: it does not show that anything is missing
         seen = target.copy().sink.last_seen(QUERY, sink)
         assert seen is not None, f"{sink} has committed epoch {epoch}, and last_seen says nothing"
         assert seen.epoch == epoch, f"{sink} holds epoch {epoch}, last_seen says {seen.epoch}"
@@ -157,7 +157,7 @@ def test_two_sinks_of_a_query_share_a_target(harness: SinkHarness) -> None:
 
 
 def test_secrets_show_nowhere(harness: SinkHarness) -> None:
-    """Not in a repr, not in the log, not in what people are told."""
+    """Not in a repr, not in the log, not in errors and sentences."""
     target = Target(harness)
     part = target.prepare(target.rows(1), part_id(0))
     shown = {

@@ -1,4 +1,4 @@
-"""A Python job file is looked at before Spark starts: without a ``job``, nobody waits for it."""
+"""What is wrong with a job file is reported before Spark starts, so that nobody waits for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAY_DEFINE = {
 
 @pytest.mark.parametrize("what", NO_JOB)
 @pytest.mark.parametrize("command", ["run", "analyze", "verify"])
-def test_no_job_is_told_without_spark(
+def test_a_file_without_a_job_is_refused_before_spark_starts(
     what: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # no Java there: a Spark would fail
@@ -76,7 +76,7 @@ table = "t"
         ("orders.toml", TOML, "orders.toml:8: queries: no checkpoint"),
     ],
 )
-def test_no_checkpoint_is_told_without_spark(
+def test_a_missing_checkpoint_is_refused_before_spark_starts(
     name: str, text: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -87,7 +87,7 @@ def test_no_checkpoint_is_told_without_spark(
     assert where in str(done.exception)
 
 
-def test_a_wrong_signature_is_told_without_spark(tmp_path: Path) -> None:
+def test_a_wrong_signature_is_refused_before_spark_starts(tmp_path: Path) -> None:
     file = tmp_path / "orders.py"
     file.write_text("x = 1\ndef job(): ...")
     with pytest.raises(UsageError, match=r"orders\.py:2: job must take one argument"):
