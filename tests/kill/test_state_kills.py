@@ -102,7 +102,7 @@ def results(folder: Path) -> dict[str, Counter[Any]]:
     ):
         if k == END:
             continue
-        if what in ("joined", "once"):
+        if what in ("joined", "once", "as_of"):
             found[what][k, at, other, value] += 1
             continue
         place = (what, k, at, other)
@@ -117,10 +117,11 @@ def results(folder: Path) -> dict[str, Counter[Any]]:
     return found
 
 
-def oracle(rows: list[Given]) -> dict[str, Counter[Any]]:
-    """The same, of all rows at once."""
+def oracle(rows: list[Given], ties: dict[tuple[int, int], int]) -> dict[str, Counter[Any]]:
+    """The same, of all rows at once; ``ties``, by id and time, order the rows of one time."""
     start_s = round(BASE.timestamp())
     found: dict[str, Counter[Any]] = {}
+    late_s = late_until(rows)
     rows = [row for row in rows if row.k != END]
     keys = {k: [row for row in rows if row.k == k] for k in {row.k for row in rows}}
     windows = {(k, start) for k in keys for start in {row.at // 10 * 10 for row in keys[k]}}
@@ -129,6 +130,13 @@ def oracle(rows: list[Given]) -> dict[str, Counter[Any]]:
     }
     found["windows"] = Counter(
         (k, start_s + start, 0, len(mine)) for (k, start), mine in inside.items()
+    )
+    slides = {(k, start - back) for k, start in windows for back in (-5, 0, 5)}
+    inside_both = {
+        (k, start): sum(start <= row.at < start + 10 for row in keys[k]) for k, start in slides
+    }
+    found["sliding"] = Counter(
+        (k, start_s + start, 0, many) for (k, start), many in inside_both.items() if many
     )
     found["top"] = Counter(
         (k, start_s + start, rank, id_)
@@ -143,7 +151,7 @@ def oracle(rows: list[Given]) -> dict[str, Counter[Any]]:
                 sessions.append([])
             sessions[-1].append(at)
         found["sessions"].update((k, start_s + each[0], 0, len(each)) for each in sessions)
-        in_order = sorted(mine, key=lambda row: (row.file, row.at))  # stable: ties as they came
+        in_order = sorted(mine, key=lambda row: (row.file, row.at, ties[row.id, start_s + row.at]))
         for number in range(len(in_order) // EVERY):
             full = in_order[number * EVERY : (number + 1) * EVERY]
             found["counted"][k, number, 0, sum(row.id for row in full)] += 1
@@ -152,7 +160,33 @@ def oracle(rows: list[Given]) -> dict[str, Counter[Any]]:
     found["joined"] = joined(
         [row for row in in_time if row.id % 2 == 0], [row for row in in_time if row.id % 2]
     )
+    versions = [row for row in in_time if row.id % 2]
+    found["as_of"] = Counter(
+        (row.k, row.id, int(row.at <= late_s[row.file]), version_of(row, versions, late_s))
+        for row in rows
+        if row.id % 2 == 0
+    )
     return found
+
+
+def late_until(rows: list[Given]) -> list[float]:
+    """The watermark of each file: the smallest that an input of an operator has reached, less 5."""
+    inputs = [[row for row in rows if not row.late and row.id % 2 == side] for side in (0, 1)]
+    return [
+        min(
+            max((row.at - 5 for row in each if row.file < number), default=float("-inf"))
+            for each in inputs
+        )
+        for number in range(FILES)
+    ]
+
+
+def version_of(row: Given, versions: list[Given], late_s: list[float]) -> int | None:
+    """The newest version of a row's key at its time, of several the largest; none if it is late."""
+    if row.at <= late_s[row.file]:
+        return None
+    known = [(one.at, one.id) for one in versions if one.k == row.k and one.at <= row.at]
+    return max(known)[1] if known else None
 
 
 def joined(lefts: list[Given], rights: list[Given]) -> Counter[Any]:
@@ -184,6 +218,9 @@ def test_a_driver_with_state_that_is_killed(tmp_path: Path, rng: random.Random) 
     assert killed
     assert drive(tmp_path) == 0
     assert dict(table(tmp_path, "k, count", "counts")) == Counter(row.k for row in rows)
-    found, expected = results(tmp_path), oracle(rows)
+    said = json.loads((tmp_path / "ties.json").read_text())
+    ties = {(id_, at): tie for id_, at, tie in said}
+    found, expected = results(tmp_path), oracle(rows, ties)
+    assert any(late for _, _, late, _ in expected["as_of"])
     for what in expected:
         assert found[what] == expected[what], what

@@ -23,7 +23,7 @@ from pyspark.sql.types import Row
 from beadline import Stream, exactly_once, sources
 from beadline.errors import BadQuery, PrepareFailed
 from beadline.event_time import KeyedContext, KeyedProcess, keyed_process
-from beadline.event_time.keyed_stream import _hashed
+from beadline.event_time.columns import row_hash
 from beadline.points import hooked
 from beadline.sinks import FileSink, MemorySink, SqliteSink
 from beadline.spark.facts import expressions
@@ -416,8 +416,7 @@ def test_rows_that_differ_only_in_where_they_are_null_have_an_order(spark: Spark
         (5, None, [[1], [2, 3]], (None,)),
     ]
     frame = spark.createDataFrame(rows, columns)
-    parts = [part for name in frame.columns for part in _hashed(frame, name)]
-    assert frame.select(F.xxhash64(*parts)).distinct().count() == len(rows)
+    assert frame.select(row_hash(frame)).distinct().count() == len(rows)
 
 
 class Wrong(KeyedProcess):

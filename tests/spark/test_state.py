@@ -269,9 +269,10 @@ def test_windows_are_read_while_their_driver_runs(windows: Any, states: Invoke) 
     assert query.isActive
     assert contents(folder) == before
     assert (found["name"], found["partitions"]) == ("transformWithStateInPandasExec", 2)
-    assert found["rows"] == {"fired": 3, "open": 2, "timers": 5}
+    # No window is gone: the watermark is at 28 s, and the oldest ends at 10 s, with 20 s of grace.
+    assert found["rows"] == {"dropped": 0, "fired": 3, "open": 2, "timers": 5}
     assert found["bytes"] > 0
-    assert {one["name"] for one in found["variables"]} == {"open", "fired"}
+    assert {one["name"] for one in found["variables"]} == {"open", "fired", "dropped"}
     shown = sorted(
         (key["key_0"], key["window_start"], key["n_count_0"]) for key in found["keys"]["open"]
     )
@@ -295,7 +296,7 @@ def test_state_is_shown_to_people_and_wrong_questions_are_answered(
     assert "window_start" in out
     assert "open: 1 of 2" in out
     for arguments, says in [
-        (["--variable", "none"], "has no variable 'none'; it has fired, open, timers"),
+        (["--variable", "none"], "has no variable 'none'; it has dropped, fired, open, timers"),
         (["--operator", "3"], "has no operator 3; it has 0 (transformWithStateInPandasExec)"),
         (["--epoch", "99"], "has no complete epoch 99"),
         (["--variable", "open", "--key", "x=1"], "no column 'x'; there are"),

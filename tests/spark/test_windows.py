@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import sqlite3
 from contextlib import closing
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from beadline.event_time import (
     collect_of,
     count,
     first_of,
+    interval_join,
     last_of,
     max_of,
     min_of,
@@ -39,6 +41,7 @@ from beadline.outputs import Outputs
 from beadline.sinks import MemorySink, SqliteSink
 from beadline.testing import CRASH, run_epochs
 from beadline.testing.epochs import Script
+from tests.spark.jobs import run, run_and_die
 from tests.unit.test_windows_oracle import (
     AGGREGATES,
     Epochs,
@@ -349,6 +352,39 @@ def test_counted_rows_and_an_aggregate_of_ones_own(rocks: SparkSession, tmp_path
     assert [round(row["half"][0], 1) for row in told] == [2.0, 3.0]
 
 
+def put_pair(folder: Path, epoch: int, larger: int) -> list[int]:
+    """Two files of an epoch, one of which has more bytes; return the numbers in them."""
+    folder.mkdir(exist_ok=True)
+    numbers = range(epoch * 10, epoch * 10 + 10)
+    for side in range(2):
+        rows = (json.dumps({"n": n, "k": "a"}) for n in numbers[side * 5 : side * 5 + 5])
+        blanks = " " * (500 if side == larger else 1)
+        path = folder / f"{epoch}-{side}.json"
+        path.write_text("".join(f"{row}{blanks}\n" for row in rows))
+        os.utime(path, (1_700_000_000 + 2 * epoch + side,) * 2)
+    return list(numbers)
+
+
+def test_counted_rows_of_an_epoch_that_comes_again_in_another_order(
+    rocks: SparkSession, tmp_path: Path
+) -> None:
+    """Spark reads large files first, and the order of its Kafka partitions is another one too."""
+
+    def job() -> Stream:
+        files = rocks.readStream.schema("n long, k string").option("maxFilesPerTrigger", 2)
+        made = windowed(files.json(str(tmp_path / "in")), every_rows=4, by="k")
+        return exactly_once(made.agg(ns=collect_of("n")), "again").to(MemorySink("again"))
+
+    MemorySink.clear("again")
+    given = [n for epoch in range(2) for n in put_pair(tmp_path / "in", epoch, larger=0)]
+    run_and_die(job(), tmp_path, "decide.after")
+    put_pair(tmp_path / "in", 0, larger=1)
+    run(job(), tmp_path)
+    told: list[Any] = list(MemorySink.rows("again"))
+    assert sorted(row["window_number"] for row in told) == list(range(5))
+    assert sorted(n for row in told for n in row["ns"]) == given
+
+
 def test_early_results_and_deleted_sessions_in_a_table(rocks: SparkSession, tmp_path: Path) -> None:
     def row(number: int, minute: int, k: str = "a") -> list[dict[str, Any]]:
         at = MIDNIGHT + minute * MINUTE
@@ -392,10 +428,15 @@ def test_windows_by_the_time_at_which_rows_come(rocks: SparkSession, tmp_path: P
     """A window of the clock on the wall ends without another row."""
     queries = []
     clocks: list[Literal["ingestion", "processing"]] = ["ingestion", "processing"]
-    for clock in clocks:
+    for clock, watermark in zip(clocks, ("0 seconds", None), strict=True):
         MemorySink.clear(f"windows-{clock}")
         made = windowed(
-            read(rocks, tmp_path / "in"), size="100 ms", by="k", clock=clock, early="1 hour"
+            read(rocks, tmp_path / "in"),
+            size="100 ms",
+            by="k",
+            clock=clock,
+            early="1 hour",
+            watermark=watermark,
         ).agg(ns=collect_of("n"))
         stream = exactly_once(made, clock).to(MemorySink(f"windows-{clock}"))
         queries.append(stream.start(str(tmp_path / clock), every="100 milliseconds"))
@@ -411,6 +452,91 @@ def test_windows_by_the_time_at_which_rows_come(rocks: SparkSession, tmp_path: P
             query.stop()
     assert found_in("processing") == [0, 1]
     assert found_in("ingestion") == [0]
+
+
+def test_a_clock_that_goes_back_makes_rows_late_only_beyond_the_delay(
+    rocks: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows say themselves what the clock showed when they came."""
+    monkeypatch.setattr(F, "current_timestamp", lambda: F.col("ts"))
+    MemorySink.clear("back")
+    MemorySink.clear("back-late")
+
+    def build(frame: DataFrame) -> Stream:
+        made = windowed(frame, size="10 seconds", clock="ingestion", late="side")
+        stream = exactly_once(made.agg(ns=collect_of("n")), "back").to(MemorySink("back"))
+        return stream.to(MemorySink("back-late"), output="late", name="late")
+
+    seconds = [12, 21, 18, 26, 13, 60]  # at 18 the watermark is 16 s, at 13 it is 21 s
+    script: Script = [
+        [{"n": n, "k": "a", "ts": datetime.fromtimestamp(1_700_000_000 + at, timezone.utc)}]
+        for n, at in enumerate(seconds)
+    ]
+    run_epochs(rocks, build, script, tmp_path, schema=DDL)
+    told: list[Any] = list(MemorySink.rows("back"))
+    assert sorted(row["ns"] for row in told) == [[0, 2], [1, 3]]
+    late: list[Any] = list(MemorySink.rows("back-late"))
+    assert [row["n"] for row in late] == [4]
+
+
+def test_windows_over_an_inner_join_are_those_of_nested_loops(
+    rocks: SparkSession, tmp_path: Path, rng: random.Random
+) -> None:
+    """They use the join's watermark, so a pair that is found late is in time for its window."""
+
+    def build(frame: DataFrame) -> Stream:
+        left, right = (
+            frame.where(f"x = {side}").selectExpr("k", f"n AS n{side}", f"ts AS ts{side}")
+            for side in (0, 1)
+        )
+        pairs = interval_join(
+            left, right, "k", left_time="ts0", right_time="ts1",
+            between=("-2 minutes", "5 minutes"), watermark="1 minute",
+        )  # fmt: skip
+        made = windowed(pairs, "ts0", size="3 minutes", by="k", allowed_lateness="10 hours")
+        sums = made.agg(pairs=count(), sum=sum_of("n1"))
+        table = SqliteSink(tmp_path / "p.db", "t", mode="upsert", key=("k", "window_start"))
+        return exactly_once(sums, "pairs").to(table)
+
+    rows = [
+        [
+            {
+                "n": epoch * 100 + at,
+                "k": rng.choice("ab"),
+                "x": at % 2,
+                # Each epoch begins a minute before the end of the last, as the watermark allows.
+                "ts": MIDNIGHT + epoch * 4 * MINUTE + rng.randrange(5 * MINUTE),
+            }
+            for at in range(12)
+        ]
+        for epoch in range(4)
+    ]
+    found: dict[tuple[str, int], list[int]] = {}
+    every = [row for epoch in rows for row in epoch]
+    for one in every:
+        for other in every:
+            sides = (one["k"], one["x"], other["x"])
+            if sides != (other["k"], 0, 1):
+                continue
+            if -2 * MINUTE <= other["ts"] - one["ts"] <= 5 * MINUTE:
+                start = one["ts"] // (3 * MINUTE) * 3 * MINUTE
+                found.setdefault((one["k"], start), []).append(other["n"])
+    assert found
+    far = [{"n": 0, "k": "far", "x": x, "ts": MIDNIGHT + 1000 * MINUTE} for x in (0, 1)]
+    further = [{**row, "ts": row["ts"] + 100 * MINUTE} for row in far]
+    script: Script = [with_times(rows[0]), with_times(rows[1]), CRASH("decide.after")]
+    script += [with_times(each) for each in (*rows[2:], far, further)]
+    run_epochs(rocks, build, script, tmp_path, schema=DDL)
+    with closing(sqlite3.connect(tmp_path / "p.db")) as database:
+        told = database.execute("SELECT k, window_start, pairs, sum FROM t WHERE k <> 'far'")
+        shown = {(k, us(datetime.fromisoformat(at))): (n, total) for k, at, n, total in told}
+    assert shown == {place: (len(ns), sum(ns)) for place, ns in found.items()}
+
+
+def with_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with a time for their microseconds."""
+    start = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return [{**row, "ts": start + timedelta(microseconds=row["ts"])} for row in rows]
 
 
 def found_in(name: str) -> list[int]:

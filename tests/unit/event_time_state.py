@@ -8,6 +8,7 @@ that nothing is remembered but what is in the state.
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -36,6 +37,12 @@ def struct_of(schema: StructType | str) -> StructType:
         return schema
     pairs = (column.split() for column in schema.split(","))
     return StructType([StructField(name, _TYPES[kind.lower()]) for name, kind in pairs])
+
+
+def tie_of(row: dict[str, Any]) -> int:
+    """What Spark's hash of a row is for: the same for the same values, and in no other order."""
+    text = repr(sorted(row.items())).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 
 class StoredRows:
@@ -206,6 +213,7 @@ class EpochRunner:
         self.watermark_ms = self.now_ms = 0
         self.processing_time = False
         self._run_with = 0  # the watermark of the newest epoch
+        self.watermarks_ms: list[int] = []  # of all of them
 
     def epoch(self, rows: Sequence[dict[str, Any]], *, more: bool = False) -> Told:
         """Run an epoch; unless ``more`` rows are there already, the one without rows behind it."""
@@ -225,10 +233,12 @@ class EpochRunner:
     def _run(self, rows: Sequence[dict[str, Any]], told: Told) -> None:
         clock = Clock(self.watermark_ms, self.now_ms)
         self._run_with = self.watermark_ms
+        self.watermarks_ms.append(self.watermark_ms)
         operator = copy.deepcopy(self.operator)
         operator.open(self.handle)  # type: ignore[arg-type]
         if rows:
-            table = pa.Table.from_pylist(list(rows), self.schema)
+            given = sorted(rows, key=tie_of) if operator.ordered else rows
+            table = pa.Table.from_pylist(list(given), self.schema)
             for output in operator.process(table, clock):
                 told.add(output)
         now_ms = self.now_ms if self.processing_time else self.watermark_ms

@@ -218,6 +218,26 @@ def test_a_timer_that_is_due_fires_in_its_epoch() -> None:
     assert run.epoch([{"k": "a", "ts": at(5), "timers": [5]}])["main"] == [{"k": "a", "minute": 5}]
 
 
+def test_a_timer_of_before_1970_waits_for_a_watermark() -> None:
+    """Without one, the watermark is 0, which is after it."""
+
+    class Once(KeyedProcess):
+        def process(self, row: Row, ctx: KeyedContext) -> None:
+            ctx.timer(row.ts + timedelta(minutes=5))
+            ctx.timer(row.ts + timedelta(minutes=6))
+            ctx.cancel_timer(row.ts + timedelta(minutes=6))
+            ctx.timer(row.ts + timedelta(minutes=7))
+
+        def on_timer(self, time: datetime, ctx: KeyedContext) -> Iterator[Any]:
+            yield {"k": ctx.key.k, "minute": 0}
+
+    run = chain(Once())
+    assert run.epoch([{"k": "a", "ts": datetime(1960, 1, 1, tzinfo=timezone.utc)}])["main"] == []
+    assert run.epoch()["main"] == []
+    run.epoch([{"k": "b", "ts": NOON}])
+    assert run.epoch()["main"] == [{"k": "a", "minute": 0}]
+
+
 def test_a_timer_at_its_own_time_is_refused() -> None:
     class Again(Chain):
         def on_timer(self, time: datetime, ctx: KeyedContext) -> Any:

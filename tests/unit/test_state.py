@@ -183,6 +183,22 @@ def test_a_checkpoint_continues_in_its_own_format(
             [transform(variable("seen", "k string", "n long", "ValueState"), mode="NoTime")],
             "time mode was EventTime and is NoTime",
         ),
+        # Spark's own windows are named after their division; older checkpoints do not say it.
+        (
+            [aggregation(key="k string, beadline_window_10_min long")],
+            [aggregation(key="g string, beadline_window_10_min long")],
+            None,
+        ),
+        (
+            [aggregation(key="k string, window long")],
+            [aggregation(key="k string, beadline_window_10_min long")],
+            None,
+        ),
+        (
+            [aggregation(key="k string, beadline_window_10_min long")],
+            [aggregation(key="k string, beadline_window_1_hour long")],
+            "its key was .*10_min.* and is .*1_hour",
+        ),
         # A user's processor may begin to remember more: Spark allows it.
         (
             [transform(variable("seen", "k string", "n long", "ValueState"))],

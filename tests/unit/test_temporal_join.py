@@ -168,11 +168,25 @@ def test_every_row_has_the_version_of_its_time(
 def test_each_row_shows_once_or_is_late(cut: list[list[tuple[bool, int]]]) -> None:
     number = iter(range(10**6))
     epochs = [[Event(left, "a", at, next(number)) for left, at in epoch] for epoch in cut]
-    found, _ = run(operator(keeps_unmatched=True, keeps_late=True), epochs)
+    found, runner = run(operator(keeps_unmatched=True, keeps_late=True), epochs)
     shown = [row[0] for row in main(found)]
     rows = [event.number for epoch in epochs for event in epoch if event.left]
     assert sorted([*shown, *late(found)]) == rows
     assert len(late(found)) == len(set(late(found)))
+    # And when: late at or behind the watermark, else once it has passed, with the newest version.
+    waiting: list[Event] = []
+    known: list[tuple[int, int]] = []
+    for told, events, reached in zip(found, [*epochs, [], []], runner.watermarks_ms, strict=True):
+        late_here = [one.number for one in events if one.left and 0 < (one.at_ms or 0) <= reached]
+        waiting += [one for one in events if one.left and one.number not in late_here]
+        known += [(one.at_ms or 0, one.number) for one in events if not one.left]
+        due = [one for one in waiting if (one.at_ms or 0) <= reached]
+        waiting = [one for one in waiting if one not in due]
+        answers = []
+        for one in due:
+            newest = max((each for each in known if each[0] <= (one.at_ms or 0)), default=None)
+            answers.append((one.number, "a", *((newest[1], newest[0]) if newest else (None, None))))
+        assert (late([told]), main([told])) == (sorted(late_here), sorted(answers, key=repr))
 
 
 def rows(*events: tuple[str, int, int]) -> list[Event]:

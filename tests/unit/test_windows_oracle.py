@@ -34,7 +34,7 @@ from beadline.event_time.custom import AggregateTypes
 from beadline.event_time.sessions import Sessions
 from beadline.event_time.top import Top
 from beadline.event_time.windows import Windowed, WindowShape
-from tests.unit.event_time_state import EpochRunner, Told
+from tests.unit.event_time_state import EpochRunner, Told, tie_of
 
 SECOND = 1_000_000
 ALL_DUE_MS = 70_000  # behind the end of every window, and not behind its lateness
@@ -120,14 +120,18 @@ class Run:
 
     def __init__(self, operator: Any, epochs: Epochs, delay_ms: int) -> None:
         self.watermarks_ms: list[int] = []
+        self.runs_ms: list[list[int]] = []  # the watermarks of an epoch, and of the one behind it
         self.told: list[Told] = []
         self.runner = EpochRunner(operator, SCHEMA, time="ts", delay_ms=delay_ms)
         for rows, more in epochs:
             self.watermarks_ms.append(self.runner.watermark_ms)
             self.runner.now_ms += 1
+            before = len(self.runner.watermarks_ms)
             self.told.append(self.runner.epoch(rows, more=more))
+            self.runs_ms.append(self.runner.watermarks_ms[before:])
         for watermark_ms in (ALL_DUE_MS, ALL_DUE_MS, ALL_DUE_MS + 100_000):
             self.told.append(self.runner.advance(watermark_ms))
+            self.runs_ms.append(self.runner.watermarks_ms[-1:])
         left = {name for name, state in self.runner.handle.states.items() if state.exists()}
         assert left <= {"early", "dropped"}  # of a bucket, not of its windows
         assert not self.runner.handle.timers
@@ -170,15 +174,7 @@ def oracle_of_windows(
     for (rows, _), watermark_ms in zip(epochs, watermarks_ms, strict=False):
         late.append([])
         for row in rows:
-            starts = []
-            if row["ts"] is not None:
-                start = shape.offset_us
-                while start > row["ts"]:
-                    start -= shape.slide_us
-                start += (row["ts"] - start) // shape.slide_us * shape.slide_us
-                while start + shape.size_us > row["ts"]:
-                    starts.append(start)
-                    start -= shape.slide_us
+            starts = starts_of(row["ts"], shape)
             if not starts or is_late(starts[0], shape.size_us, lateness, watermark_ms):
                 late[-1].append(row["n"])
                 continue
@@ -186,6 +182,47 @@ def oracle_of_windows(
                 if not is_late(start, shape.size_us, lateness, watermark_ms):
                     kept.setdefault((row["k"], start), []).append(row)
     return {place: values(rows) for place, rows in kept.items()}, late
+
+
+def starts_of(time: int | None, shape: WindowShape) -> list[int]:
+    """The starts of a row's windows, from the newest one."""
+    starts: list[int] = []
+    if time is None:
+        return starts
+    start = shape.offset_us
+    while start > time:
+        start -= shape.slide_us
+    start += (time - start) // shape.slide_us * shape.slide_us
+    while start + shape.size_us > time:
+        starts.append(start)
+        start -= shape.slide_us
+    return starts
+
+
+def firings(
+    epochs: Epochs, runs_ms: list[list[int]], shape: WindowShape, lateness: int
+) -> list[list[Row]]:
+    """What each epoch emits: windows that have ended, and fired ones that have new rows."""
+    kept: dict[tuple[Any, int], list[Row]] = {}
+    fired: Counter[tuple[Any, int]] = Counter()
+    told: list[list[Row]] = []
+    for number, watermarks_ms in enumerate(runs_ms):
+        changed = set()
+        for row in epochs[number][0] if number < len(epochs) else []:
+            for start in starts_of(row["ts"], shape):
+                if not is_late(start, shape.size_us, lateness, watermarks_ms[0]):
+                    kept.setdefault((row["k"], start), []).append(row)
+                    changed.add((row["k"], start))
+        told.append([])
+        for watermark_ms in watermarks_ms:
+            for (key, start), rows in kept.items():
+                is_over = is_late(start, shape.size_us, 0, watermark_ms)
+                if (key, start) in changed if fired[key, start] else is_over:
+                    revision = fired[key, start]
+                    told[-1].append({"k": key, "at": start, "revision": revision, **values(rows)})
+                    fired[key, start] += 1
+            changed = set()
+    return told
 
 
 @fast
@@ -219,6 +256,23 @@ def test_windows_are_those_of_the_oracle(
         expected
     )
     assert all(row["window_end"] - row["window_start"] == shape.size_us for row in run.results)
+    if early_ms is None:
+        names = ("k", "revision", *AGGREGATES)
+        found = [
+            [
+                {"at": row["window_start"]} | {name: row[name] for name in names}
+                for row in one["main"]
+            ]
+            for one in run.told
+        ]
+        expected_firings = firings(epochs, run.runs_ms, shape, lateness)
+        for one, other in zip(found, expected_firings, strict=True):
+            assert in_order(one) == in_order(other)
+
+
+def in_order(rows: list[Row]) -> list[list[tuple[str, Any]]]:
+    """Rows that may come in any order; each has a key, a window and a revision of its own."""
+    return sorted((sorted(row.items()) for row in rows), key=repr)
 
 
 # -- sessions
@@ -396,8 +450,10 @@ def test_counted_rows_are_those_of_the_oracle(epochs: Epochs, every: int, timed:
     told = [row for rows, _ in epochs for row in runner.epoch(rows)["main"]]
     by_key: dict[Any, list[Row]] = {}
     for rows, _ in epochs:
-        in_order = sorted(rows, key=lambda row: (row["ts"] is None, row["ts"] or 0))
-        for row in in_order if timed else rows:
+        in_order = sorted(rows, key=tie_of)
+        if timed:
+            in_order.sort(key=lambda row: (row["ts"] is None, row["ts"] or 0))
+        for row in in_order:
             by_key.setdefault(row["k"], []).append(row)
     expected = {}
     for key, rows in by_key.items():

@@ -3,8 +3,9 @@
 An aggregate turns the rows of an epoch into a *partial* per group, for all groups at once; partials
 are merged with those in the state, and converted to a result when the window fires. A partial is a
 tuple of plain values, which Spark stores in separate columns. Merging must not depend on how rows
-are divided into epochs: the same rows give the same result, whatever crashed in between. (Doubles
-are added in the order in which they arrive, as in Spark, so sums may differ in the last digits.)
+are divided into epochs: the same rows give the same result, whatever crashed in between. (Sums of
+doubles may differ in the last digits between other epochs; within one, `Aggregate.ordered` gives
+them a fixed order.)
 
 Each aggregate gives the same result as Spark's function of the same name, and is that function
 where windows are Spark's own. See also ``ordered`` (collect, first, last), ``sketches``
@@ -65,6 +66,13 @@ class Aggregate(ABC):
     @abstractmethod
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
         """Return the type of the result."""
+
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """Whether a partial depends on the order of rows of the same time.
+
+        They are then sorted by their content, which costs some time.
+        """
+        return True
 
     @abstractmethod
     def partials(self, groups: Groups) -> Sequence[Partial]:
@@ -129,6 +137,10 @@ class Count(Aggregate):
 
     column: str | None = None
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No."""
+        return False
+
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """One number."""
         return [pa.int64()]
@@ -161,6 +173,10 @@ class Sum(Aggregate):
     """The sum of a column; null if all values in the window are null, as in SQL."""
 
     column: str
+
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """Floats are rounded at each step; others are added exactly."""
+        return column is not None and pa.types.is_floating(column)
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The sum so far."""
@@ -217,6 +233,10 @@ class Average(Aggregate):
 
     column: str
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """As for its sum."""
+        return Sum(self.column).ordered(column)
+
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The sum, exact if the column's type is, and the count."""
         assert column is not None
@@ -268,6 +288,10 @@ class Extreme(Aggregate):
 
     column: str
     largest: bool
+
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No: equal values are the same."""
+        return False
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The value."""

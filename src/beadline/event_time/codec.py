@@ -166,6 +166,12 @@ class WindowOperator(Operator):
     processing_time: bool = False
 
     @property
+    def ordered(self) -> bool:
+        """If one of the aggregates is."""
+        pairs = ((one, _type(self.schema, one.column)) for one in self.aggregates.values())
+        return any(one.ordered(type_) for one, type_ in pairs)
+
+    @property
     @abstractmethod
     def divided(self) -> str:
         """By what rows are divided into windows, such as their size."""

@@ -18,8 +18,13 @@ from pyspark.sql.types import (
 from beadline.errors import NOTHING_WRITTEN, BadQuery
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
+_EXACT_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
+}
 _BINARY = "UTF8_BINARY"
 WATERMARK_KEY = "spark.watermarkDelayMs"  # Spark's mark on a column that has a watermark
 FLOATS = ("float", "double")  # names of types in which equal values may have different bytes
@@ -28,6 +33,23 @@ FLOATS = ("float", "double")  # names of types in which equal values may have di
 def column_of(name: str) -> Column:
     """Return a column by its name, whatever characters the name has."""
     return F.col("`" + name.replace("`", "``") + "`")
+
+
+def row_hash(frame: DataFrame) -> Column:
+    """Return a hash of a whole row, which gives rows of equal times a fixed order.
+
+    The order in which they arrive is none: Spark's Kafka source renumbers the topic's partitions at
+    each start, and a shuffle fetches its parts in any order.
+    """
+    return F.xxhash64(*(part for name in frame.columns for part in _hashed(frame, name)))
+
+
+def _hashed(frame: DataFrame, name: str) -> tuple[Column, Column]:
+    """Return what to hash of a column: Spark's hash skips nulls, and takes no maps or variants."""
+    column = column_of(name)
+    if isinstance(frame.schema[name].dataType, ArrayType | MapType | StructType | VariantType):
+        return F.to_json(F.struct(column), _EXACT_JSON), column.isNull()
+    return column, column.isNull()
 
 
 def _type_of(what: str, argument: str, name: str, schema: StructType) -> DataType:

@@ -40,6 +40,11 @@ class CountedWindows(WindowOperator):
         self.use(WindowCodec(self.schema, self.by, self.aggregates, bounds=WINDOW_NUMBER))
 
     @property
+    def ordered(self) -> bool:
+        """Which rows fill a window is a matter of their order."""
+        return True
+
+    @property
     def divided(self) -> str:
         """The number of rows."""
         return f"every_rows={self.every_rows}"
@@ -49,7 +54,7 @@ class CountedWindows(WindowOperator):
         self._filling: MapState = handle.getMapState("filling", self.place, self.codec.state_schema)
 
     def process(self, rows: pa.Table, clock: Clock) -> Iterator[pa.Table]:
-        """Count the rows of each key, within an epoch in the order of time if they have one."""
+        """Count the rows of each key, within an epoch by time if they have one, then by content."""
         times = np.arange(rows.num_rows)
         if self.time is not None:
             times, known = self.times(rows, 0)

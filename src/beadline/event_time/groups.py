@@ -25,7 +25,7 @@ class Groups:
     """The rows of a table by group: the rows of group g are ``starts[g]`` to ``ends[g]``.
 
     ``times`` is each row's event time in microseconds, ascending within a group; rows of the same
-    time stay in the order in which they came.
+    time stay in the order of the table.
     """
 
     table: pa.Table

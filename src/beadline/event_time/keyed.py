@@ -295,10 +295,13 @@ def _time(at_ms: int) -> datetime | None:
 
 
 def _milliseconds(what: str, at: datetime) -> int:
-    """Return a time in milliseconds, rounded up: a timer never fires before its time."""
+    """Return a time in milliseconds, rounded up: a timer never fires before its time.
+
+    Spark's watermark is 0 until there is one: a timer before 1970 would fire at once, and be gone.
+    """
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise TypeError(
             f"{what} takes a datetime with a time zone, such as row.ts + timedelta(minutes=5), not "
             f"{'one without' if isinstance(at, datetime) else type(at).__name__}"
         )
-    return -((EPOCH_START - at) // timedelta(milliseconds=1))
+    return max(1, -((EPOCH_START - at) // timedelta(milliseconds=1)))

@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import (
-    ArrayType,
     LongType,
-    MapType,
     Row,
     StructField,
     StructType,
     TimestampType,
-    VariantType,
 )
 
 from beadline.errors import NOTHING_WRITTEN, BadQuery
@@ -37,6 +34,7 @@ from beadline.event_time.columns import (
     check_plain,
     check_time,
     column_of,
+    row_hash,
 )
 from beadline.event_time.durations import Duration, milliseconds
 from beadline.event_time.keyed import (
@@ -66,11 +64,6 @@ OutputColumns = str | StructType
 _ROW, _TIE = "beadline_row", "beadline_tie"
 _NO_MARK: dict[str, Any] = {}
 _OUTPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_EXACT_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timeZone": "UTC",
-}
 _numbers = itertools.count()
 
 
@@ -146,12 +139,10 @@ def keyed_plan(
 def _worked(frame: DataFrame, process: KeyedProcess, plan: KeyedPlan) -> DataFrame:
     """Return a frame with a column for each output, all but one of them null in each row."""
     columns = [column_of(name) for name in frame.columns]
-    # The row's hash gives rows of equal times a fixed order.
-    tie = F.xxhash64(*(part for name in frame.columns for part in _hashed(frame, name)))
     rows = frame.select(
         *(_key(frame, name).alias(name, metadata=_NO_MARK) for name in plan.by),
         F.struct(*columns).alias(_ROW),
-        tie.alias(_TIE),
+        row_hash(frame).alias(_TIE),
     )
     structs = {name: columns.schema for name, columns in plan.outputs.items()}
     if plan.late == "side":
@@ -194,14 +185,6 @@ def _key(frame: DataFrame, name: str) -> Column:
 
 def _is_timestamp(schema: StructType, name: str) -> bool:
     return isinstance(schema[name].dataType, TimestampType)
-
-
-def _hashed(frame: DataFrame, name: str) -> tuple[Column, Column]:
-    """Return what to hash of a column: Spark's hash skips nulls, and takes no maps or variants."""
-    column = column_of(name)
-    if isinstance(frame.schema[name].dataType, ArrayType | MapType | StructType | VariantType):
-        return F.to_json(F.struct(column), _EXACT_JSON), column.isNull()
-    return column, column.isNull()
 
 
 def _nullable(schema: StructType) -> StructType:

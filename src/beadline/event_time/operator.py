@@ -15,7 +15,6 @@ with them.
 from __future__ import annotations
 
 import io
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from beadline.event_time.columns import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 BUCKETS = 32
 BUCKET = "beadline_bucket"
 PARCEL = "beadline_parcel"
+TIE = "beadline_tie"
 PARCEL_ROWS_MAX = 250_000
 PARCEL_BYTES_MAX = 64 * 2**20  # far below the 2 GB that Arrow can hold in one column
-_SENT = b"beadline.sent"  # in a parcel's metadata: the task, and the number of its parcel
 
 EVENT_TIME = "EventTime"
 PROCESSING_TIME = "ProcessingTime"
@@ -61,6 +61,16 @@ class Clock:
 
 class Operator(ABC):
     """Processes the rows of buckets; one instance per task and epoch."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether anything but the order of the output depends on the order of an epoch's rows.
+
+        If so, the rows are sorted by their content. An epoch that was decided is computed again
+        after a crash, for the state: rows that came in another order would give another result than
+        the one that the sinks show.
+        """
+        return False
 
     @abstractmethod
     def open(self, handle: StatefulProcessorHandle) -> None:
@@ -86,6 +96,8 @@ def apply_operator(
 ) -> DataFrame:
     """Run an operator on a streaming frame, whose rows are grouped by the hash of their keys."""
     bucket = F.pmod(F.xxhash64(*keys), F.lit(buckets)).cast("int") if keys else F.lit(0)
+    if operator.ordered:
+        frame = frame.withColumn(TIE, row_hash(frame))
     packed = frame.withColumn(BUCKET, bucket).mapInArrow(_pack, f"{BUCKET} int, {PARCEL} binary")
     worked = packed.groupBy(BUCKET).transformWithStateInPandas(
         _Processor(operator, output),
@@ -112,10 +124,11 @@ class _Processor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        parcels = [read_parcel(parcel) for frame in rows for parcel in frame[PARCEL]]
-        # A shuffle delivers them in any order, but a replay must see the rows in the same order.
-        parcels.sort(key=lambda table: table.schema.metadata[_SENT])
+        parcels = (read_parcel(parcel) for frame in rows for parcel in frame[PARCEL])
         table = pa.concat_tables(parcels)
+        if self._operator.ordered:
+            order = np.argsort(table[TIE].to_numpy())
+            table = table.drop_columns([TIE]).take(pa.array(order))
         yield from self._parcels(self._operator.process(table, _clock(timerValues)))
 
     def handleExpiredTimer(  # noqa: N802
@@ -141,27 +154,24 @@ def _clock(values: TimerValues) -> Clock:
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield one row per bucket: the bucket's rows, in order, as an Arrow stream."""
+    """Yield one row per bucket: the bucket's rows as an Arrow stream."""
     held: list[pa.RecordBatch] = []
-    rows = size = sent = 0
-    context = TaskContext.get()
-    part = 0 if context is None else context.partitionId()
+    rows = size = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= PARCEL_ROWS_MAX or size >= PARCEL_BYTES_MAX:
-            yield _parcels_of(pa.Table.from_batches(held), part, sent)
-            held, rows, size, sent = [], 0, 0, sent + 1
+            yield _parcels_of(pa.Table.from_batches(held))
+            held, rows, size = [], 0, 0
     if rows:
-        yield _parcels_of(pa.Table.from_batches(held), part, sent)
+        yield _parcels_of(pa.Table.from_batches(held))
 
 
-def _parcels_of(table: pa.Table, part: int, sent: int) -> pa.RecordBatch:
+def _parcels_of(table: pa.Table) -> pa.RecordBatch:
     buckets = table[BUCKET].to_numpy()
     order = np.argsort(buckets, kind="stable")
     ordered = table.drop_columns([BUCKET]).take(order)
-    ordered = ordered.replace_schema_metadata({_SENT: struct.pack(">QQ", part, sent)})
     found, starts = np.unique(buckets[order], return_index=True)
     ends = [*starts[1:], table.num_rows]
     parcels = [

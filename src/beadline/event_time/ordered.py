@@ -33,6 +33,10 @@ class Collect(Aggregate):
 
     column: str
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No: values of the same time are sorted."""
+        return False
+
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """Times and values."""
         value = plain_type(ordered_type(self.column, column))
@@ -77,6 +81,10 @@ class Edge(Aggregate):
 
     column: str
     last: bool
+
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No: of values of the same time, the smallest or largest counts."""
+        return False
 
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The time and the value."""

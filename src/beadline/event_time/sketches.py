@@ -37,6 +37,10 @@ class ApproxDistinct(Aggregate):
     column: str
     bits: int  # 2 ** bits registers
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No."""
+        return False
+
     def state(self, column: pa.DataType | None) -> list[pa.DataType]:
         """The registers; only those that are not zero, as long as there are few."""
         ordered_type(self.column, column)
@@ -186,6 +190,10 @@ class Quantiles(Aggregate):
     at: tuple[float, ...]
     error: float
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """No."""
+        return False
+
     @property
     def _log_base(self) -> float:
         return math.log1p(2 * self.error / (1 - self.error))
@@ -217,7 +225,7 @@ class Quantiles(Aggregate):
         found: list[Partial] = []
         for mine, own in zip(np.split(buckets, cuts), np.split(values, cuts), strict=True):
             numbers, counts = np.unique(mine, return_counts=True)
-            finite = own[np.isfinite(own)]
+            finite = own[np.isfinite(own)] + 0.0  # -0.0 is 0.0, whichever came first
             ends = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
             found.append((_bytes(numbers, "<i4"), _bytes(counts, "<i8"), *ends))
         return found

@@ -51,6 +51,10 @@ class Top(Aggregate):
     descending: bool = True
     column: str | None = None
 
+    def ordered(self, column: pa.DataType | None) -> bool:
+        """Only of 0.0 and -0.0 the first one counts: all other values are sorted."""
+        return any(pa.types.is_floating(one.type) for one in self.rows)
+
     @property
     def kind(self) -> str:
         """The settings without pyarrow's own text of a schema, which is another one by version."""

@@ -27,6 +27,7 @@ from beadline.event_time.codec import (
     REVISION,
     START,
     WindowOperator,
+    state_name,
 )
 from beadline.event_time.columns import (
     FLOATS,
@@ -57,8 +58,9 @@ if TYPE_CHECKING:
 
 WindowClock = Literal["event", "ingestion", "processing"]
 INGESTED = "ingested_at"
+INGESTION_DELAY = "5 seconds"  # by how much the clock may go back until rows are late
 LATE_ROWS = "beadline.late_rows"
-_WINDOW = "beadline_window"
+WINDOW_KEY = "beadline_window_"  # how the name of the windows' column begins in Spark's state
 _RESERVED = (START, END, REVISION, DELETED, NUMBER)
 _numbers = itertools.count()
 
@@ -93,8 +95,9 @@ def windowed(
     are counted, and with ``late="side"`` they go to the output ``late``. ``early="10 seconds"``
     also emits preliminary results at that interval.
 
-    ``clock="ingestion"`` uses the time at which the epoch was planned, as a column
-    ``ingested_at``; ``clock="processing"`` uses the current time, whatever times the rows have.
+    ``clock="ingestion"`` uses the time at which the epoch was planned, as a column ``ingested_at``,
+    with a watermark of 5 seconds in case that clock goes back; ``clock="processing"`` uses the
+    current time, whatever times the rows have.
 
     >>> counts = windowed(orders, "ts", size="10 minutes", by="shop", watermark="5 minutes",
     ...                   allowed_lateness="1 hour", late="side").agg(orders=count())
@@ -106,7 +109,7 @@ def windowed(
     _check_lateness(clock, every_rows, watermark, allowed_lateness, early, late)
     if clock == "ingestion":
         frame, time = frame.withColumn(INGESTED, F.current_timestamp()), INGESTED
-        watermark = "0 seconds" if watermark is None else watermark
+        watermark = INGESTION_DELAY if watermark is None else watermark
     rows = WindowedRows(
         frame=frame,
         time=time,
@@ -227,11 +230,14 @@ class WindowedRows:
             window = F.window(time, *(f"{length} microseconds" for length in lengths))
         keys = [column_of(name) for name in self.by]
         computed = [one.alias(name) for name, one in aggregates.items()]
-        results = frame.groupBy(*keys, window.alias(_WINDOW)).agg(*computed)
+        # As a column first, whose name Spark writes into the state: see ``state.compare``.
+        divided = f"gap_us={self.gap_us}" if self.shape is None else repr(self.shape)
+        name = WINDOW_KEY + state_name(f"{divided}, time={self.time!r}")
+        results = frame.withColumn(name, window).groupBy(*keys, column_of(name)).agg(*computed)
         return results.select(
             *keys,
-            F.col(f"{_WINDOW}.start").alias(START),
-            F.col(f"{_WINDOW}.end").alias(END),
+            F.col(f"{name}.start").alias(START),
+            F.col(f"{name}.end").alias(END),
             *(column_of(name) for name in aggregates),
             F.lit(0).cast("bigint").alias(REVISION),
             *([F.lit(False).alias(DELETED)] if self.shape is None else []),

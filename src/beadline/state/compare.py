@@ -4,7 +4,7 @@ Spark asks the same in the first epoch, after the claim, and answers with a dump
 does not ask for names: a variable with two columns of one type, written the other way round, would
 be read wrongly, without an error. In ``transformWithState`` names are the author's, and so are
 those of Beadline's own operators, whose columns are never renamed without a reason: there they
-count.
+count. So does the name of a window that Spark computes, which says how `windowed` divided the rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from beadline.state.metadata import DEFAULT_STORE, StateOperator, Variable
 from beadline.state.reading import BUCKET_KEY
 
+# How the name of Spark's own windows begins in the key of an aggregation; size and time follow.
+_WINDOWS = "beadline_window_"
 # Variables that Beadline's operators have had since a later version: they begin empty.
 _ADDED = {"dropped"}
 _KINDS = {
@@ -113,7 +115,7 @@ def _shown(schema: StructType) -> str:
 def _same(held: DataType, new: DataType, named: bool) -> bool:
     if isinstance(held, StructType) and isinstance(new, StructType):
         return len(held) == len(new) and all(
-            (one.name == other.name or not named) and _same(one.dataType, other.dataType, named)
+            _named_alike(one.name, other.name, named) and _same(one.dataType, other.dataType, named)
             for one, other in zip(held, new, strict=True)
         )
     if isinstance(held, ArrayType) and isinstance(new, ArrayType):
@@ -123,6 +125,12 @@ def _same(held: DataType, new: DataType, named: bool) -> bool:
             held.valueType, new.valueType, named
         )
     return held == new
+
+
+def _named_alike(held: str, new: str, named: bool) -> bool:
+    """Whether names agree where they count; older checkpoints do not name Spark's own windows."""
+    both_windows = held.startswith(_WINDOWS) and new.startswith(_WINDOWS)
+    return held == new or not (named or both_windows)
 
 
 def describe(variable: Variable) -> str:
