@@ -256,7 +256,7 @@ class Journal:
     def _write_out(self) -> None:
         """Hand the buffer to the operating system, all of it."""
         if self._segment_due:
-            self._begin_segment()
+            self._begin_next_segment()
         left = memoryview(bytes(self._buffer))
         while left:
             left = left[os.write(self._file, left) :]
@@ -267,7 +267,7 @@ class Journal:
         os.ftruncate(self._file, self._durable - self._first)
         os.fsync(self._file)
 
-    def _begin_segment(self) -> None:
+    def _begin_next_segment(self) -> None:
         """Continue in a new segment, after what is durable; any error keeps the old one."""
         self._cut_back()
         if self._durable == self._first:  # the same positions: there must not be two such files
