@@ -19,6 +19,9 @@ from beadline.testing.servers import HBaseServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 
+# Each case with one of the two harnesses, chosen by the seed; with BEADLINE_LONG=1 all of them.
+pytestmark = pytest.mark.sampled(1)
+
 _numbers = itertools.count()
 STRANGER = "somebody-elses-file"
 

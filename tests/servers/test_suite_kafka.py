@@ -22,6 +22,9 @@ from beadline.testing.servers import KafkaCluster
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 
+# Each case with one of the two protocols, chosen by the seed; with BEADLINE_LONG=1 all of them.
+pytestmark = pytest.mark.sampled(1)
+
 _topics = (f"suite-{number}" for number in itertools.count())
 STRANGER = "somebody-elses-transaction"
 

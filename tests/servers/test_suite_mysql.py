@@ -19,6 +19,9 @@ from beadline.testing.servers import MariaDbServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 
+# Each case with two of the five harnesses, chosen by the seed; with BEADLINE_LONG=1 all of them.
+pytestmark = pytest.mark.sampled(2)
+
 _tables = (f"suite_{number}" for number in itertools.count())
 _STRANGER = "_beadline_stage_of_somebody_else"
 

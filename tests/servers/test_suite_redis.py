@@ -24,6 +24,9 @@ from beadline.testing.servers import RedisCluster, RedisServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
 
+# Each case with two of the seven harnesses, chosen by the seed; with BEADLINE_LONG=1 all of them.
+pytestmark = pytest.mark.sampled(2)
+
 _prefixes = (f"suite-{number}:" for number in itertools.count())
 LEDGER = "beadline:ledger:"
 
