@@ -32,8 +32,8 @@ from tests.harness.points import BrokerKill
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster
 
-_POINT_TIMEOUT_S = 90.0
-_NEWS_TIMEOUT_S = 90.0
+_POINT_TIMEOUT_S = 180.0
+_NEWS_TIMEOUT_S = 180.0
 _BROKER_DOWN_MAX_S = 5.0
 _EPOCH_S = 0.5
 _START_S = 10.0
