@@ -498,7 +498,7 @@ def test_windows_over_an_inner_join_are_those_of_nested_loops(
         table = SqliteSink(tmp_path / "p.db", "t", mode="upsert", key=("k", "window_start"))
         return exactly_once(sums, "pairs").to(table)
 
-    rows = [
+    rows: list[list[dict[str, Any]]] = [
         [
             {
                 "n": epoch * 100 + at,
@@ -522,7 +522,9 @@ def test_windows_over_an_inner_join_are_those_of_nested_loops(
                 start = one["ts"] // (3 * MINUTE) * 3 * MINUTE
                 found.setdefault((one["k"], start), []).append(other["n"])
     assert found
-    far = [{"n": 0, "k": "far", "x": x, "ts": MIDNIGHT + 1000 * MINUTE} for x in (0, 1)]
+    far: list[dict[str, Any]] = [
+        {"n": 0, "k": "far", "x": x, "ts": MIDNIGHT + 1000 * MINUTE} for x in (0, 1)
+    ]
     further = [{**row, "ts": row["ts"] + 100 * MINUTE} for row in far]
     script: Script = [with_times(rows[0]), with_times(rows[1]), CRASH("decide.after")]
     script += [with_times(each) for each in (*rows[2:], far, further)]
