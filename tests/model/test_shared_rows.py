@@ -32,7 +32,7 @@ def test_a_part_that_was_computed_again_between_two_sinks_stops_the_epoch() -> N
 
 
 def test_without_the_check_two_sinks_hold_different_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "check_shared", lambda query, epoch, acks: None)
+    monkeypatch.setattr(prepare, "check_shared", lambda query, epoch, acks, meaning: None)
     world = ModelWorld(LOST)
     drive(world)
     first, *others = rows_by_sink(world)

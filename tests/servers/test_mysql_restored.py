@@ -14,7 +14,7 @@ import pytest
 from beadline.errors import CommitFailed, PrepareFailed, TargetRestored
 from beadline.sink import LEDGER, Outcome, Prepared
 from beadline.sinks import MySqlSink
-from beadline.sinks.mysql.xa import MARKERS
+from beadline.sinks.mysql.xa import XA_MARKERS
 from beadline.testing.servers import MariaDbServer
 from tests.servers.mysql_tables import Table
 
@@ -29,7 +29,7 @@ class Restored(Table):
     """A table of which a backup can be made, and brought back."""
 
     def kept(self) -> list[str]:
-        return ["t", LEDGER, *([MARKERS] if self.settings["how"] == "xa" else [])]
+        return ["t", LEDGER, *([XA_MARKERS] if self.settings["how"] == "xa" else [])]
 
     def backup(self) -> None:
         for name in self.kept():
@@ -231,7 +231,7 @@ def test_xa_does_not_take_the_end_of_its_source_for_the_end_of_rows(
 def test_xa_fails_at_once_without_its_table_of_markers(mariadb_server: MariaDbServer) -> None:
     table = Restored(mariadb_server, "id INT", how="xa", timeout_s=60)
     sink = table.opened(rows(1).schema)
-    table.run(f"RENAME TABLE {table.database}.{MARKERS} TO {table.database}.away")
+    table.run(f"RENAME TABLE {table.database}.{XA_MARKERS} TO {table.database}.away")
     begun_s = time.monotonic()
     with pytest.raises(PrepareFailed, match="epoch 0, part 0"):
         table.prepare(sink, rows(1))

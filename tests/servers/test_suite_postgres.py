@@ -20,10 +20,10 @@ from beadline.sinks.shared.sql.plan import create_statement
 from beadline.testing.servers import PostgresServer
 from beadline.testing.suite import *  # noqa: F403
 from beadline.testing.suite import Row, SinkHarness
+from tests.added_rows import AddedRows
 
 # Each case with two of the four harnesses, chosen by the seed; with BEADLINE_LONG=1 all of them.
 pytestmark = pytest.mark.sampled(2)
-from tests.added_rows import AddedRows
 
 _schemas = (f"suite {number}" for number in itertools.count())
 _TABLE = 'the "rows"; --'

@@ -40,7 +40,7 @@ _VALUE = "value"  # the column of a state that holds one plain value
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _NAMED = re.compile(r"\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)\w")
 _NOT_READ: Any = object()
-_Change = Callable[[Any], Any]
+_Update = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _KeyedField(NamedTuple):
     nested: bool
     exact: bool
     zoned: bool
-    fresh: _Change | None
+    fresh: _Update | None
 
     @staticmethod
     def of(spark: StructField, arrow: pa.Field) -> _KeyedField:
@@ -246,7 +246,7 @@ def _is_whole(type_: pa.DataType, value: Any) -> bool:
     return True
 
 
-def _applied(change: _Change | None, value: Any) -> Any:
+def _applied(change: _Update | None, value: Any) -> Any:
     return value if change is None or value is None else change(value)
 
 
@@ -261,7 +261,7 @@ def _without_rows(value: Any) -> Any:
     return value
 
 
-def fresh(type_: DataType) -> _Change | None:
+def fresh(type_: DataType) -> _Update | None:
     """Return a function that copies a value of Arrow or Spark for a process; None if not needed.
 
     Times are in UTC, where adding five minutes adds five minutes even in the night of a clock

@@ -69,7 +69,7 @@ class Session:
 
 
 @dataclass
-class _Change:
+class _Effects:
     """The results and timers that an epoch's rows lead to."""
 
     results: list[Window] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Sessions(WindowOperator):
         for at, (key, start, end) in enumerate(bounds):
             session = Session(start, end, [partial[at] for partial in partials])
             new.setdefault(digest(key), (key, []))[1].append(session)
-        change = _Change()
+        change = _Effects()
         for place, (key, sessions) in new.items():
             self._take_key(place, key, sessions, change, now_us)
         for time_us in change.timers:
@@ -160,7 +160,7 @@ class Sessions(WindowOperator):
         return change.results
 
     def _take_key(
-        self, place: bytes, key: tuple[Any, ...], new: list[Session], change: _Change, now_us: int
+        self, place: bytes, key: tuple[Any, ...], new: list[Session], change: _Effects, now_us: int
     ) -> None:
         _, held = self._held(place)
         # Sessions past the lateness take no more rows: they fire, or are dropped, after the rows.
@@ -220,7 +220,7 @@ class Sessions(WindowOperator):
     def expire(self, timer_ms: int, clock: Clock) -> Iterator[pa.Table]:
         """Fire the sessions that are due, and drop those that cannot change anymore."""
         now_us = self.now_us(clock)
-        change = _Change()
+        change = _Effects()
         due = list(takewhile(lambda key: time_of(key[0]) <= now_us, self._index.keys()))
         for (entry,) in due:
             self._index.removeKey((entry,))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from beadline.verify.proxy import Change, TcpProxy
+from beadline.verify.proxy import Rewrite, TcpProxy
 
 BrokerAddress = tuple[str, int]
 
@@ -129,7 +129,7 @@ class _Wire(TcpProxy):
         assert refused is not None
         raise refused
 
-    def _changes(self) -> tuple[Change, Change]:
+    def _changes(self) -> tuple[Rewrite, Rewrite]:
         conversation = _Conversation(self._port_of)
         return conversation.asked, conversation.answered
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-Change = Callable[[bytes], bytes]
+Rewrite = Callable[[bytes], bytes]
 
 _CHUNK = 65_536
 # Closing with this set drops what was not sent yet, as a crash does.
@@ -128,12 +128,12 @@ class TcpProxy:
     def _connect(self) -> socket.socket:
         return socket.create_connection(self._target)
 
-    def _changes(self) -> tuple[Change, Change]:
+    def _changes(self) -> tuple[Rewrite, Rewrite]:
         """A hook for the bytes of one connection, by direction: unchanged here."""
         return bytes, bytes
 
     def _forward(
-        self, source: socket.socket, target: socket.socket, flows: threading.Event, change: Change
+        self, source: socket.socket, target: socket.socket, flows: threading.Event, change: Rewrite
     ) -> None:
         """One direction of one connection; the end of either direction is the end of both."""
         try:

@@ -53,8 +53,8 @@ from beadline.sinks.mysql.problems import (
 from beadline.sinks.mysql.staged import StagedWriter, commit_staged, drop, staged_in_doubt
 from beadline.sinks.mysql.table import read_table
 from beadline.sinks.mysql.xa import (
-    MAKE_MARKERS,
-    MARKERS,
+    MAKE_XA_MARKERS,
+    XA_MARKERS,
     XaWriter,
     abort_xa,
     commit_xa,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-_OURS = (LEDGER, MARKERS)
+_OURS = (LEDGER, XA_MARKERS)
 _TIMEOUT_MAX_S = 86_400
 
 
@@ -168,14 +168,14 @@ class MySqlSink(Sink[MySqlPart]):
         first = "roll back the old ones of this query that XA RECOVER lists; " if xa else ""
         forget = "; ".join(
             f"DELETE FROM {name} WHERE query = '{query.name}'"
-            for name in ((LEDGER, MARKERS) if xa else (LEDGER,))
+            for name in ((LEDGER, XA_MARKERS) if xa else (LEDGER,))
         )
         database = self._server.address.database
         return f"{first}empty the table and run {forget} in database {database!r}"
 
     def open(self, query: QueryId, name: str) -> None:
         """Make the ledger."""
-        statements = [MAKE, MAKE_MARKERS] if self._settings.xa else [MAKE]
+        statements = [MAKE, MAKE_XA_MARKERS] if self._settings.xa else [MAKE]
 
         def make() -> None:
             with closing(self._server.connect()) as connection:

@@ -54,18 +54,18 @@ from beadline.sinks.shared.sql.rows import ResendableRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MARKERS = "_beadline_marks"
+XA_MARKERS = "_beadline_marks"
 # Old markers are removed one by one, by their whole key: a range would wait for prepared ones.
-MAKE_MARKERS = f"""CREATE TABLE IF NOT EXISTS {MARKERS} (
+MAKE_XA_MARKERS = f"""CREATE TABLE IF NOT EXISTS {XA_MARKERS} (
     query VARCHAR(60) {ASCII}, incarnation CHAR(32) {ASCII}, sink VARCHAR(60) {ASCII},
     epoch BIGINT NOT NULL, xid VARCHAR(64) {ASCII},
     PRIMARY KEY (query, incarnation, sink, epoch, xid)) ENGINE = InnoDB"""
-_WRITE_MARKER = f"INSERT INTO {MARKERS} VALUES (%s, %s, %s, %s, %s)"
-_PROOF = f"""SELECT 1 FROM {MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
+_WRITE_MARKER = f"INSERT INTO {XA_MARKERS} VALUES (%s, %s, %s, %s, %s)"
+_PROOF = f"""SELECT 1 FROM {XA_MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s LOCK IN SHARE MODE"""
-_OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {MARKERS}
+_OLD = f"""SELECT query, incarnation, sink, epoch, xid FROM {XA_MARKERS}
     WHERE query = %s AND incarnation = %s AND sink = %s AND epoch < %s"""
-_FORGET = f"""DELETE FROM {MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
+_FORGET = f"""DELETE FROM {XA_MARKERS} WHERE query = %s AND incarnation = %s AND sink = %s
     AND epoch = %s AND xid = %s"""
 _DETACH_S = 10.0  # a connection that is closed is noticed by the server a moment later
 _IDLE_S = 28_800  # rows may come slowly, and a lost connection would lose them all
