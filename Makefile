@@ -34,7 +34,7 @@ check: lint types  ## lint, types, unit and model tests (three at a time); under
 	$(PYTEST) tests/unit tests/model
 
 test: lint types  ## every test, with a seeded sample of the long fault runs (BEADLINE_SEED=n replays)
-	$(PYTEST)
+	$(PYTEST) --fit
 
 test-long: lint types  ## every test and all of the long fault runs
 	BEADLINE_LONG=1 $(PYTEST)

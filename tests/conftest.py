@@ -34,6 +34,7 @@ from beadline.testing.servers.fixtures import (  # noqa: F401 (fixtures)
     redis_server,
 )
 from beadline.verify import class_archive
+from tests.slowness import SLOWNESS, slowness, too_many
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,7 @@ MARKERS = (
     "long: runs only with BEADLINE_LONG=1 (make test-long); not selected otherwise",
     "sampled(n): of a test's parameter sets, n chosen by the seed run; all with BEADLINE_LONG=1",
 )
+TIMEOUT_S = 600  # of a test, as in pyproject.toml
 DRIVERS_MANY = 10  # kill tests; with fewer, an archive of classes takes longer than it saves
 # As with the servers' JVMs: none lives long enough for the optimizing compiler to pay. It saves a
 # third of the JVM's CPU.
@@ -92,6 +94,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="seed of everything random in the tests; BEADLINE_SEED is the same; random if unset",
     )
+    parser.addoption(
+        "--fit",
+        action="store_true",
+        help="on a slow machine, run the share of the tests for which there is time (make test)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -103,6 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SEED] = seed
     config.stash[TIMES] = defaultdict(FolderTime)
     config.pluginmanager.register(Stopwatch(config.stash[TIMES]))
+    if config.getoption("--fit"):
+        # The workers of pytest-xdist read both: what takes long is not stuck yet.
+        os.environ.setdefault("PYTEST_TIMEOUT", str(TIMEOUT_S * slowness()))
     # Our own tests may install the servers that they start; the package alone installs nothing.
     os.environ.setdefault(INSTALL, "1")
     # Subprocesses of the kill tests read the seed and the JVM's options there.
@@ -122,7 +132,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def replay(config: pytest.Config) -> str:
     """The seed, and the command that runs the same again."""
     target = "test-long" if is_long() else "test"
-    return f"seed {config.stash[SEED]}; replay: BEADLINE_SEED={config.stash[SEED]} make {target}"
+    said, again = "", f"BEADLINE_SEED={config.stash[SEED]}"
+    if config.getoption("--fit") and slowness() > 1:
+        said = (
+            f"this machine is {slowness()} times slower than that of the figures in the docs: of "
+            "each file outside tests/unit, a share of the tests as large as that, chosen by the "
+            f"seed ({SLOWNESS}=1 runs all)\n"
+        )
+        again = f"{SLOWNESS}={slowness()} {again}"
+    return f"{said}seed {config.stash[SEED]}; replay: {again} make {target}"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -133,6 +151,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # after -k and -m have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     dropped = set() if is_long() else long_items(items) | unsampled(items, config.stash[SEED])
+    if config.getoption("--fit") and slowness() > 1:
+        chosen = [item for item in items if item not in dropped]
+        dropped |= too_many(chosen, config.stash[SEED], kept=("unit",))
     if dropped:
         config.hook.pytest_deselected(items=[item for item in items if item in dropped])
     items[:] = sorted((item for item in items if item not in dropped), key=place)
