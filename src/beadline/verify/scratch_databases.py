@@ -85,12 +85,12 @@ def _shown_postgres(sink: PostgresSink) -> list[tuple[Any, ...]]:
 
 
 def _remove_postgres(sink: PostgresSink, query: str) -> None:
-    from beadline.sinks.postgres.ledger import MARKERS
+    from beadline.sinks.postgres.ledger import XA_MARKERS
 
     with _postgres(sink) as connection:
         connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
         connection.execute(f"DROP TABLE IF EXISTS {_postgres_name(sink)}")
-        for table in (LEDGER, MARKERS):
+        for table in (LEDGER, XA_MARKERS):
             name = _postgres_name(sink, table)
             if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,):
                 connection.execute(f"DELETE FROM {name} WHERE query = %s", (query,))
@@ -171,13 +171,13 @@ def _shown_mysql(sink: MySqlSink) -> list[tuple[Any, ...]]:
 
 
 def _remove_mysql(sink: MySqlSink, query: str) -> None:
-    from beadline.sinks.mysql.xa import MARKERS
+    from beadline.sinks.mysql.xa import XA_MARKERS
 
     with _mysql(sink) as cursor:
         for setting in ("lock_wait_timeout", "innodb_lock_wait_timeout"):
             cursor.execute(f"SET SESSION {setting} = {_LOCK_TIMEOUT_S}")
         cursor.execute(f"DROP TABLE IF EXISTS {mysql_quoted(sink.table)}")
-        for table in (LEDGER, MARKERS):
+        for table in (LEDGER, XA_MARKERS):
             cursor.execute("SHOW TABLES LIKE %s", (table,))
             if cursor.fetchall():
                 cursor.execute(f"DELETE FROM {mysql_quoted(table)} WHERE query = %s", (query,))
