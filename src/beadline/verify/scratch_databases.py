@@ -85,12 +85,12 @@ def _shown_postgres(sink: PostgresSink) -> list[tuple[Any, ...]]:
 
 
 def _remove_postgres(sink: PostgresSink, query: str) -> None:
-    from beadline.sinks.postgres.ledger import XA_MARKERS
+    from beadline.sinks.postgres.ledger import MARKERS
 
     with _postgres(sink) as connection:
         connection.execute(f"SET lock_timeout = '{_LOCK_TIMEOUT_S}s'")
         connection.execute(f"DROP TABLE IF EXISTS {_postgres_name(sink)}")
-        for table in (LEDGER, XA_MARKERS):
+        for table in (LEDGER, MARKERS):
             name = _postgres_name(sink, table)
             if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,):
                 connection.execute(f"DELETE FROM {name} WHERE query = %s", (query,))
