@@ -15,8 +15,8 @@ DEV := $(VENV)/.dev.stamp
 
 # bench/epoch.py is `make bench-epoch`; modules with a leading underscore are shared helpers.
 BENCHES := $(filter-out _%,$(notdir $(basename $(wildcard bench/*.py))))
-# Three workers for two cores: most tests wait more than they work. A server belongs to one worker.
-PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# tests/conftest.py says how many workers there are. A server belongs to one worker.
+PYTEST := $(VENV)/bin/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 # Tests, benchmarks and the matrix may install the servers that they start (as root, on Debian).
 export BEADLINE_INSTALL_SERVERS ?= 1
 BENCH_TARGETS := $(addprefix bench-,$(subst _,-,$(BENCHES)))

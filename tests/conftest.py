@@ -125,6 +125,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three workers for two cores, as most tests wait more than they work; on slow cores, two."""
+    return 2 if config.getoption("--fit") and slowness() > 1 else 3
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return replay(config)
 

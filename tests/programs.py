@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.slowness import patient
+
 ROOT = Path(__file__).parents[1]
 _ERROR_CHARACTERS = 3000
 
@@ -17,7 +19,7 @@ def output_of(module: str, *arguments: object, timeout_s: float = 300) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=patient(timeout_s),
         start_new_session=True,
         check=False,
     )

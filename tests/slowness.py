@@ -32,6 +32,11 @@ def slowness() -> float:
     return float(os.environ[SLOWNESS])
 
 
+def patient(seconds: float) -> float:
+    """Return a limit that finds what hangs, as long as this machine's speed makes it."""
+    return seconds * slowness()
+
+
 def too_many(items: Iterable[pytest.Item], seed: int, kept: Collection[str]) -> set[pytest.Item]:
     """The tests that a slow machine leaves out: the same share of every file not in ``kept``."""
     files: dict[str, list[pytest.Item]] = defaultdict(list)

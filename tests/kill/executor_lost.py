@@ -29,6 +29,7 @@ from beadline.environment.session import session
 from beadline.errors import BeadlineError
 from beadline.points import hooked
 from beadline.sinks import SqliteSink
+from tests.slowness import patient
 from tests.spark.jobs import read, run, write_input
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -47,7 +48,7 @@ def executors() -> list[int]:
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait until a condition holds."""
-    until_s = time.monotonic() + timeout_s
+    until_s = time.monotonic() + patient(timeout_s)
     while not condition():
         assert time.monotonic() < until_s, "it did not happen"
         time.sleep(0.05)

@@ -18,9 +18,10 @@ from beadline.verify.plan import Kill
 from tests.harness.kafka.run import KafkaRun, asleep
 from tests.harness.points import OF_KAFKA, BrokerKill
 from tests.kill.kafka_chains import fall_asleep, judged_chain, judged_run, wake
+from tests.slowness import patient
 
 CHAIN = 2
-SOON_S = 30.0
+SOON_S = patient(30.0)
 EXPIRY_S = 8.0  # of transactions, where one is to expire: longer than two brokers need to take over
 
 

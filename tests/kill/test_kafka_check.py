@@ -11,8 +11,9 @@ from beadline.testing.servers import KafkaCluster
 from tests.harness.kafka.check import check, open_transactions
 from tests.harness.kafka.watch import Sequence, Watcher
 from tests.harness.kafka.workload import KafkaWorkload
+from tests.slowness import patient
 
-SOON_S = 30.0
+SOON_S = patient(30.0)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ import pytest
 
 from tests.conftest import is_long
 from tests.kill.state_job import BEST, EVERY, FILES, KEYS, NEAR_S, ROWS
+from tests.slowness import patient
 
 # In any epoch: before anything is decided, decided and not committed, committed and not returned.
 POINTS = ["prepare.after", "decide.before", "decide.after", "commit.after", "epoch.return"]
 KILLS, KILLS_LONG = 2, 24
-TIMEOUT_S = 400
+TIMEOUT_S = patient(400)
 BASE = datetime(2026, 11, 19, 12, tzinfo=timezone.utc)
 
 

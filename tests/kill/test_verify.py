@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import patient
 from tests.spark.jobs import write_input
 from tests.spark.test_job_toml import QUERY, SOURCE
 
 ROOT = Path(__file__).parents[2]
 BROKEN_JOB = ROOT / "tests" / "kill" / "broken" / "job.py"
 KILLS = "20"
-TIMEOUT_S = 840
+TIMEOUT_S = patient(840)
 # Each broken sink, and what it must be found guilty of, by whichever of these comes to light first.
 BROKEN = {
     "CommitsBeforeDecision": {"aborted but read", "duplicated"},

@@ -11,6 +11,7 @@ import pytest
 
 from beadline.testing.servers import KafkaCluster, PostgresServer
 from tests.kill.test_verify import kinds_of, verify
+from tests.slowness import patient
 from tests.spark.jobs import write_input
 
 KAFKA_JOB = """
@@ -39,7 +40,7 @@ def job(spark):
     return stream.to(sums, rows=totals, name="totals")
 """
 RECORDS = 240
-TIMEOUT_S = 20
+TIMEOUT_S = patient(20)
 
 
 @pytest.mark.sampled(1)

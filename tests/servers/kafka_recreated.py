@@ -7,8 +7,9 @@ import time
 from confluent_kafka.admin import AdminClient
 
 from beadline.testing.servers import KafkaCluster
+from tests.slowness import patient
 
-_SOON_S = 30
+_SOON_S = patient(30)
 
 
 def delete(cluster: KafkaCluster, topic: str) -> None:

@@ -13,13 +13,14 @@ from beadline import exactly_once
 from beadline.observe import Event
 from beadline.sinks import KafkaSink
 from beadline.testing.servers import KafkaCluster
+from tests.slowness import patient
 from tests.spark.jobs import read, run, write_input
 
 ROWS = 10_000
 AWAY_S = (
     12.0  # at least: the query is to say meanwhile that it waits, which takes up to twenty seconds
 )
-SOON_S = 60.0
+SOON_S = patient(60.0)
 TOPIC = "outage"
 # A short queue and small requests: the sink is still sending when the first records are there.
 SLOWLY = {"queue.buffering.max.messages": 100, "batch.num.messages": 20}

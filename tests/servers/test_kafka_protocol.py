@@ -31,9 +31,10 @@ from beadline.spark import batch_size
 from beadline.testing.servers import KafkaCluster
 from beadline.testing.servers.ports import LOOPBACK, free_ports
 from tests.servers.kafka_job import PARTS, Job
+from tests.slowness import patient
 from tests.spark.jobs import read, run, run_and_die, run_and_stop, write_input
 
-SOON_S = 30.0
+SOON_S = patient(30.0)
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ def test_orphans_are_gone_soon_though_the_source_is_down(job: Job) -> None:
         seconds = time.monotonic() - began_s
     finally:
         query.stop()
-    assert seconds < 2.0
+    assert seconds < patient(2.0)
     assert job.visible() == list(range(10))
 
 

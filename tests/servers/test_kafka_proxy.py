@@ -14,8 +14,9 @@ from kafka import KafkaAdminClient
 
 from beadline.testing.servers import KafkaCluster
 from beadline.verify.kafka_proxy import KafkaProxy
+from tests.slowness import patient
 
-SOON_S = 30
+SOON_S = patient(30)
 SHORT_S = 2.0
 
 

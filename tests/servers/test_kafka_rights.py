@@ -31,9 +31,10 @@ from beadline.sinks.kafka.producers import pool
 from beadline.sinks.kafka.settings import KafkaSettings
 from beadline.testing.servers import KafkaCluster
 from tests.servers.kafka_refused import refused
+from tests.slowness import patient
 from tests.spark import jobs
 
-SOON_S = 30
+SOON_S = patient(30)
 ADMIN: Any = importlib.import_module("confluent_kafka.admin")  # its types leave names out
 LOGIN = {
     "security.protocol": "SASL_PLAINTEXT",

@@ -19,8 +19,9 @@ from kafka.errors import UnsupportedVersionError
 from kafka.protocol.producer import EndTxnRequest
 
 from beadline.testing.servers import KafkaCluster
+from tests.slowness import patient
 
-SOON_S = 30
+SOON_S = patient(30)
 # Tests cut connections on purpose: the client need not tell.
 QUIET = {"log_level": 2}
 

@@ -26,9 +26,10 @@ from beadline.sinks import MemorySink
 from beadline.spark.query import Query
 from beadline.testing.servers import KafkaCluster
 from tests.conftest import needs_server
+from tests.slowness import patient
 from tests.spark.jobs import run_and_die
 
-SOON_S = 30
+SOON_S = patient(30)
 QUIET = {"log_level": 2}
 LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -65,7 +65,7 @@ TABLES: list[tuple[str, dict[str, Any], pa.Schema, str]] = [
     ("id DECIMAL(5,1)", {}, pa.schema([("id", pa.decimal128(9, 2))]), "Declare it DECIMAL(9,2)"),
     ("id FLOAT", {}, pa.schema([("id", pa.float64())]), "Declare it DOUBLE"),
     ("id DOUBLE(9,2)", {}, pa.schema([("id", pa.float64())]), "it would be rounded"),
-    ("id TIMESTAMP", {}, pa.schema([("id", pa.timestamp("us"))]), "without a zone"),
+    ("id TIMESTAMP", {}, pa.schema([("id", pa.timestamp("us"))]), "without time zone"),
     ("id INT", {}, pa.schema([("id", pa.list_(pa.int32()))]), "to_json"),
     (
         "id INT",

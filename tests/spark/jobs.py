@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from beadline import Stream, exactly_once
 from beadline.points import hooked
 from beadline.sinks import SqliteSink
+from tests.slowness import patient
 
 SCHEMA = "id long, k string, v long"
 
@@ -73,7 +74,7 @@ def rows_sink(folder: Path, table: str = "t") -> SqliteSink:
 def run(stream: Stream, folder: Path, **settings: Any) -> None:
     """Run to the end of what is there."""
     query = stream.start(str(folder / "checkpoint"), available_now=True, **settings)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(patient(120))
 
 
 def die_at(point: str, times: int = 1) -> Callable[[str], None]:

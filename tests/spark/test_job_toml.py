@@ -17,13 +17,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from beadline.points import hooked
+from tests.slowness import patient
 from tests.spark.jobs import write_input
 from tests.spark.test_cli_run import Run, ids, objects, run
 
 __all__ = ["run"]  # the fixture
 
 DOCS = Path(__file__).parents[2] / "docs" / "job-files.md"
-SOON_S = 90
+SOON_S = patient(90)
 
 SOURCE = """
 [sources.orders]

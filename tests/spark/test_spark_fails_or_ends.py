@@ -6,9 +6,11 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from pyspark.sql import functions as F
 
 from beadline import exactly_once
 from beadline.errors import PrepareFailed
+from beadline.event_time import count, windowed
 from beadline.observe import Event
 from beadline.sinks import SqliteSink
 from beadline.spark.checks import COLUMNAR_INPUT
 from beadline.spark.conf import value_of
-from tests.spark.jobs import read, rows_sink, run, sqlite_job, table, write_input
+from beadline.state.backend import ROCKSDB_STORE
+from tests.spark.jobs import read, rows_sink, run, session_conf, sqlite_job, table, write_input
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +88,34 @@ def test_the_query_survives_another_driver_that_writes_to_sparks_own_log(
         query.stop()
     assert [e.kind for e in events].count("spark restarted") == 1
     assert table(tmp_path) == ids
+
+
+def test_the_query_survives_a_worker_that_starts_too_slowly(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the ten seconds that Spark gives it may be too few."""
+    slow = tmp_path / "python"
+    slow.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *driver_worker*) mkdir {tmp_path}/once 2>/dev/null && sleep 11;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(slow))
+    events: list[Event] = []
+    write_input(tmp_path / "in", 1, rows=12)
+    with session_conf(spark, ROCKSDB_STORE):
+        fours = windowed(read(spark, tmp_path / "in"), every_rows=4, by="k").agg(rows=count())
+        stream = exactly_once(fours, "job").to(rows_sink(tmp_path))
+        run(stream, tmp_path, listener=events.append)
+    assert (tmp_path / "once").exists()
+    assert [event.kind for event in events].count("spark restarted") == 1
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        assert database.execute("SELECT k, rows FROM t ORDER BY k").fetchall() == [
+            ("k0", 4),
+            ("k1", 4),
+            ("k2", 4),
+        ]
 
 
 def test_a_python_function_directly_on_columnar_files_does_not_hang(

@@ -25,9 +25,10 @@ from beadline.sinks import MemorySink
 from beadline.sources import ticker
 from beadline.spark.query import Query
 from beadline.stream import Stream
+from tests.slowness import patient
 from tests.spark.jobs import Died, session_conf
 
-SOON_S = 150.0
+SOON_S = patient(150.0)
 
 
 def at(clock: str) -> int:

@@ -9,7 +9,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from beadline.errors import Fenced, SparkFailed, SparkGone
-from beadline.spark.failures import OTHER_DRIVER, explain, is_conflict, is_gone, reason
+from beadline.spark.failures import OTHER_DRIVER, explain, is_gone, may_pass, reason
 
 JOB = """An error occurred while calling o1.collectAsList.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed
@@ -90,6 +90,14 @@ def test_what_spark_says_outside_of_an_epoch() -> None:
 def test_signs_of_another_driver(sign: str, proof: bool) -> None:
     """Each is worth another try; what a deleted file may show as well does not prove it."""
     error = RuntimeError(f"[{sign}] while the epoch was planned")
-    assert is_conflict(error)
+    assert may_pass(error)
     assert isinstance(explain(error, "orders"), Fenced) is proof
-    assert not is_conflict(RuntimeError("another reason"))
+    assert not may_pass(RuntimeError("another reason"))
+
+
+def test_a_worker_that_started_too_slowly_is_worth_another_try() -> None:
+    error = RuntimeError("Python worker failed to connect back.")
+    assert may_pass(error)
+    full = explain(error, "orders")
+    assert isinstance(full, SparkFailed)
+    assert "did not start within the ten seconds" in str(full)

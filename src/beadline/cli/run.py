@@ -379,7 +379,7 @@ def _as_lines(event: Event) -> list[str]:
         "dropped": f"[red]given up[/]: rows of {details.get('epochs')} in {details.get('sink')}",
         "lost": f"epoch {event.epoch} [red]lost parts[/]: {details.get('parts')}",
         "replayed": f"epoch {event.epoch} replayed: {details.get('sinks')}",
-        "spark restarted": "an older driver interfered; Spark's query is restarted",
+        "spark restarted": "Spark's query ended over something that may pass, and is restarted",
         "sweep failed": f"[yellow]sweep failed[/]: {escape(str(details.get('error')))}",
     }.get(event.kind)
     return [] if text is None else [text]

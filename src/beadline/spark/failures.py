@@ -98,6 +98,11 @@ KNOWN_CAUSES = (
         "of memory) or crashed in native code",
     ),
     KnownCause(
+        r"Python worker failed to connect back",
+        "a Python worker did not start within the ten seconds that Spark gives it, several times: "
+        "the machine is too busy, or the Python in spark.pyspark.python does not start",
+    ),
+    KnownCause(
         r"SparkContext (?:was|has been) (?:shut ?down|stopped)|stopped SparkContext",
         _STOPPED,
     ),
@@ -106,6 +111,8 @@ KNOWN_CAUSES = (
         "the source no longer has all records of the epoch",
     ),
 )
+# For the worker that prepares a stateful operator Spark waits ten seconds, whatever its settings.
+_SLOW_WORKER = "Python worker failed to connect back"
 _GONE = "Spark's JVM has ended: it was killed, or ran out of memory (its own output says more)"
 # What Spark says if another driver has written to its checkpoint, and whether that proves it.
 OTHER_DRIVER = {
@@ -152,10 +159,13 @@ def explain(error: BaseException | None, query: str) -> BaseException | None:
     return kind(f"query {query!r}: Spark ended it: {said}. {_MEANS}")
 
 
-def is_conflict(error: BaseException) -> bool:
-    """Whether Spark may have ended because another driver writes to the same checkpoint."""
+def may_pass(error: BaseException) -> bool:
+    """Whether Spark's query may succeed if it is started again.
+
+    Another driver wrote to the same checkpoint, or the machine was too busy to start a worker.
+    """
     text = str(error)
-    return any(sign in text for sign in OTHER_DRIVER)
+    return any(sign in text for sign in (*OTHER_DRIVER, _SLOW_WORKER))
 
 
 def stopped(query: str) -> SparkGone:

@@ -271,12 +271,12 @@ class Query:
         if isinstance(fenced, Fenced):
             self._error = fenced
             raise fenced
-        if not (again and (ours is not None or failures.is_conflict(error))):
+        if not (again and (ours is not None or failures.may_pass(error))):
             if ours is None and not isinstance(error, StreamingQueryException):
                 self._error = error  # about a restart: Spark's last query does not know it
             raise error
         try:
-            # Spark will read its checkpoint again, because another driver has written there.
+            # Spark will read its checkpoint again, where another driver may have written.
             state = self._protocol.log.state
             meaning = self._protocol.meaning_between()
             identity.check_progress(state, self._engine.progress, meaning)

@@ -1,10 +1,11 @@
-"""Spark's own query beneath ours, and its successor if an older driver interfered.
+"""Spark's own query beneath ours, and its successor if what ended it may pass.
 
 Two drivers of one query may run at once for a moment. The log fences the older one, but Spark's own
 logs are not fenced: the Spark that is second to write one of their files fails ("Concurrent update
 to the log"), and that may be the newer driver's. An older driver can interfere only a few times:
 after the next epoch that it plans it is called back, and fenced. So the newer one waits a moment,
-and starts Spark's query again, which reads those logs again.
+and starts Spark's query again, which reads those logs again. So it does if the machine was too busy
+to start a Python worker in the ten seconds that Spark allows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from beadline.spark.checks import switched_off
 from beadline.spark.conf import is_set
-from beadline.spark.failures import is_conflict
+from beadline.spark.failures import may_pass
 from beadline.spark.plan import has_own_log
 from beadline.spark.state import state_settings
 from beadline.state.backend import session_settings
@@ -83,7 +84,7 @@ class SparkQuery:
         threading.Thread(target=self._look, name="beadline-fence", daemon=True).start()
 
     def carried_through(self) -> None:
-        """An epoch was completed: no other driver interferes any more."""
+        """An epoch was completed: whatever ended Spark's query before has passed."""
         self._tries = 0
 
     def stop(self) -> None:
@@ -102,7 +103,7 @@ class SparkQuery:
 
     def _watch(self) -> None:
         try:
-            while self._conflicted() and not self._stopping.is_set():
+            while self._may_start_again() and not self._stopping.is_set():
                 with self._changing:
                     if not self._stopping.is_set():
                         self._started()
@@ -111,8 +112,8 @@ class SparkQuery:
         finally:
             self.ended.set()
 
-    def _conflicted(self) -> bool:
-        """Wait for Spark's query to end; return whether another driver's files ended it."""
+    def _may_start_again(self) -> bool:
+        """Wait for Spark's query to end; return whether what ended it may pass."""
         try:
             self.query.awaitTermination()
         except StreamingQueryException as error:
@@ -121,21 +122,21 @@ class SparkQuery:
         return False
 
     def _started(self) -> bool:
-        """Start Spark's query; False if another driver interfered with that already."""
+        """Start Spark's query; False if that failed over something that may pass."""
         try:
             self._use(None)  # or the next one's first epoch would be taken for the last one's
             # Spark clones the session's settings when a query starts.
             with session_settings(self._session, self._conf):
                 self._query = self._writer.start()
             self._use(self._query)
-        except Exception as error:  # noqa: BLE001 (raised again, unless it is a conflict)
+        except Exception as error:  # noqa: BLE001 (raised again, unless it may pass)
             self._pause(error)
             return False
         return True
 
     def _pause(self, error: Exception) -> None:
-        """Wait for the other driver's end, or raise the error if there is one."""
-        self._stopping.wait(PAUSES_S[self._tries] if is_conflict(error) and self._left else 0)
+        """Wait for what may pass, or raise the error."""
+        self._stopping.wait(PAUSES_S[self._tries] if may_pass(error) and self._left else 0)
         self._judge(error, self._left)
         self._tries += 1
 

@@ -28,12 +28,13 @@ from tests.harness.kafka.feed import Feeder
 from tests.harness.kafka.watch import Watcher
 from tests.harness.kafka.workload import SOURCE_PARTITIONS, TARGET_PARTITIONS, KafkaWorkload
 from tests.harness.points import BrokerKill
+from tests.slowness import patient
 
 if TYPE_CHECKING:
     from beadline.testing.servers import KafkaCluster
 
-_POINT_TIMEOUT_S = 180.0
-_NEWS_TIMEOUT_S = 180.0
+_POINT_TIMEOUT_S = patient(90.0)
+_NEWS_TIMEOUT_S = patient(90.0)
 _BROKER_DOWN_MAX_S = 5.0
 _EPOCH_S = 0.5
 _START_S = 10.0
