@@ -141,8 +141,8 @@ def replay(config: pytest.Config) -> str:
     if config.getoption("--fit") and slowness() > 1:
         said = (
             f"this machine is {slowness()} times slower than that of the figures in the docs: of "
-            "each file outside tests/unit, a share of the tests as large as that, chosen by the "
-            f"seed ({SLOWNESS}=1 runs all)\n"
+            "each file outside tests/unit a share of the tests is run, chosen by the seed "
+            f"({SLOWNESS}=1 runs all)\n"
         )
         again = f"{SLOWNESS}={slowness()} {again}"
     return f"{said}seed {config.stash[SEED]}; replay: {again} make {target}"

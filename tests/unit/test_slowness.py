@@ -21,11 +21,13 @@ def items(*files: str) -> list[pytest.Item]:
 
 def test_a_share_of_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SLOWNESS, "4.0")
-    every = items("tests/unit/test_a.py", "tests/spark/test_b.py", "tests/kill/test_c.py")
+    every = items("tests/unit/test_a.py", "tests/spark/test_b.py", "tests/spark/test_c.py")
+    every += items("tests/kill/test_d.py", "tests/kill/test_e.py")
     dropped = too_many(every, 1, kept=("unit",))
     left = [item.nodeid.partition("::")[0] for item in every if item not in dropped]
     assert left.count("tests/unit/test_a.py") == 10
-    assert left.count("tests/spark/test_b.py") == left.count("tests/kill/test_c.py") == 3
+    assert left.count("tests/spark/test_b.py") == left.count("tests/spark/test_c.py") == 2
+    assert sum(name.startswith("tests/kill") for name in left) == 3, "of the folder"
 
 
 def test_every_test_is_chosen_by_some_seed(monkeypatch: pytest.MonkeyPatch) -> None:
